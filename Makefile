@@ -1,0 +1,40 @@
+# `make` lists the targets. Each calls one script in build/ or one command; settings go on the command line: make train ARGS="--epochs 5"
+
+# Minutes that each part of `make test` may take before it counts as failed; together at most 45.
+export BUDGET_SETUP       := 12
+export BUDGET_CHECK       := 3
+export BUDGET_UNIT        := 8
+export BUDGET_DISTRIBUTED := 22
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check prove prove-fresh locks clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
+
+setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing system packages by apt-get)
+	@build/setup test
+
+train: ## train the digits example on two DDP ranks (ARGS="--epochs 5" adds flags)
+	@build/setup train
+	.venv/bin/torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 -m trainer --backend ddp configs/digits.toml --output-dir runs/digits-$(shell date +%Y%m%d-%H%M%S) $(ARGS)
+
+test: ## set up, check, and run the tests, each part within its budget
+	@build/test
+
+check: ## lint, format check, types, shellcheck
+	@build/setup test
+	@build/check
+
+prove: ## the long proofs that `make test` leaves out
+	@build/setup test
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m prove
+
+prove-fresh: ## `make train` and `make test` in a fresh Debian chroot (needs root; SYSTEM=1 as in setup)
+	@build/fresh-chroot
+
+locks: ## regenerate containers/locks from pyproject.toml and the pins
+	@python3 build/lock
+
+clean: ## remove .venv and the tools' caches; runs/ and data/ stay
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
