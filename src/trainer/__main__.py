@@ -1,0 +1,34 @@
+"""``python -m trainer CONFIG.toml [flags]``: find this rank's place in the world, train, say how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainer.stop import StopRequest
+
+
+def main() -> int:
+    """Run the command line and return the exit code (docs/contract.md lists them)."""
+    request = StopRequest()
+    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
+    from trainer.cli import parse  # noqa: PLC0415 -- see above
+    from trainer.errors import TrainerError  # noqa: PLC0415
+
+    argv = sys.argv[1:]
+    try:
+        config = parse(argv)
+        if config.run.nproc_per_node and "TRAINER_SPAWNED" not in os.environ:
+            from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
+
+            return spawn(argv, ranks=config.run.nproc_per_node, request=request)
+        from trainer.rank import run_rank  # noqa: PLC0415
+
+        return run_rank(config, request)
+    except TrainerError as error:
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

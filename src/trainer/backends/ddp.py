@@ -1,0 +1,116 @@
+"""torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trainer.backends.base import pick_device
+from trainer.config import Config
+from trainer.errors import ConfigError
+from trainer.world import World, count_alike, ranks_from_environment
+
+
+class DDPBackend:
+    """One rank of a torch.distributed process group."""
+
+    def __init__(self, config: Config) -> None:
+        """Open the group, waiting for all ranks."""
+        rank, size, local_rank = ranks_from_environment(os.environ)
+        self.device = pick_device(config.run.device, local_rank=local_rank)
+        if config.model.sync_bn and self.device.type != "cuda":
+            raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
+        self._sync_bn = config.model.sync_bn
+        library = config.run.dist_backend
+        if library == "auto":
+            library = "nccl" if self.device.type == "cuda" else "gloo"
+        timeout = timedelta(seconds=config.run.collective_timeout)
+        try:
+            store, method = _store(config.run.init_method, rank=rank, size=size, timeout=timeout)
+            dist.init_process_group(
+                library, store=store, init_method=method, rank=rank, world_size=size, timeout=timeout
+            )
+        except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
+            raise ConfigError(f"rank {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
+        here = count_alike(socket.gethostname(), rank=rank, size=size, total=self.total, device=self.device)
+        self.world = World(rank, size, local_rank, here)
+
+    def prepare(
+        self, model: nn.Module, optimizer: Optimizer, rehearse: Callable[[nn.Module], None]
+    ) -> tuple[nn.Module, Optimizer]:
+        """Wrap the model.
+
+        DDP re-lays its gradient buckets after its first backward pass, and another layout sums in another order. With
+        that pass behind it, a resumed run adds up exactly as the uninterrupted one did.
+        """
+        if self._sync_bn:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        replica = DistributedDataParallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            forward_sync_buffers=False,  # evaluation and checkpoints use rank 0's; sending them each step gains nothing
+            gradient_as_bucket_view=True,
+        )
+        rehearse(replica)
+        return replica, optimizer
+
+    def accumulate(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Skip the reduction, which the next backward pass outside makes up for."""
+        return cast("AbstractContextManager[None]", cast("DistributedDataParallel", replica).no_sync())
+
+    def reduced_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: the last backward pass has reduced them."""
+        return nullcontext()
+
+    def total(self, values: Tensor) -> Tensor:
+        """All-reduce a copy of ``values``."""
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Send them one by one."""
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
+
+    def close(self) -> None:
+        """Destroy the group.
+
+        Without the collection, gloo ranks of torch 2.13 now and then abort at exit ("terminate called without an active
+        exception"): the replica's reducer must be gone before the group is.
+        """
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def _store(init_method: str, *, rank: int, size: int, timeout: timedelta) -> tuple[Any, str | None]:
+    """Return a store to meet at, or else the method by which torch finds one.
+
+    torchrun keeps a store of its own. Where we open it (a job script started one process per rank), rank 0 listens on
+    the address that the others were given, not on all interfaces as torch would.
+    """
+    if init_method != "env://" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return None, init_method
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ConfigError(f"--init-method env:// needs {' and '.join(missing)}: where rank 0 listens.")
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener = socket.create_server((address, port), backlog=size) if rank == 0 else None
+    store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
+        address,
+        port,
+        size,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener.detach() if listener else None,
+    )
+    return store, None

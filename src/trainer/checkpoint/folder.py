@@ -1,0 +1,134 @@
+"""One checkpoint: a folder of safetensors files and a manifest that vouches for each byte of them.
+
+Nothing in it is pickled. ``model.safetensors`` holds the bare model's parameters and buffers and loads in plain torch::
+
+    model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trainer.files import sync_folder, write_json
+
+SCHEMA = 1
+"""Version of the layout below; raised when an older trainer could no longer read it."""
+MANIFEST = "manifest.json"
+
+Tensors = dict[str, dict[str, Tensor]]
+"""The tensors of a checkpoint: by file (model, optimizer, ema), then by name."""
+
+
+class DamagedError(Exception):
+    """A checkpoint is not what its manifest says; the message tells which file and how."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds: tensors, and the facts beside them (step, epoch, seed, ...)."""
+
+    tensors: Tensors
+    facts: dict[str, Any]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write ``checkpoint`` as the folder ``path``, which appears complete and durable or not at all.
+
+    Raises:
+        OSError: if the disk is full or read-only; ``path`` is then as before.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        _write_files(temporary, checkpoint)
+        if path.exists():  # the same step again, after falling back from a damaged one
+            discard(path)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir(mode=0o700)
+    files = {}
+    for name, tensors in checkpoint.tensors.items():
+        file = folder / f"{name}.safetensors"
+        save_file(tensors, file)
+        _sync_file(file)
+        files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
+    write_json(folder / MANIFEST, {"schema": SCHEMA, "files": files, **checkpoint.facts})
+
+
+def discard(path: Path) -> None:
+    """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
+    doomed = path.with_name(f".{path.name}.discarded.{os.getpid()}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the checkpoint ``path``.
+
+    Raises:
+        DamagedError: if it is missing, not a manifest, or of another schema.
+    """
+    try:
+        manifest = dict(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
+        schema = manifest["schema"]
+    except OSError as error:
+        raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{MANIFEST} is not a manifest") from error
+    if schema != SCHEMA:
+        raise DamagedError(f"it has schema {schema}, and this trainer reads {SCHEMA}")
+    return manifest
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Return the manifest of the checkpoint ``path`` after comparing all its files with it.
+
+    Raises:
+        DamagedError: as ``read_manifest`` does, or if a file is missing, of another size, or of other content.
+    """
+    manifest = read_manifest(path)
+    for name, expected in manifest["files"].items():
+        try:
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
+            if _sha256(path / name) != expected["sha256"]:
+                raise DamagedError(f"the sha256 of {name} is not the one in its manifest")
+        except OSError as error:
+            raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
+    return manifest
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return the verified checkpoint ``path``, its tensors on the CPU.
+
+    Raises:
+        DamagedError: as ``verify`` does.
+    """
+    facts = verify(path)
+    return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in facts["files"]}, facts)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,75 @@
+"""Saving while training goes on: a copy into buffers made once, then a write in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.folder import Checkpoint, Tensors
+from trainer.checkpoint.store import CheckpointStore
+from trainer.errors import TrainerError
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes one checkpoint at a time. Rank 0 alone has one."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        """Save into ``store``."""
+        self._store = store
+        self._buffers: dict[tuple[str, str], Tensor] = {}
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Copy the tensors and write them in the background; waits only for a save that is still under way.
+
+        A save that fails is reported and training goes on: the checkpoint before it is still there.
+        """
+        self._wait()
+        snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.facts)
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            TrainerError: if the last save failed.
+        """
+        self._wait()
+        if self._error:
+            raise TrainerError(f"the last checkpoint could not be written: {self._error}. The one before is valid.")
+
+    def _wait(self) -> None:
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+
+    def _copy(self, tensors: Tensors) -> Tensors:
+        """Return host copies, in buffers that are allocated once and pinned where that speeds the copy."""
+        copies: Tensors = {}
+        for file, named in tensors.items():
+            copies[file] = {}
+            for name, tensor in named.items():
+                buffer = self._buffers.get((file, name))
+                if buffer is None:
+                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                    self._buffers[file, name] = buffer
+                buffer.copy_(tensor.detach(), non_blocking=True)
+                copies[file][name] = buffer
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return copies
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._store.add(checkpoint)
+            self._error = None
+        except Exception as error:  # noqa: BLE001 -- whatever it is, finish() must tell of it
+            self._error = error
+            log.warning("checkpoint of step %s not written: %s", checkpoint.facts["step"], error)

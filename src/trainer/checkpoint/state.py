@@ -1,0 +1,172 @@
+"""From a learner to the tensors and facts of a checkpoint, and back, on every rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainer.backends import Backend
+from trainer.checkpoint.folder import Checkpoint, Tensors
+from trainer.config import Config
+from trainer.data import sampler
+from trainer.errors import ConfigError
+from trainer.learner import Learner
+from trainer.sharing import share_json
+
+IDENTITY = (
+    "data.dataset",
+    "data.image_size",
+    "data.val_fraction",
+    "data.split_seed",
+    "data.crop_padding",
+    "data.resized_crop",
+    "data.flip",
+    "model.arch",
+    "optim.optimizer",
+    "train.dtype",
+    "train.seed",
+)
+"""Keys that must be the same on resume, for another value would make another run; all others may differ."""
+
+
+@dataclass
+class Position:
+    """Where training stands, over all ranks."""
+
+    step: int = 0
+    """Optimiser steps done."""
+    epoch: int = 0
+    """The epoch under way, counted from 0."""
+    samples: int = 0
+    """Samples of it consumed."""
+    bad: int = 0
+    """Images among them that could not be decoded."""
+    elapsed: float = 0.0
+    """Seconds trained, over all attempts."""
+
+
+def capture(learner: Learner, position: Position, config: Config, *, accuracy: float | None) -> Checkpoint:
+    """Return a checkpoint of ``learner`` at ``position``; its tensors still are the learner's own."""
+    tensors: Tensors = {
+        "model": learner.model.state_dict(),
+        "optimizer": _named_optimizer_state(learner.optimizer, learner.model),
+    }
+    if learner.ema:
+        tensors["ema"] = learner.ema.module.state_dict() | {"n_averaged": learner.ema.n_averaged}
+    identity = identity_of(config)
+    facts = {
+        **asdict(position),
+        "accuracy": accuracy,
+        "seed": config.train.seed,
+        "world_size": learner.backend.world.size,
+        "backend": config.run.backend,
+        "sampler_version": sampler.VERSION,
+        "scaler": learner.scaler.state_dict(),
+        "identity": identity,
+        "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+        "may_differ": "every key of config.toml that is not in identity",
+    }
+    return Checkpoint({file: _plain(named) for file, named in tensors.items()}, facts)
+
+
+def restore(learner: Learner, found: Checkpoint | None) -> Position:
+    """Bring ``learner`` to where ``found`` was captured and return its position; all ranks must call this.
+
+    Args:
+        learner: freshly built, on each rank.
+        found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
+    """
+    backend = learner.backend
+    facts = share_json(backend, found and {**found.facts, "shapes": _shapes(found.tensors)})
+    if facts is None:
+        return Position()
+    tensors = _share_tensors(backend, found.tensors if found else None, facts.pop("shapes"))
+    learner.model.load_state_dict(tensors["model"])
+    _load_optimizer_state(learner.optimizer, learner.model, tensors["optimizer"])
+    learner.scaler.load_state_dict(facts["scaler"])
+    if learner.ema:
+        # A run that had no average so far starts one from its weights.
+        average = tensors.get("ema", {**tensors["model"], "n_averaged": learner.ema.n_averaged})
+        learner.ema.n_averaged.copy_(average.pop("n_averaged"))
+        learner.ema.module.load_state_dict(average)
+    return msgspec.convert({name: facts[name] for name in asdict(Position())}, Position)
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Return the values of the keys that must be the same on resume."""
+    table = msgspec.to_builtins(config)
+    return {key: table[key.partition(".")[0]][key.partition(".")[2]] for key in IDENTITY}
+
+
+def check_resumable(found: Checkpoint, config: Config) -> None:
+    """Make sure that ``found`` is of the run that ``config`` describes.
+
+    Raises:
+        ConfigError: if not, naming each key and both values.
+    """
+    if found.facts["sampler_version"] != sampler.VERSION:
+        raise ConfigError(
+            f"the checkpoint orders samples by version {found.facts['sampler_version']}, this trainer by version "
+            f"{sampler.VERSION}: it cannot continue in mid-epoch. Use the trainer that wrote it."
+        )
+    before, now = found.facts["identity"], identity_of(config)
+    changed = [
+        f"{key} was {before.get(key)!r} and is {value!r}" for key, value in now.items() if before.get(key) != value
+    ]
+    if changed:
+        raise ConfigError(f"cannot resume: {'; '.join(changed)}. Set it back, or start a new --output-dir.")
+
+
+def _plain(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def _named_optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimiser's tensors as "exp_avg/conv1.weight" and so on."""
+    return {
+        f"{key}/{name}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _load_optimizer_state(optimizer: Optimizer, model: nn.Module, named: dict[str, Tensor]) -> None:
+    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    state: dict[int, dict[str, Tensor]] = {}
+    for full_name, value in named.items():
+        key, _, name = full_name.partition("/")
+        state.setdefault(numbers[name], {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+Shapes = dict[str, dict[str, tuple[list[int], str]]]
+
+
+def _shapes(tensors: Tensors) -> Shapes:
+    return {
+        file: {name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named.items()}
+        for file, named in tensors.items()
+    }
+
+
+def _share_tensors(backend: Backend, tensors: Tensors | None, shapes: Shapes) -> Tensors:
+    """Return rank 0's ``tensors`` on every rank's device."""
+    shared: Tensors = {
+        file: {
+            name: tensors[file][name].to(backend.device)
+            if tensors
+            else torch.empty(shape, dtype=getattr(torch, dtype), device=backend.device)
+            for name, (shape, dtype) in named.items()
+        }
+        for file, named in shapes.items()
+    }
+    backend.broadcast([tensor for named in shared.values() for tensor in named.values()])
+    return shared

@@ -1,0 +1,108 @@
+"""The checkpoints of a run: the pointers ``latest`` and ``best``, what is kept, and what to fall back on."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from trainer.checkpoint.folder import (
+    MANIFEST,
+    Checkpoint,
+    DamagedError,
+    discard,
+    read_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
+from trainer.errors import ConfigError
+from trainer.files import point
+
+log = logging.getLogger(__name__)
+
+LATEST = "latest"
+BEST = "best"
+
+
+class CheckpointStore:
+    """The folder ``checkpoints`` of one run."""
+
+    def __init__(self, path: Path, *, keep: int) -> None:
+        """Use the folder ``path``; of its checkpoints the ``keep`` newest and the best stay."""
+        self.path = path
+        self._keep = keep
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Write ``checkpoint``, point ``latest`` to it, ``best`` too if it is, and discard what is not to be kept."""
+        for leftover in self.path.glob(".step_*"):  # of an attempt that was killed while it saved
+            shutil.rmtree(leftover)
+        name = f"step_{checkpoint.facts['step']:08d}"
+        write_checkpoint(self.path / name, checkpoint)
+        point(self.path / LATEST, name)
+        if self._is_best(checkpoint):
+            point(self.path / BEST, name)
+        kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
+        for old in self._newest_first()[self._keep :]:
+            if old.name not in kept:
+                discard(old)
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest valid checkpoint, passing over damaged ones in words, or None if there never was one.
+
+        Raises:
+            ConfigError: if there are some and all are damaged.
+        """
+        candidates = self._newest_first()
+        latest = (self.path / LATEST).resolve()
+        if latest in candidates:
+            candidates.remove(latest)
+            candidates.insert(0, latest)
+        for path in candidates:
+            try:
+                return read_checkpoint(path)
+            except DamagedError as error:
+                log.warning("checkpoint %s is damaged: %s; trying the one before", path, error)
+        if candidates:
+            raise ConfigError(
+                f"all {len(candidates)} checkpoints in {self.path} are damaged: move them away to restart."
+            )
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
+
+    def _is_best(self, checkpoint: Checkpoint) -> bool:
+        accuracy = checkpoint.facts.get("accuracy")
+        if accuracy is None:
+            return False
+        try:
+            best = read_manifest(self.path / BEST)["accuracy"]
+        except DamagedError:
+            return True
+        return bool(accuracy > best)
+
+
+def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
+    """Return the checkpoint that ``--resume`` names, or None to start from the beginning.
+
+    Args:
+        resume: "" for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
+        store: the run folder's own.
+
+    Raises:
+        ConfigError: if the path holds none, or what it holds is damaged.
+    """
+    if not resume:
+        return None
+    if resume == "auto":
+        return store.newest()
+    path = Path(resume)
+    if (path / MANIFEST).exists():
+        try:
+            return read_checkpoint(path)
+        except DamagedError as error:
+            raise ConfigError(f"--resume {path}: this checkpoint is damaged: {error}.") from error
+    found = CheckpointStore(path / "checkpoints", keep=1).newest()
+    if found is None:
+        raise ConfigError(f"--resume {path}: neither a checkpoint (with {MANIFEST}) nor a run folder with one.")
+    return found

@@ -1,0 +1,98 @@
+"""From the command line and a TOML file to one valid Config."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
+
+import msgspec
+import tyro
+
+from trainer.config import Config
+from trainer.errors import EXIT_USAGE, ConfigError, did_you_mean
+
+ConfigPath = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CONFIG.toml")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Train an image classifier; flags override the keys of the same name in CONFIG.toml."""
+
+    path: ConfigPath = ""
+    """What to train and how (see configs/); without one, the defaults below."""
+    config: Config = dataclasses.field(default_factory=Config)
+
+
+def parse(argv: list[str]) -> Config:
+    """Read the file that ``argv`` names, then let the flags of ``argv`` override it.
+
+    Exits with 2 on an unknown flag or an impossible value of one (and with 0 after ``--help``).
+
+    Raises:
+        ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
+    """
+    path = _arguments(argv, Arguments()).path
+    defaults = Arguments(path, load(Path(path)) if path else Config())
+    config = _arguments(argv, defaults).config
+    try:
+        return _convert(msgspec.to_builtins(config))
+    except ConfigError as error:  # the file was valid, so a flag is at fault
+        _exit_usage(str(error))
+
+
+def load(path: Path) -> Config:
+    """Return the configuration that the TOML file ``path`` describes (missing keys keep their defaults)."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. See configs/ for some.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    try:
+        return _convert(table)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _arguments(argv: list[str], default: Arguments) -> Arguments:
+    return tyro.cli(Arguments, prog="trainer", args=argv, default=default, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def _exit_usage(message: str) -> NoReturn:
+    print(f"trainer: {message}", file=sys.stderr)
+    raise SystemExit(EXIT_USAGE)
+
+
+def _convert(table: dict[str, Any]) -> Config:
+    """Check keys, types and values of nested tables and return the Config they spell."""
+    _refuse_unknown(table, Config, where="")
+    try:
+        return msgspec.convert(table, Config)
+    except msgspec.ValidationError as error:
+        reason, _, location = str(error).partition(" - at `$.")
+        section, _, name = location.rstrip("`").partition(".")
+        raise ConfigError(f"{section}.{name}: {_in_words(reason, section, name)}") from error
+
+
+def _refuse_unknown(table: dict[str, Any], cls: type, *, where: str) -> None:
+    hints = get_type_hints(cls)
+    for key, value in table.items():
+        if key not in hints:
+            kind = f"key in [{where}]" if where else "section"
+            raise ConfigError(f"unknown {kind}: {key!r}.{did_you_mean(key, hints)} Valid: {', '.join(hints)}.")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{key!r} is a section: write [{key}] and its keys below it.")
+            _refuse_unknown(value, hints[key], where=key)
+
+
+def _in_words(reason: str, section: str, name: str) -> str:
+    """Add the valid choices to msgspec's text for an invalid enum value."""
+    if not (found := re.match(r"Invalid enum value '?([^']*)'?", reason)):
+        return reason + "."
+    choices = get_args(get_type_hints(get_type_hints(Config)[section])[name])
+    return f"{found[1]!r} is not one of {', '.join(choices)}.{did_you_mean(found[1], choices)}"

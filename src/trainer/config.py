@@ -1,0 +1,178 @@
+"""The whole configuration: what can be set, in which unit, and its default.
+
+Each field is a key of its TOML section and, under the same name, a flag (``cli.py``). Field names are unique over all
+sections. A value of 0 or "" switches an option off where its text says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+AtLeast0 = Annotated[int, Meta(ge=0)]
+AtLeast1 = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
+DatasetName = Literal["digits", "mnist", "cifar10", "imagefolder", "synthetic"]
+OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
+ScheduleName = Literal["constant", "step", "cosine"]
+BackendName = Literal["auto", "single", "ddp", "horovod"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where images come from and how they are prepared."""
+
+    dataset: DatasetName = "digits"
+    """digits is inside scikit-learn, mnist and cifar10 are torchvision's files, imagefolder has a folder a class."""
+    data_dir: str = "data"
+    """Folder that holds the data set."""
+    download: bool = False
+    """Fetch mnist or cifar10 into data-dir if it is not there."""
+    image_size: AtLeast1 = 224
+    """Edge of the square that imagefolder images are cropped to, in pixels."""
+    val_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """Share of the samples held out, stratified by class, where the data set has no test part of its own."""
+    split_seed: AtLeast0 = 0
+    """Seed of that split."""
+    crop_padding: AtLeast0 = 0
+    """Augmentation of sets in memory: pad each side by so many pixels, then crop at random; 0: none."""
+    resized_crop: bool = False
+    """Augmentation of imagefolder: a random part, 8-100 % of the area, instead of the centre."""
+    flip: bool = False
+    """Augmentation: mirror half of the training images left to right."""
+    workers: AtLeast0 = 2
+    """Processes a rank that decode images (imagefolder); the other sets live in memory and use none."""
+    bad_image_share: Share = 0.01
+    """Stop when more than this share of the images read in an epoch cannot be decoded."""
+    synthetic_shape: tuple[AtLeast1, AtLeast1, AtLeast1] = (3, 224, 224)
+    """Channels, height and width of synthetic images."""
+    synthetic_samples: AtLeast1 = 4096
+    """Number of synthetic training images."""
+    synthetic_classes: AtLeast1 = 1000
+    """Number of classes of synthetic images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What is trained."""
+
+    arch: str = "mnist-cnn"
+    """mnist-cnn, mlp, or any torchvision classification model by its name there (resnet18, vit_b_16, ...)."""
+    weights: str = ""
+    """Local file (.safetensors, or a .pt of tensors) to start from; "" starts from random weights."""
+    channels_last: bool = False
+    """Keep images and convolutions in NHWC order, which is faster on many devices."""
+    compile: bool = False
+    """Compile the model with torch.compile; needs a C++ compiler where it runs."""
+    sync_bn: bool = False
+    """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
+    ema_decay: Share = 0.0
+    """Decay of an exponential moving average of the weights, which is then evaluated; 0: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """How weights are updated."""
+
+    optimizer: OptimizerName = "adamw"
+    """Update rule."""
+    lr: Positive = 1e-3
+    """Peak learning rate."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply lr by 1, by the world size, or by its square root."""
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Momentum of sgd."""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty (sgd, adadelta, adam) or decoupled decay (adamw)."""
+    schedule: ScheduleName = "cosine"
+    """Learning rate after the warm-up: constant, times gamma every step-epochs, or half a cosine down to 0."""
+    gamma: Positive = 0.7
+    """Factor of the step schedule."""
+    step_epochs: AtLeast1 = 1
+    """Period of the step schedule, in epochs."""
+    warmup_epochs: NonNegative = 0.0
+    """Epochs over which lr rises linearly from 0."""
+    clip_grad: NonNegative = 0.0
+    """Largest global 2-norm of the gradients; larger ones are scaled down to it; 0: no clipping."""
+    label_smoothing: Share = 0.0
+    """Share of each target spread evenly over all classes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long, how much at once, how precisely."""
+
+    epochs: AtLeast1 = 14
+    """Passes over the training set."""
+    max_steps: AtLeast0 = 0
+    """End after so many optimiser steps, in mid-epoch if need be; 0: no limit."""
+    batch_size: AtLeast1 = 64
+    """Samples of one optimiser step over all ranks and micro-steps."""
+    batch_size_per_rank: AtLeast0 = 0
+    """Samples of one optimiser step on each rank: the other way to say batch-size, which it overrides; 0: unused."""
+    test_batch_size: AtLeast1 = 1000
+    """Samples that a rank evaluates at once."""
+    grad_accum_steps: AtLeast1 = 1
+    """Micro-steps that an optimiser step is divided into to save memory."""
+    amp: Literal["none", "bf16", "fp16"] = "none"
+    """Mixed precision: autocast to this type (fp16 with loss scaling)."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Type of weights and optimiser state."""
+    seed: AtLeast0 = 0
+    """Seed of weights, order of samples, augmentation and dropout."""
+    dry_run: bool = False
+    """Take one optimiser step, evaluate one batch, and end: a quick check of all parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where it runs, and what it writes."""
+
+    backend: BackendName = "auto"
+    """auto: ddp where RANK is set (torchrun, a job script), else one process."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """auto: a GPU where there is one."""
+    dist_backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
+    """Communication library of ddp; auto: nccl on GPUs, gloo on CPUs."""
+    init_method: str = "env://"
+    """Where the ranks of ddp meet: env:// (MASTER_ADDR, MASTER_PORT) or file:///path/on/a/shared/disk."""
+    collective_timeout: AtLeast1 = 600
+    """Seconds after which a collective operation that a rank does not join is an error."""
+    nproc_per_node: AtLeast0 = 0
+    """Start so many ddp ranks on this machine, without torchrun; 0: this process is the only rank it starts."""
+    threads: AtLeast0 = 0
+    """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
+    fp16_compression: bool = False
+    """horovod: send gradients as 16-bit floats."""
+    output_dir: str = ""
+    """The run folder; "": a new one, runs/<dataset>-<arch>-<date and time>."""
+    resume: str = ""
+    """auto: continue from the newest valid checkpoint of output-dir, if any; or the path of a checkpoint or a run."""
+    log_interval: AtLeast1 = 10
+    """Steps between two records of training loss and rate."""
+    checkpoint_interval: AtLeast0 = 0
+    """Steps between two checkpoints within an epoch; each epoch ends with one in any case; 0: only that."""
+    keep: AtLeast1 = 3
+    """Newest checkpoints kept, besides the one with the best test accuracy."""
+    tensorboard: bool = False
+    """Also write the metrics as TensorBoard events."""
+    figures: bool = True
+    """Draw the learning curves and the confusion matrix at the end."""
+    record_samples: bool = False
+    """Write the ids of the samples of each step to logs/samples.rank<N>.jsonl, to audit what was trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All sections, as in the TOML file."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    run: RunConfig = field(default_factory=RunConfig)

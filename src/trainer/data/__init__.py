@@ -1,0 +1,32 @@
+"""Data sets by name: each function returns the training and the test part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.config import DataConfig
+from trainer.data.base import Dataset, InMemoryDataset, Splits
+from trainer.data.digits import digits
+from trainer.data.imagefolder import imagefolder
+from trainer.data.synthetic import synthetic
+from trainer.data.torchvision_sets import cifar10, mnist
+from trainer.errors import choose
+
+DATASETS: dict[str, Callable[[DataConfig], Splits]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "imagefolder": imagefolder,
+    "synthetic": synthetic,
+}
+
+__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "open_data"]
+
+
+def open_data(config: DataConfig) -> Splits:
+    """Return both parts of the configured data set.
+
+    Raises:
+        ConfigError: if it is not there or not usable, saying what to do.
+    """
+    return choose(DATASETS, config.dataset, what="dataset")(config)

@@ -1,0 +1,64 @@
+"""The training data of one rank: its batches from any position of any epoch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from trainer import seeds
+from trainer.config import Config
+from trainer.data.base import Dataset
+from trainer.data.loader import Batch, Loader
+from trainer.data.sampler import epoch_order, rank_steps
+from trainer.world import World
+
+
+def global_batch_size(config: Config, world: World) -> int:
+    """Return the samples of one optimiser step over all ranks and micro-steps."""
+    return config.train.batch_size_per_rank * world.size or config.train.batch_size
+
+
+class Feed:
+    """Batches for training, in an order that depends on seed, epoch and position alone."""
+
+    def __init__(
+        self, dataset: Dataset, config: Config, world: World, *, pin_memory: bool, warn: Callable[[str], None]
+    ) -> None:
+        """Make ready to feed ``world``'s rank from ``dataset``."""
+        self.dataset = dataset
+        self.batch_size = global_batch_size(config, world)
+        self._world = world
+        self._seed = config.train.seed
+        self._micro_steps = config.train.grad_accum_steps
+        self._loader = Loader(dataset, workers=config.data.workers, pin_memory=pin_memory, warn=warn)
+
+    def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
+        """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or all of them."""
+        order = epoch_order(len(self.dataset), seed=self._seed, epoch=epoch)
+        if steps is not None:
+            order = order[: start + steps * self.batch_size]
+        plan = rank_steps(
+            order,
+            start=start,
+            batch_size=self.batch_size,
+            rank=self._world.rank,
+            size=self._world.size,
+            micro_steps=self._micro_steps,
+        )
+        draws = None
+        if self.dataset.draws:
+            shape = (len(self.dataset), self.dataset.draws)
+            draws = seeds.stream(seeds.AUGMENTATION, self._seed, epoch).random(shape, dtype=np.float32)
+        return self._loader.batches(plan, draws=draws)
+
+
+def recorded(batches: Iterator[Batch], path: Path, *, place: Callable[[], dict[str, int]]) -> Iterator[Batch]:
+    """Pass ``batches`` on, and append the sample ids of each to ``path``, with the ``place`` where they were used."""
+    with path.open("a", encoding="utf-8") as file:
+        for batch in batches:
+            ids = batch.micro.ids.tolist() if batch.micro.counted else []
+            print(json.dumps({**place(), "ids": ids}), file=file, flush=True)
+            yield batch

@@ -1,0 +1,154 @@
+"""A folder a class: images are decoded, cropped and resized by worker processes, and stay uint8."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from trainer.config import DataConfig
+from trainer.data.base import Draws, Fetched, Ids, Splits
+from trainer.data.split import stratified_split
+from trainer.errors import ConfigError
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
+IMAGENET = (
+    torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64),
+    torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64),
+)
+"""Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
+CENTRE = 224 / 256
+"""Edge of the central test crop over the shorter edge of the image, as usual for ImageNet."""
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Image files, decoded when they are fetched."""
+
+    paths: list[Path]
+    labels: Tensor
+    classes: tuple[str, ...]
+    size: int
+    resized_crop: bool = False
+    flip: bool = False
+    mean_std: tuple[Tensor, Tensor] = IMAGENET
+    in_memory: bool = field(default=False, init=False)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return 3, self.size, self.size
+
+    @property
+    def draws(self) -> int:
+        """Area, aspect ratio, vertical place, horizontal place, flip."""
+        return 5 if self.resized_crop or self.flip else 0
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.paths)
+
+    def describe(self, sample: int) -> str:
+        """Return the path of the image."""
+        return str(self.paths[sample])
+
+    def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:
+        """Decode the images ``ids``; see Dataset."""
+        images = torch.zeros(len(ids), *self.shape, dtype=torch.uint8)
+        bad = []
+        for position, sample in enumerate(ids):
+            try:
+                images[position] = self._decode(self.paths[sample], None if draws is None else draws[position])
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # all that PIL raises on bad files
+                bad.append(position)
+        return Fetched(images, bad)
+
+    def _decode(self, path: Path, draws: Draws | None) -> Tensor:
+        with Image.open(path) as image:
+            if self.resized_crop and draws is not None:
+                box = random_box(image.width, image.height, draws)
+            else:
+                box = centre_box(image.width, image.height)
+            # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
+            pixels = image.convert("RGB").resize(
+                (self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0
+            )
+        if self.flip and draws is not None and not round(float(draws[4])):
+            pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
+
+
+def centre_box(width: int, height: int) -> tuple[float, float, float, float]:
+    """Return the central square as (left, upper, right, lower), in pixels."""
+    edge = CENTRE * min(width, height)
+    left, upper = (width - edge) / 2, (height - edge) / 2
+    return left, upper, left + edge, upper + edge
+
+
+def random_box(width: int, height: int, draws: Draws) -> tuple[float, float, float, float]:
+    """Return a box of 8-100 % of the area and an aspect ratio of 3/4-4/3, within the image, in pixels.
+
+    The ranges are those of C. Szegedy et al., Going deeper with convolutions, 2015. Where a box would stand out of the
+    image, that edge is cut to the image's: a fixed number of draws a sample keeps augmentation reproducible.
+    """
+    area = (0.08 + 0.92 * float(draws[0])) * width * height
+    ratio = math.exp((2 * float(draws[1]) - 1) * math.log(4 / 3))
+    box_width = min(width, math.sqrt(area * ratio))
+    box_height = min(height, math.sqrt(area / ratio))
+    upper = float(draws[2]) * (height - box_height)
+    left = float(draws[3]) * (width - box_width)
+    return left, upper, left + box_width, upper + box_height
+
+
+def imagefolder(config: DataConfig) -> Splits:
+    """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``."""
+    root = Path(config.data_dir)
+    if (root / "train").is_dir():
+        return _two_folders(config, root)
+    paths, labels, classes = _scan(root)
+    parts = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)
+    train, test = (([paths[i] for i in ids.tolist()], labels[ids], classes) for ids in parts)
+    return _splits(config, train, test)
+
+
+def _two_folders(config: DataConfig, root: Path) -> Splits:
+    train, test = _scan(root / "train"), _scan(root / "val")
+    if differing := set(train[2]) ^ set(test[2]):
+        raise ConfigError(
+            f"{root}: train/ and val/ must hold the same classes, but these stand on one side only: "
+            f"{', '.join(sorted(differing))}."
+        )
+    return _splits(config, train, test)
+
+
+Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
+
+
+def _splits(config: DataConfig, train: Scanned, test: Scanned) -> Splits:
+    return Splits(
+        ImageFolder(*train, config.image_size, config.resized_crop, config.flip),
+        ImageFolder(*test, config.image_size),
+    )
+
+
+def _scan(folder: Path) -> Scanned:
+    """Return the image files below each sub-folder of ``folder`` in sorted order, their classes, and the names."""
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}: --data-dir must hold train/ and val/, or one folder a class.")
+    classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).rglob("*"))
+        if path.suffix.lower() in SUFFIXES
+    ]
+    empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
+    if not found or empty:
+        which = f"in {', '.join(empty)}" if classes else "and no class folder"
+        raise ConfigError(f"{folder}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}.")
+    return [path for path, _ in found], torch.tensor([label for _, label in found]), classes

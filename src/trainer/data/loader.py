@@ -1,0 +1,118 @@
+"""Fetching micro-batches ahead of the device: at once from memory, by worker processes from files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from trainer.data.base import Dataset, Draws, Fetched, Ids
+from trainer.data.sampler import MicroBatch
+from trainer.stop import ignore_signals
+
+NO_LABEL = -100
+"""Label of a sample that must not count: cross_entropy's default for ``ignore_index``."""
+
+
+class Batch(NamedTuple):
+    """A micro-batch with its data, still on the host."""
+
+    images: Tensor
+    """uint8 [n, c, h, w]"""
+    labels: Tensor
+    """int64 [n], NO_LABEL where a sample does not count."""
+    micro: MicroBatch
+    bad: int
+    """Images that could not be read."""
+
+
+class _Request(NamedTuple):
+    ids: Ids
+    draws: Draws | None
+
+
+@dataclass
+class _Requests:
+    """The requests of the pass under way; a DataLoader whose workers persist asks for its iterator on each pass."""
+
+    now: list[_Request] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[_Request]:
+        return iter(self.now)
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+
+@dataclass(frozen=True)
+class _ByRequest(TorchDataset[Fetched]):
+    """A Dataset as DataLoader wants it: one item a request."""
+
+    dataset: Dataset
+
+    def __getitem__(self, request: _Request) -> Fetched:
+        return self.dataset.fetch(*request)
+
+
+def _start_worker(worker: int) -> None:
+    ignore_signals(worker)
+    torch.set_num_threads(1)
+
+
+class Loader:
+    """Turns micro-batches of ids into batches of data."""
+
+    def __init__(self, dataset: Dataset, *, workers: int, pin_memory: bool, warn: Callable[[str], None]) -> None:
+        """Make ready to read ``dataset``; workers start with the first pass and persist."""
+        self.dataset = dataset
+        self._pin_memory = pin_memory
+        self._warn = warn
+        self._requests = _Requests()
+        self._fetched: Iterable[Fetched] | None = None
+        if not dataset.in_memory:
+            self._fetched = DataLoader(
+                _ByRequest(dataset),
+                sampler=self._requests,
+                batch_size=None,
+                collate_fn=Fetched._make,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+                pin_memory=pin_memory,
+                worker_init_fn=_start_worker,
+            )
+
+    def batches(self, plan: Iterable[MicroBatch], *, draws: Draws | None = None) -> Iterator[Batch]:
+        """Yield the data of each micro-batch of ``plan``, in order.
+
+        Args:
+            plan: the micro-batches.
+            draws: augmentation of every sample of the set, float32 [len(dataset), dataset.draws]; None: none.
+        """
+        micros = list(plan)
+        requests = [_Request(m.ids, None if draws is None else draws[m.ids]) for m in micros]
+        for micro, fetched in zip(micros, self._fetch(requests), strict=True):
+            yield self._batch(micro, fetched)
+
+    def _fetch(self, requests: list[_Request]) -> Iterable[Fetched]:
+        if self._fetched is None:
+            return (self.dataset.fetch(*request) for request in requests)
+        self._requests.now = requests
+        return self._fetched
+
+    def _batch(self, micro: MicroBatch, fetched: Fetched) -> Batch:
+        labels = self.dataset.labels[torch.from_numpy(micro.ids)]
+        if not micro.counted:
+            labels.fill_(NO_LABEL)
+        for position in fetched.bad:
+            labels[position] = NO_LABEL
+            if micro.counted:
+                self._warn(f"cannot decode {self.dataset.describe(int(micro.ids[position]))}; it is left out")
+        images = fetched.images
+        if self._pin_memory and self.dataset.in_memory:
+            images, labels = images.pin_memory(), labels.pin_memory()
+        return Batch(images, labels, micro, len(fetched.bad) if micro.counted else 0)

@@ -1,0 +1,64 @@
+"""Which samples make up which optimiser step on which rank: a function of seed, epoch and position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer import seeds
+from trainer.data.base import Ids
+
+VERSION = 1
+"""Raised when the order below changes: checkpoints record it, and another one cannot be resumed exactly."""
+
+
+class MicroBatch(NamedTuple):
+    """One forward and backward pass of one rank.
+
+    ``counted`` is False where the rank has no sample in this step: it then computes on one of another rank's, without
+    weight, because every rank must join the reduction.
+    """
+
+    ids: Ids
+    counted: bool
+    last: bool
+    """Whether the optimiser step follows."""
+    step_samples: int
+    """Samples of the whole optimiser step, over all ranks and micro-batches."""
+
+
+def epoch_order(samples: int, *, seed: int, epoch: int) -> Ids:
+    """Return the permutation of ``range(samples)`` in which ``epoch`` visits them: int64 [samples]."""
+    return seeds.stream(seeds.ORDER, seed, epoch).permutation(samples)
+
+
+def rank_steps(
+    order: Ids, *, start: int, batch_size: int, rank: int, size: int, micro_steps: int
+) -> Iterator[MicroBatch]:
+    """Yield this rank's micro-batches of each optimiser step from sample ``start`` of ``order`` on.
+
+    Step k takes ``batch_size`` samples whatever the world's ``size``; each rank has a contiguous share of them, the
+    earlier ranks one more where it does not divide.
+    """
+    for begin in range(start, len(order), batch_size):
+        batch = order[begin : begin + batch_size]
+        share = part(batch, rank, size)
+        counted = len(share) > 0
+        pieces = min(micro_steps, len(share)) if counted else 1
+        for index in range(pieces):
+            ids = part(share, index, pieces) if counted else batch[:1]
+            yield MicroBatch(ids, counted, index == pieces - 1, len(batch))
+
+
+def rank_share(samples: int, *, rank: int, size: int) -> Ids:
+    """Return the ids that ``rank`` evaluates: each of ``range(samples)`` is one rank's, whatever the world's size."""
+    return part(np.arange(samples), rank, size)
+
+
+def part(ids: Ids, index: int, parts: int) -> Ids:
+    """Return part ``index`` of ``ids`` cut into contiguous ``parts``, the first of which are one longer if need be."""
+    least, longer = divmod(len(ids), parts)
+    begin = index * least + min(index, longer)
+    return ids[begin : begin + least + (index < longer)]

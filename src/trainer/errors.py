@@ -1,0 +1,42 @@
+"""The errors that a user can act on: one line each, saying what, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+EXIT_USAGE = 2
+EXIT_STOPPED = 75
+"""Stopped early and resumable (``EX_TEMPFAIL`` of sysexits.h)."""
+EXIT_CONFIG = 78
+"""Wrong configuration or environment (``EX_CONFIG`` of sysexits.h): trying again unchanged cannot help."""
+
+
+class TrainerError(Exception):
+    """Training cannot go on; the message says why and what to do."""
+
+    exit_code = 1
+    everywhere = False
+    """Whether every rank raises it alike, so that rank 0 speaks for all."""
+
+
+class ConfigError(TrainerError):
+    """The configuration, its data or its environment is wrong."""
+
+    exit_code = EXIT_CONFIG
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near."""
+    nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def choose(table: Mapping[str, T], name: str, *, what: str) -> T:
+    """Return ``table[name]``; where there is none, raise a ConfigError that lists the choices, nearest first."""
+    if name not in table:
+        raise ConfigError(f"unknown {what} {name!r}.{did_you_mean(name, table)} Valid: {', '.join(sorted(table))}.")
+    return table[name]

@@ -1,0 +1,75 @@
+"""Exact evaluation: every sample counted once, whatever the world size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainer.data.loader import NO_LABEL, Loader
+from trainer.data.sampler import MicroBatch, rank_share
+from trainer.learner import Learner
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts over the whole test part."""
+
+    confusion: Tensor
+    """Samples by true class (rows) and predicted class (columns): int64 [classes, classes]."""
+    loss_sum: float
+    in_top5: int
+    bad: int
+    """Samples that could not be decoded and are counted nowhere else."""
+
+    @property
+    def samples(self) -> int:
+        """Samples evaluated."""
+        return int(self.confusion.sum())
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy, in nats."""
+        return self.loss_sum / max(1, self.samples)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples whose most probable class is the true one (top-1)."""
+        return int(self.confusion.trace()) / max(1, self.samples)
+
+    @property
+    def top5(self) -> float:
+        """Share of samples whose true class is among the five most probable ones."""
+        return self.in_top5 / max(1, self.samples)
+
+
+def evaluate(learner: Learner, loader: Loader, *, batch_size: int, limit: int) -> Evaluation:
+    """Evaluate the first ``limit`` samples of the loader's data set on all ranks together, ``batch_size`` at a time."""
+    classes = len(loader.dataset.classes)
+    world, device = learner.backend.world, learner.backend.device
+    share = rank_share(limit, rank=world.rank, size=world.size)
+    plan = [MicroBatch(share[i : i + batch_size], True, True, limit) for i in range(0, len(share), batch_size)]
+    cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, in top 5, bad
+    learner.share_buffers()
+    learner.evaluated.eval()
+    for batch in loader.batches(plan):
+        counted = batch.labels != NO_LABEL
+        labels = batch.labels[counted].to(device)
+        logits = learner.logits(batch.images)[counted.to(device)]
+        ranked = logits.topk(min(5, classes)).indices
+        cells += torch.bincount(labels * classes + ranked[:, 0], minlength=classes * classes)
+        sums[0] += F.cross_entropy(logits, labels, reduction="sum")
+        sums[1] += (ranked == labels[:, None]).sum()
+        sums[2] += batch.bad
+    learner.evaluated.train()
+    # Counts are exact in float64 up to 2**53, and every library can reduce that type.
+    total = learner.backend.total(torch.cat([sums, cells.to(torch.float64)])).cpu()
+    return Evaluation(
+        confusion=total[3:].to(torch.int64).view(classes, classes),
+        loss_sum=float(total[0]),
+        in_top5=int(total[1]),
+        bad=int(total[2]),
+    )

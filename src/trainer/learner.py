@@ -1,0 +1,149 @@
+"""The model and what changes it: one optimiser step, seen the same way under every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from trainer.backends import Backend
+from trainer.config import Config
+from trainer.data.loader import NO_LABEL, Batch
+from trainer.errors import TrainerError
+from trainer.models import Shape, build_model
+from trainer.optim import LearningRate, build_optimizer, gradient_scaler, set_learning_rate
+from trainer.seeds import StepSeeder
+
+AMP_TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Learner:
+    """A model, its replica in the world of ``backend``, and its optimiser."""
+
+    def __init__(
+        self,
+        config: Config,
+        backend: Backend,
+        *,
+        shape: Shape,
+        classes: int,
+        mean_std: tuple[Tensor, Tensor],
+        steps_per_epoch: int,
+    ) -> None:
+        """Build the model for images of ``shape`` and join it with the other ranks'."""
+        train = config.train
+        self.backend = backend
+        self.dtype = getattr(torch, train.dtype)
+        self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
+        self._clip = config.optim.clip_grad
+        self._label_smoothing = config.optim.label_smoothing
+        self._amp = AMP_TYPES[train.amp]
+        self._mean, self._std = ((255 * value).to(backend.device, self.dtype).view(1, -1, 1, 1) for value in mean_std)
+
+        torch.manual_seed(train.seed)
+        model = build_model(config.model, shape=shape, classes=classes)
+        self.model = model.to(backend.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        if config.model.compile:
+            self.model.compile()  # in place: the names in checkpoints stay those of the bare model
+        self.scaler = gradient_scaler(backend.device, train.amp)
+        self.learning_rate = LearningRate(
+            config.optim, steps_per_epoch=steps_per_epoch, epochs=train.epochs, world_size=backend.world.size
+        )
+        self._seeder = StepSeeder(backend.device, seed=train.seed, rank=backend.world.rank)
+        self.replica, self.optimizer = backend.prepare(
+            self.model, build_optimizer(config.optim, self.model.parameters()), self._rehearsal(shape)
+        )
+        self.ema: AveragedModel | None = None
+        if decay := config.model.ema_decay:
+            self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        self.loss = torch.zeros((), dtype=torch.float64, device=backend.device)
+        """Sum of the losses of this rank's samples since ``take_loss`` was last called."""
+
+    def _rehearsal(self, shape: Shape) -> Callable[[nn.Module], None]:
+        """Return the pass that Backend.prepare may want, for images of ``shape``."""
+
+        def rehearse(replica: nn.Module) -> None:
+            buffers = [buffer.clone() for buffer in self.model.buffers()]
+            images = torch.zeros(2, *shape, dtype=torch.uint8)
+            with self._autocast():
+                replica(self.prepare_images(images)).float().sum().backward()
+            self.model.zero_grad(set_to_none=True)
+            for buffer, value in zip(self.model.buffers(), buffers, strict=True):
+                buffer.copy_(value)
+
+        return rehearse
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.backend.device.type, dtype=self._amp, enabled=self._amp is not None)
+
+    def prepare_images(self, images: Tensor) -> Tensor:
+        """Return uint8 images [n, c, h, w] as normalised floats on the device."""
+        images = images.to(self.backend.device, non_blocking=True)
+        return images.to(self.dtype, memory_format=self._layout).sub_(self._mean).div_(self._std)
+
+    def start_step(self, step: int) -> None:
+        """Set what depends on the number of the optimiser step alone: learning rate and dropout."""
+        set_learning_rate(self.optimizer, self.learning_rate.at(step))
+        self._seeder.seed(step)
+
+    def backward(self, batch: Batch) -> None:
+        """Add the gradients of one micro-batch.
+
+        The loss is the sum over this rank's samples over the samples of the whole step, times the world size, which the
+        mean over ranks takes out again: so every sample weighs the same however they are spread.
+        """
+        reduction = nullcontext() if batch.micro.last else self.backend.accumulate(self.replica)
+        with reduction:
+            with self._autocast():
+                logits = self.replica(self.prepare_images(batch.images))
+            labels = batch.labels.to(self.backend.device, non_blocking=True)
+            loss = F.cross_entropy(
+                logits.to(self.dtype),
+                labels,
+                reduction="sum",
+                ignore_index=NO_LABEL,
+                label_smoothing=self._label_smoothing,
+            )
+            self.scaler.scale(loss * (self.backend.world.size / batch.micro.step_samples)).backward()
+        self.loss += loss.detach()
+
+    def step(self) -> None:
+        """Take the optimiser step that the gradients ask for."""
+        with self.backend.reduced_gradients(self.optimizer):
+            if self._clip:
+                self.scaler.unscale_(self.optimizer)
+                nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.ema:
+            self.ema.update_parameters(self.model)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The bare model to evaluate: the moving average where there is one."""
+        return self.ema.module if self.ema else self.model
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """Return what ``evaluated`` says of uint8 images [n, c, h, w]: [n, classes]."""
+        with self._autocast():
+            logits: Tensor = self.evaluated(self.prepare_images(images))
+        return logits.to(self.dtype)
+
+    def share_buffers(self) -> None:
+        """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
+        self.backend.broadcast(list(self.evaluated.buffers()))
+
+    def require_finite(self) -> None:
+        """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""
+        for name, parameter in self.model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise TrainerError(
+                    f"the weights are no longer finite ({name}): training diverged and is not saved. "
+                    "Resume with a lower --lr, with --clip-grad, or with --amp none."
+                )

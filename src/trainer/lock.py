@@ -1,0 +1,138 @@
+"""One run, one folder: the lock that a second run in the same folder meets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError, TrainerError
+
+HEARTBEAT = 10.0
+"""Seconds between two signs of life: the lock file's modification time."""
+STALE = 60.0
+"""Age of the last sign, in seconds, from which on the owner counts as dead."""
+
+
+class Lock:
+    """The file ``lock`` in a run folder, held from ``acquire`` to ``release``."""
+
+    def __init__(self, folder: Path, *, job_id: str, attempt: int) -> None:
+        """Prepare to lock ``folder`` as attempt number ``attempt`` of the scheduler's job ``job_id`` ("" for none)."""
+        self._path = folder / "lock"
+        self._owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "pid_namespace": _pid_namespace(),
+            "pid_start": _start_time(os.getpid()),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "job_id": job_id,
+            "attempt": attempt,
+        }
+        self._released = threading.Event()
+
+    def acquire(self) -> None:
+        """Take the lock, from a dead owner too.
+
+        Raises:
+            ConfigError: if its owner lives, naming it.
+        """
+        while not self._create():
+            owner = self._read()
+            if owner is None:  # its owner released it just now
+                continue
+            if not self._may_take_over(owner):
+                raise ConfigError(
+                    f"{self._path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
+                    f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
+                    f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
+                )
+            self._remove(owner)
+        threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
+
+    def check(self) -> None:
+        """Make sure that the lock is still ours.
+
+        Raises:
+            TrainerError: if another run has taken it over (this one had stopped to give signs of life).
+        """
+        if self._read() != self._owner:
+            raise TrainerError(f"another run has taken over {self._path.parent}; this one ends without touching it.")
+
+    def release(self) -> None:
+        """Give the lock back, if it is still ours."""
+        self._released.set()
+        if self._read() == self._owner:
+            self._path.unlink()
+
+    def _create(self) -> bool:
+        try:
+            with self._path.open("x", encoding="utf-8") as file:
+                json.dump(self._owner, file)
+        except FileExistsError:
+            return False
+        return True
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            return _parse(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def _may_take_over(self, owner: dict[str, Any]) -> bool:
+        mine = self._owner
+        if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
+            return True  # an earlier attempt of this job
+        same_processes = (owner.get("host"), owner.get("pid_namespace")) == (mine["host"], mine["pid_namespace"])
+        if same_processes and _start_time(owner.get("pid", 0)) != owner.get("pid_start"):
+            return True  # its process is gone
+        return self._age() > STALE
+
+    def _age(self) -> float:
+        """Return the seconds since the last sign of life, by the clock of the file server: hosts' clocks differ."""
+        with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".lock.") as now, contextlib.suppress(OSError):
+            return Path(now.name).stat().st_mtime - self._path.stat().st_mtime
+        return 0.0
+
+    def _remove(self, owner: dict[str, Any]) -> None:
+        """Remove the dead ``owner``'s lock, but not one that somebody else has put in its place meanwhile."""
+        aside = self._path.with_name(f".lock.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(FileNotFoundError):
+            self._path.rename(aside)
+            if _parse(aside.read_text(encoding="utf-8")) != owner:
+                with contextlib.suppress(OSError):
+                    os.link(aside, self._path)
+            aside.unlink()
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT):
+            with contextlib.suppress(OSError):  # a full or slow disk must not end the run; check() tells of a loss
+                if self._read() == self._owner:
+                    os.utime(self._path)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Return the owner that a lock names; nobody in particular where it was only half written."""
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {}
+
+
+def _start_time(pid: int) -> str:
+    """Return when process ``pid`` started, in clock ticks since boot (field 22 of proc(5)'s stat); "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> int:
+    """Return the inode of this process's PID namespace: in another one the same number is another process."""
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,33 @@
+"""Models by name: our small ones, and every classifier of torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from trainer.config import ModelConfig
+from trainer.errors import choose
+from trainer.models.small import MLP, MnistCNN
+from trainer.models.torchvision_models import torchvision_builders
+from trainer.models.weights import load_weights
+
+Shape = tuple[int, int, int]
+Builder = Callable[[Shape, int], nn.Module]
+
+SMALL: dict[str, Builder] = {"mnist-cnn": MnistCNN, "mlp": MLP}
+
+
+def build_model(config: ModelConfig, *, shape: Shape, classes: int) -> nn.Module:
+    """Return the configured model for images of ``shape`` (channels, height, width), with random or given weights.
+
+    It maps float [n, channels, height, width] to logits [n, classes].
+
+    Raises:
+        ConfigError: for an unknown name, a shape too small for it, or weights that do not fit.
+    """
+    builder = SMALL.get(config.arch) or choose(SMALL | torchvision_builders(), config.arch, what="model (--arch)")
+    model = builder(shape, classes)
+    if config.weights:
+        load_weights(model, config.weights)
+    return model

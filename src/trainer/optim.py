@@ -1,0 +1,66 @@
+"""The optimisers by name, and the learning rate as a function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adadelta, Adam, AdamW, Optimizer
+
+from trainer.config import OptimConfig
+from trainer.errors import choose
+
+OPTIMIZERS: dict[str, Callable[[OptimConfig], tuple[Callable[..., Optimizer], dict[str, Any]]]] = {
+    "sgd": lambda config: (SGD, {"momentum": config.momentum, "fused": True}),
+    "adadelta": lambda _config: (Adadelta, {"foreach": True}),  # torch has no fused Adadelta
+    "adam": lambda _config: (Adam, {"fused": True}),
+    "adamw": lambda _config: (AdamW, {"fused": True}),
+}
+
+
+def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Return the configured optimiser; its learning rate is set before each step (see LearningRate)."""
+    cls, arguments = choose(OPTIMIZERS, config.optimizer, what="optimizer")(config)
+    return cls(parameters, lr=config.lr, weight_decay=config.weight_decay, **arguments)
+
+
+SCHEDULES: dict[str, Callable[[OptimConfig, int, float], float]] = {
+    "constant": lambda _config, _epoch, _progress: 1.0,
+    "step": lambda config, epoch, _progress: config.gamma ** (epoch // config.step_epochs),
+    "cosine": lambda _config, _epoch, progress: 0.5 * (1 + math.cos(math.pi * progress)),
+}
+"""Share of the peak rate, given the epoch and the progress from 0 (after the warm-up) to 1 (the end)."""
+
+
+class LearningRate:
+    """The learning rate before each optimiser step: a pure function, so that resuming needs no state of it."""
+
+    def __init__(self, config: OptimConfig, *, steps_per_epoch: int, epochs: int, world_size: int) -> None:
+        """Plan ``epochs`` of ``steps_per_epoch`` optimiser steps."""
+        scale = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}[config.lr_scaling]
+        self._config = config
+        self._peak = config.lr * scale
+        self._steps_per_epoch = steps_per_epoch
+        self._warmup = round(config.warmup_epochs * steps_per_epoch)
+        self._decay = max(1, steps_per_epoch * epochs - self._warmup)
+
+    def at(self, step: int) -> float:
+        """Return the rate for optimiser step ``step``, counted from 0."""
+        if step < self._warmup:
+            return self._peak * (step + 1) / self._warmup
+        progress = min(1.0, (step - self._warmup) / self._decay)
+        return self._peak * SCHEDULES[self._config.schedule](self._config, step // self._steps_per_epoch, progress)
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Let all parameter groups take their next step with ``rate``."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def gradient_scaler(device: torch.device, amp: str) -> torch.amp.GradScaler:
+    """Return the loss scaler, which does nothing unless ``amp`` is fp16."""
+    return torch.amp.GradScaler(device.type, enabled=amp == "fp16")

@@ -1,0 +1,82 @@
+"""One rank's life: join the world, train, and leave it in good order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import replace
+from typing import NoReturn
+
+from trainer.backends import Backend, open_backend
+from trainer.config import Config
+from trainer.errors import EXIT_STOPPED, TrainerError
+from trainer.run import run
+from trainer.sharing import share_json
+from trainer.stop import StopRequest
+
+LOST_PEER = ("onnection closed by peer", "onnection reset by peer", "roken pipe", "HorovodInternalError", "NCCL error")
+"""What Gloo, Horovod and NCCL say in a rank whose peer is gone."""
+
+
+def run_rank(config: Config, request: StopRequest) -> int:
+    """Train as one rank of the world that the launcher made, and return the exit code.
+
+    Raises:
+        TrainerError: if this rank cannot join it.
+    """
+    backend = open_backend(config)
+    _start_logging(backend.world.rank)
+    try:
+        status = run(_name_folder(config, backend), backend, request)
+    except Exception as error:  # noqa: BLE001 -- it is told, and the process ends
+        _abandon(error, backend)
+    backend.close()
+    alone = backend.world.size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
+    if status.state == "stopped" and (alone or "TRAINER_SPAWNED" in os.environ):
+        return EXIT_STOPPED
+    return 0  # other launchers would take another code for a failure, and kill ranks that still save
+
+
+def _start_logging(rank: int) -> None:
+    """Let rank 0 tell everything on standard output, and the others only what is wrong with them."""
+    logging.basicConfig(
+        stream=sys.stdout,
+        format="%(message)s" if rank == 0 else f"[rank {rank}] %(message)s",
+    )
+    logging.getLogger("trainer").setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    logging.captureWarnings(capture=True)
+
+
+def _name_folder(config: Config, backend: Backend) -> Config:
+    """Return ``config`` with a run folder, the same on all ranks though their clocks may differ."""
+    name = config.run.output_dir or f"runs/{config.data.dataset}-{config.model.arch}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return replace(config, run=replace(config.run, output_dir=share_json(backend, name)))
+
+
+def _abandon(error: Exception, backend: Backend) -> NoReturn:
+    """Tell of ``error`` and end this process, without waiting for peers that may be gone or stuck.
+
+    So the others notice within seconds: their connections break, and their launcher sees an exit code. A checkpoint
+    that is being written is finished first.
+    """
+    world = backend.world
+    who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
+    code = getattr(error, "exit_code", TrainerError.exit_code)
+    if isinstance(error, TrainerError):
+        if world.rank == 0 or not error.everywhere:
+            print(who, error, file=sys.stderr)
+    elif any(text in f"{type(error).__name__} {error}" for text in LOST_PEER):
+        print(who, "lost contact with another rank; look for the one that ended first", file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+        print(who, f"{type(error).__name__}: {error}", file=sys.stderr)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,89 @@
+"""Records of numbers: as JSON lines always, as TensorBoard events on demand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.files import write_atomically
+
+Record = dict[str, Any]
+"""One record: "kind" (train or test), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
+
+
+class MetricWriter(Protocol):
+    """Takes records as they come."""
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        ...
+
+    def close(self) -> None:
+        """Make everything durable; nothing comes after it."""
+        ...
+
+
+class JsonLines:
+    """metrics.jsonl: a record a line, readable while it grows."""
+
+    def __init__(self, path: Path, *, step: int) -> None:
+        """Append to ``path``, after cutting it back to the records up to ``step``, where this attempt goes on."""
+        kept = [record for record in read_records(path) if record["step"] <= step]
+        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, record: Record) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(record) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """TensorBoard events, a scalar for each number of a record."""
+
+    def __init__(self, folder: Path, *, step: int) -> None:
+        """Write into ``folder``; what an earlier attempt wrote beyond ``step`` is hidden."""
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, and only on demand
+
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
+
+    def write(self, record: Record) -> None:
+        """Add one point to each curve."""
+        for name in record.keys() - {"kind", "step"}:
+            self._writer.add_scalar(f"{record['kind']}/{name}", record[name], record["step"])
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class Tee:
+    """Passes each record to several writers; to none on ranks other than 0."""
+
+    def __init__(self, writers: Sequence[MetricWriter]) -> None:
+        """Pass to ``writers``."""
+        self._writers = writers
+
+    def write(self, record: Record) -> None:
+        """Pass one record."""
+        for writer in self._writers:
+            writer.write(record)
+
+    def close(self) -> None:
+        """Close them all."""
+        for writer in self._writers:
+            writer.close()
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records of a metrics.jsonl, without a last line that was cut off; none if there is no file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]

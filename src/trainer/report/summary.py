@@ -1,0 +1,54 @@
+"""The end of a run: its tables and figures, and the lines that a person reads last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from trainer.evaluation import Evaluation
+from trainer.report.metrics import read_records
+from trainer.report.tables import write_classes, write_confusion
+from trainer.runfolder import RunFolder, Status
+
+log = logging.getLogger(__name__)
+
+
+def write_results(
+    folder: RunFolder, evaluation: Evaluation, classes: Sequence[str], *, title: str, figures: bool
+) -> None:
+    """Write the tables of the last evaluation, and draw the figures, headed by ``title``, if asked."""
+    write_confusion(evaluation, classes, folder.figures / "confusion.csv")
+    write_classes(evaluation, classes, folder.figures / "classes.csv")
+    if figures:
+        from trainer.report.figures import draw_confusion, draw_curves  # noqa: PLC0415 -- matplotlib is slow to import
+
+        draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
+        draw_confusion(evaluation, classes, folder.figures / "confusion.png")
+
+
+def log_end(
+    status: Status, folder: RunFolder, *, evaluation: Evaluation | None, samples: int, seconds: float, ranks: int
+) -> None:
+    """Log what became of the run, how fast it was, and where it is.
+
+    Args:
+        status: of this attempt.
+        folder: of the run.
+        evaluation: the last one, if any.
+        samples: trained on in this attempt, by all ranks.
+        seconds: spent on them.
+        ranks: the world's size.
+    """
+    if samples:
+        rate = samples / max(seconds, 1e-9)
+        log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f a rank", samples, seconds, rate, rate / ranks)
+    if evaluation and status.state == "done":
+        top5 = f", top-5 {100 * evaluation.top5:.2f} %" if len(evaluation.confusion) > 5 else ""  # noqa: PLR2004
+        skipped = f", {evaluation.bad} that cannot be decoded left out" if evaluation.bad else ""
+        log.info(
+            "test accuracy %.2f %% (%d of %d%s)%s",
+            *(100 * evaluation.accuracy, evaluation.confusion.trace(), evaluation.samples, skipped, top5),
+        )
+    if status.state == "stopped":
+        log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
+    log.info("run folder: %s", folder.path)

@@ -1,0 +1,223 @@
+"""A whole run, from a configuration to a trained model: build, resume, train epoch by epoch, report."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.backends import Backend
+from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.state import Position, capture, check_resumable, restore
+from trainer.checkpoint.store import CheckpointStore, find_checkpoint
+from trainer.config import Config
+from trainer.data import open_data
+from trainer.data.feed import Feed, global_batch_size, recorded
+from trainer.data.loader import Batch, Loader
+from trainer.evaluation import Evaluation, evaluate
+from trainer.learner import Learner
+from trainer.loop import train_epoch
+from trainer.monitor import Monitor
+from trainer.report.metrics import JsonLines, MetricWriter, Tee, TensorBoard
+from trainer.report.progress import Progress
+from trainer.report.summary import log_end, write_results
+from trainer.runfolder import RunFolder, State, Status
+from trainer.sharing import on_root
+from trainer.stop import Reason, StopRequest
+from trainer.threads import set_threads
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Config, backend: Backend, request: StopRequest) -> Status:
+    """Train as ``config`` says, on all ranks of ``backend``, and return what became of it.
+
+    Raises:
+        TrainerError: on every rank, if training cannot go on.
+    """
+    folder = RunFolder(Path(config.run.output_dir))
+    on_root(backend, lambda: folder.open(config, backend.world))
+    try:
+        return Run(config, backend, folder, request).train()
+    except BaseException as error:
+        if backend.world.rank == 0:
+            folder.fail(str(error).partition("\n")[0] or type(error).__name__)
+        raise
+
+
+class Run:
+    """The parts of one run, and the order in which they act."""
+
+    def __init__(self, config: Config, backend: Backend, folder: RunFolder, request: StopRequest) -> None:
+        """Build everything, and resume where the configuration says so."""
+        self.config, self.backend, self.folder = config, backend, folder
+        self.is_root = backend.world.rank == 0
+        set_threads(config.run.threads, backend)
+        self.train_set, self.test_set = open_data(config.data)
+        pin_memory = backend.device.type == "cuda"
+        self.feed = Feed(self.train_set, config, backend.world, pin_memory=pin_memory, warn=log.warning)
+        self.test_loader = Loader(self.test_set, workers=config.data.workers, pin_memory=pin_memory, warn=log.warning)
+        self.learner = Learner(
+            config,
+            backend,
+            shape=self.train_set.shape,
+            classes=len(self.train_set.classes),
+            mean_std=self.train_set.mean_std,
+            steps_per_epoch=math.ceil(len(self.train_set) / global_batch_size(config, backend.world)),
+        )
+        store = CheckpointStore(folder.checkpoints, keep=config.run.keep)
+        self.saver = Saver(store) if self.is_root else None
+        self.position = self._resume(store)
+        self.start_step = self.position.step
+        self.start_elapsed = self.position.elapsed
+        self.evaluation: Evaluation | None = None
+        self.metrics = Tee(list(self._metric_writers()))
+        self.progress = Progress(epochs=config.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root)
+        self.monitor = Monitor(
+            config,
+            self.learner,
+            self.train_set,
+            request=request,
+            stop_file=folder.stop_request,
+            metrics=self.metrics,
+            progress=self.progress,
+        )
+
+    def _resume(self, store: CheckpointStore) -> Position:
+        found = []
+
+        def find() -> None:
+            if checkpoint := find_checkpoint(self.config.run.resume, store):
+                check_resumable(checkpoint, self.config)
+                found.append(checkpoint)
+
+        on_root(self.backend, find)
+        position = restore(self.learner, found[0] if found else None)
+        on_root(self.backend, self.folder.clear_stop_request)  # now that all ranks have resumed
+        return position
+
+    def _metric_writers(self) -> Iterator[MetricWriter]:
+        if self.is_root:
+            yield JsonLines(self.folder.metrics, step=self.start_step)
+            if self.config.run.tensorboard:
+                yield TensorBoard(self.folder.path / "tensorboard", step=self.start_step)
+
+    def train(self) -> Status:
+        """Train to the end, or until all ranks agree to stop."""
+        self._announce()
+        reason = Reason.NONE
+        while not reason and not self._finished():
+            reason = train_epoch(self.learner, self._batches(), self.position, monitor=self.monitor, save=self._save)
+            if not reason:
+                self._end_epoch()
+        if reason and self.position.step > self.start_step:
+            self._save()
+        if not reason and self.evaluation is None:  # it had been finished before
+            self.evaluation = self._evaluate()
+        self.progress.close()
+        status = self._status("stopped" if reason else "done", reason)
+        on_root(self.backend, lambda: self._conclude(status))
+        return status
+
+    def _announce(self) -> None:
+        log.info(
+            "%d rank(s) on %s: %s on %s, %d training and %d test samples, %d a step; run folder %s",
+            self.backend.world.size,
+            self.backend.device.type,
+            self.config.model.arch,
+            self.config.data.dataset,
+            len(self.train_set),
+            len(self.test_set),
+            self.feed.batch_size,
+            self.folder.path,
+        )
+        if self.start_step:
+            log.info("resumed at step %d, in epoch %d", self.start_step, self.position.epoch + 1)
+        if self.is_root:
+            self.folder.write_status(self._status("running"))
+        self.progress.start(self.position)
+
+    def _steps_left(self) -> int | None:
+        """Return how many optimiser steps may still be taken; None if there is no limit."""
+        limit = 1 if self.config.train.dry_run else self.config.train.max_steps
+        return max(0, limit - self.position.step) if limit else None
+
+    def _finished(self) -> bool:
+        return self.position.epoch >= self.config.train.epochs or self._steps_left() == 0
+
+    def _batches(self) -> Iterator[Batch]:
+        position = self.position
+        batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
+        if self.config.run.record_samples:
+            path = self.folder.logs / f"samples.rank{self.backend.world.rank}.jsonl"
+            batches = recorded(batches, path, place=lambda: {"step": position.step, "epoch": position.epoch})
+        return batches
+
+    def _evaluate(self) -> Evaluation:
+        train = self.config.train
+        limit = train.test_batch_size if train.dry_run else len(self.test_set)
+        return evaluate(
+            self.learner,
+            self.test_loader,
+            batch_size=train.test_batch_size,
+            limit=min(limit, len(self.test_set)),
+        )
+
+    def _end_epoch(self) -> None:
+        """Evaluate, move on to the next epoch if this one is complete, and save."""
+        position, result = self.position, self._evaluate()
+        self.evaluation = result
+        self.metrics.write(
+            {
+                "kind": "test",
+                "step": position.step,
+                "epoch": position.epoch + position.samples / len(self.train_set),
+                "elapsed": position.elapsed,
+                "loss": result.loss,
+                "accuracy": result.accuracy,
+                "top5": result.top5,
+            }
+        )
+        self.progress.epoch(position, loss=result.loss, accuracy=result.accuracy)
+        if position.samples == len(self.train_set):
+            position.epoch, position.samples, position.bad = position.epoch + 1, 0, 0
+        self._save(accuracy=result.accuracy)
+
+    def _save(self, *, accuracy: float | None = None) -> None:
+        """Save the learner as it stands, in the background."""
+        self.learner.require_finite()
+        if self.saver:
+            self.folder.check()
+            self.saver.save(capture(self.learner, self.position, self.config, accuracy=accuracy))
+
+    def _status(self, state: State, reason: Reason = Reason.NONE) -> Status:
+        gained = self.position.step > self.start_step
+        return Status(
+            attempt=self.folder.attempt,
+            state=state,
+            reason=reason.word if reason else "",
+            start_step=self.start_step,
+            step=self.position.step,
+            requeue=gained and reason == Reason.TIME_LIMIT,
+        )
+
+    def _conclude(self, status: Status) -> None:
+        """Make everything durable, and only then say what became of the run."""
+        if self.saver:
+            self.saver.finish()
+        self.metrics.close()
+        if status.state == "done" and self.evaluation:
+            title = f"{self.config.model.arch} on {self.config.data.dataset}, {self.backend.world.size} rank(s)"
+            figures = self.config.run.figures
+            write_results(self.folder, self.evaluation, self.test_set.classes, title=title, figures=figures)
+        self.folder.write_status(status)
+        self.folder.close()
+        log_end(
+            status,
+            self.folder,
+            evaluation=self.evaluation,
+            samples=self.monitor.samples,
+            seconds=self.position.elapsed - self.start_elapsed,
+            ranks=self.backend.world.size,
+        )

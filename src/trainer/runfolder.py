@@ -1,0 +1,152 @@
+"""The run folder: what a run leaves behind, and what it finds of an earlier attempt. Rank 0 alone touches it.
+
+docs/contract.md lists its files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import tomli_w
+import torch
+
+from trainer.config import Config
+from trainer.errors import ConfigError
+from trainer.files import write_atomically, write_json
+from trainer.lock import Lock
+from trainer.stop import STOP_FILE, Reason, read_stop_file
+from trainer.world import World
+
+RECORDED_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+    "RANK",
+    "TRAINER_ATTEMPT",
+    "TRAINER_JOB_ID",
+    "TRAINER_WORLD_SIZE",
+    "WORLD_SIZE",
+)
+"""The only environment variables that run.json holds; never all of them, for some hold tokens."""
+
+
+State = Literal["running", "done", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What became of one attempt, for the job script to decide on: the one line of status.json."""
+
+    attempt: int
+    state: State
+    reason: str = ""
+    """For "stopped": time-limit, user or signal; for "failed": the error in one line."""
+    start_step: int = 0
+    """Optimiser steps done before this attempt."""
+    step: int = 0
+    """Optimiser steps done and saved."""
+    requeue: bool = False
+    """Whether starting again makes sense without asking anyone: it stopped for time and had gained a step."""
+
+
+class RunFolder:
+    """An output directory, locked for one run at a time."""
+
+    def __init__(self, path: Path, env: Mapping[str, str] = os.environ) -> None:
+        """Describe the folder; ``open`` creates and locks it."""
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.figures = path / "figures"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        before = self._read_status()
+        self.attempt = int(env.get("TRAINER_ATTEMPT") or (before.attempt + 1 if before else 1))
+        self._before = before
+        self._next_look = 0.0
+        self._lock = Lock(path, job_id=env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
+
+    def open(self, config: Config, world: World) -> None:
+        """Create and lock the folder, and record what runs in it.
+
+        Raises:
+            ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.acquire()
+            for folder in (self.figures, self.logs, self.checkpoints):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
+        if self._before and not config.run.resume and any(self.checkpoints.iterdir()):
+            self._lock.release()
+            raise ConfigError(
+                f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
+            )
+        write_atomically(self.path / "config.toml", tomli_w.dumps(msgspec.to_builtins(config)))
+        write_json(self.path / "run.json", _provenance(world))
+
+    def check(self) -> None:
+        """Make sure that the folder is still ours; see Lock.check."""
+        self._lock.check()
+
+    def write_status(self, status: Status) -> None:
+        """Replace status.json."""
+        write_json(self.path / "status.json", dataclasses.asdict(status))
+
+    def stop_request(self) -> Reason:
+        """Return what the file STOP asks for; it looks at most once a second and says nothing in between."""
+        if time.monotonic() < self._next_look:
+            return Reason.NONE
+        self._next_look = time.monotonic() + 1
+        return read_stop_file(self.path)
+
+    def clear_stop_request(self) -> None:
+        """Remove a STOP that has been obeyed: one for the time limit, or one that the attempt before ended on.
+
+        Any other stays, and stops this attempt too.
+        """
+        obeyed = self._before is not None and self._before.reason == Reason.USER.word
+        if read_stop_file(self.path) == Reason.TIME_LIMIT or obeyed:
+            (self.path / STOP_FILE).unlink(missing_ok=True)
+
+    def fail(self, reason: str) -> None:
+        """Record that the attempt ended in an error, and unlock the folder."""
+        before = self._read_status() or Status(attempt=self.attempt, state="running")
+        self.write_status(dataclasses.replace(before, attempt=self.attempt, state="failed", reason=reason))
+        self.close()
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.release()
+
+    def _read_status(self) -> Status | None:
+        try:
+            return Status(**json.loads((self.path / "status.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _provenance(world: World) -> dict[str, object]:
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": platform.node(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "world_size": world.size,
+        "variables": {name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
+    }

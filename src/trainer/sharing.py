@@ -1,0 +1,47 @@
+"""What rank 0 alone may do or decide, told to all ranks: as plain JSON and tensors, never as pickled objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainer.backends import Backend
+from trainer.errors import TrainerError
+
+
+def share_json(backend: Backend, value: Any = None) -> Any:
+    """Return rank 0's ``value`` on every rank; the others' is ignored."""
+    text = json.dumps(value).encode() if backend.world.rank == 0 else b""
+    length = torch.tensor([len(text)], dtype=torch.int64, device=backend.device)
+    backend.broadcast([length])
+    buffer = torch.empty(int(length), dtype=torch.uint8, device=backend.device)
+    if backend.world.rank == 0:
+        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    backend.broadcast([buffer])
+    return json.loads(bytes(buffer.tolist()))
+
+
+def on_root(backend: Backend, action: Callable[[], Any]) -> Any:
+    """Run ``action`` on rank 0 and return its result on every rank.
+
+    Raises:
+        TrainerError: on every rank, if it raised a TrainerError or an OSError on rank 0; so that none waits for a rank
+            that is gone.
+    """
+    outcome: dict[str, Any] = {}
+    cause: Exception | None = None
+    if backend.world.rank == 0:
+        try:
+            outcome = {"result": action()}
+        except (TrainerError, OSError) as error:
+            cause = error
+            outcome = {"error": str(error), "exit_code": getattr(error, "exit_code", TrainerError.exit_code)}
+    outcome = share_json(backend, outcome)
+    if "error" in outcome:
+        failure = TrainerError(outcome["error"])
+        failure.exit_code, failure.everywhere = outcome["exit_code"], True
+        raise failure from cause
+    return outcome["result"]

@@ -1,0 +1,78 @@
+"""``--nproc-per-node N``: N ranks on this machine, without torchrun."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from trainer.errors import EXIT_STOPPED
+from trainer.stop import StopRequest
+
+POLL = 0.1
+"""Seconds between two looks at the ranks."""
+GRACE = 30.0
+"""Seconds that ranks may take to end after another rank has failed, before they are killed."""
+
+
+def spawn(argv: list[str], *, ranks: int, request: StopRequest) -> int:
+    """Run ``trainer ARGV`` as ``ranks`` processes under ddp; return the exit code of one that failed, or 75, or 0.
+
+    The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
+        meeting = Path(folder, "store").as_uri()
+        command = [sys.executable, "-m", "trainer", *argv, "--backend", "ddp", "--init-method", meeting]
+        processes = [
+            subprocess.Popen(command, env=_environment(rank, ranks), preexec_fn=_die_with_parent)  # noqa: PLW1509
+            for rank in range(ranks)
+        ]
+        try:
+            return _watch(processes, request)
+        finally:
+            _end(processes)
+
+
+def _environment(rank: int, ranks: int) -> dict[str, str]:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "TRAINER_WORLD_SIZE": ranks, "TRAINER_SPAWNED": 1}
+    # One machine: its loopback interface always works, its host name need not resolve.
+    return {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {name: str(value) for name, value in place.items()}
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this rank when its launcher dies, even by SIGKILL (prctl(2), PR_SET_PDEATHSIG)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> int:
+    """Wait until all ranks have ended, or one has failed, passing on requests to stop."""
+    passed_on = request.reason
+    while True:
+        codes = [process.poll() for process in processes]
+        if failed := [code for code in codes if code not in (None, 0, EXIT_STOPPED)]:
+            return failed[0] if failed[0] > 0 else 128 - failed[0]
+        ended = [code for code in codes if code is not None]
+        if len(ended) == len(codes):
+            return max(ended)
+        if request.reason != passed_on:
+            passed_on = request.reason
+            for process in processes:
+                process.send_signal(passed_on.signal)
+        time.sleep(POLL)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Give the ranks that are left some time to end by themselves, then kill them."""
+    deadline = time.monotonic() + GRACE
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,70 @@
+"""Being asked to stop: by a signal at any rank, or by one word in the file STOP of the run folder."""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+
+STOP_FILE = "STOP"
+
+
+class Reason(IntEnum):
+    """Why training stops early; where ranks differ, the largest wins."""
+
+    NONE = 0
+    TIME_LIMIT = 1
+    USER = 2
+    SIGNAL = 3
+
+    @property
+    def word(self) -> str:
+        """The reason as it stands in STOP and in status.json."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def signal(self) -> signal.Signals:
+        """The signal that asks for it."""
+        return next(number for number, reason in SIGNALS.items() if reason == self)
+
+
+SIGNALS = {
+    signal.SIGUSR1: Reason.TIME_LIMIT,  # what schedulers send before the time limit
+    signal.SIGTERM: Reason.SIGNAL,
+    signal.SIGINT: Reason.SIGNAL,
+}
+
+
+class StopRequest:
+    """What this rank has been asked; handlers only set a flag, the loop acts on it at a step boundary."""
+
+    def __init__(self) -> None:
+        """Nothing has been asked yet."""
+        self.reason = Reason.NONE
+
+    def listen(self) -> None:
+        """Take SIGUSR1, SIGTERM and SIGINT as requests from now on, however often they come."""
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.reason = max(self.reason, SIGNALS[signal.Signals(number)])
+
+
+def ignore_signals(_worker_id: int = 0) -> None:
+    """Leave signals to the rank: for its helper processes, which would otherwise die before the rank has saved."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def read_stop_file(folder: Path) -> Reason:
+    """Return what ``folder``/STOP asks for; an unknown word counts as the user's.
+
+    It is opened, not looked up: shared file systems remember for up to a minute that a file was missing.
+    """
+    try:
+        word = (folder / STOP_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return Reason.NONE
+    return Reason.TIME_LIMIT if word == Reason.TIME_LIMIT.word else Reason.USER

@@ -1,0 +1,37 @@
+"""How many CPU threads a rank computes with, and why."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import torch
+
+from trainer.backends import Backend
+from trainer.world import count_alike
+
+log = logging.getLogger(__name__)
+
+
+def set_threads(requested: int, backend: Backend) -> None:
+    """Let this rank compute with ``requested`` threads, or, for 0, with what its launcher gave it.
+
+    That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
+    on this node as may use just the same ones.
+    """
+    count, reason = requested, "--threads"
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if not count and given.isdigit():
+        count, reason = int(given), "OMP_NUM_THREADS"
+    if not count:
+        cpus, world = sorted(os.sched_getaffinity(0)), backend.world
+        sharers = count_alike(
+            f"{os.uname().nodename} {cpus}",
+            rank=world.rank,
+            size=world.size,
+            total=backend.total,
+            device=backend.device,
+        )
+        count, reason = max(1, len(cpus) // sharers), f"{len(cpus)} CPUs, shared by {sharers} rank(s)"
+    torch.set_num_threads(count)
+    log.info("%d CPU thread%s a rank: %s", count, "s" if count > 1 else "", reason)
