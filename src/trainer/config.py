@@ -6,6 +6,7 @@ sections. A value of 0 or "" switches an option off where its text says so.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -13,9 +14,11 @@ from msgspec import Meta
 
 AtLeast0 = Annotated[int, Meta(ge=0)]
 AtLeast1 = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
+"""As large as torch, numpy and scikit-learn all take."""
 
 DatasetName = Literal["digits", "mnist", "cifar10", "imagefolder", "synthetic"]
 OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
@@ -37,7 +40,7 @@ class DataConfig:
     """Edge of the square that imagefolder images are cropped to, in pixels."""
     val_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
     """Share of the samples held out, stratified by class, where the data set has no test part of its own."""
-    split_seed: AtLeast0 = 0
+    split_seed: Seed = 0
     """Seed of that split."""
     crop_padding: AtLeast0 = 0
     """Augmentation of sets in memory: pad each side by so many pixels, then crop at random; 0: none."""
@@ -123,7 +126,7 @@ class TrainConfig:
     """Mixed precision: autocast to this type (fp16 with loss scaling)."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and optimiser state."""
-    seed: AtLeast0 = 0
+    seed: Seed = 0
     """Seed of weights, order of samples, augmentation and dropout."""
     dry_run: bool = False
     """Take one optimiser step, evaluate one batch, and end: a quick check of all parts."""
