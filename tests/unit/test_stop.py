@@ -1,0 +1,91 @@
+"""Being asked to stop, by signals and by the file STOP."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trainer.stop import SIGNALS, Reason, StopRequest, read_stop_file
+
+
+@pytest.fixture
+def request_to_stop():
+    """Return a StopRequest that listens, and put the old handlers back afterwards."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    request = StopRequest()
+    request.listen()
+    yield request
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGUSR1, Reason.TIME_LIMIT),
+        (signal.SIGTERM, Reason.SIGNAL),
+        (signal.SIGINT, Reason.SIGNAL),
+    ],
+)
+def test_each_signal_has_its_reason(request_to_stop, number, reason):
+    assert request_to_stop.reason == Reason.NONE
+    os.kill(os.getpid(), number)
+    assert request_to_stop.reason == reason
+
+
+def test_a_signal_may_come_again_and_again(request_to_stop):
+    for _ in range(5):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert request_to_stop.reason == Reason.SIGNAL
+
+
+@pytest.mark.parametrize("order", [(signal.SIGUSR1, signal.SIGTERM), (signal.SIGTERM, signal.SIGUSR1)])
+def test_the_largest_reason_wins_in_any_order(request_to_stop, order):
+    for number in order:
+        os.kill(os.getpid(), number)
+    assert request_to_stop.reason == Reason.SIGNAL
+
+
+def test_helper_processes_outlive_every_signal_that_asks_a_rank_to_stop():
+    code = (
+        "import os; from trainer.stop import SIGNALS, ignore_signals; ignore_signals();"
+        "[os.kill(os.getpid(), number) for number in SIGNALS]; print('alive')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "alive\n"
+
+
+def test_every_reason_that_a_signal_gives_leads_back_to_such_a_signal():
+    for reason in SIGNALS.values():
+        assert SIGNALS[reason.signal] == reason
+
+
+def test_reasons_are_spelled_as_in_the_contract():
+    assert [reason.word for reason in Reason] == ["none", "time-limit", "user", "signal"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("time-limit", Reason.TIME_LIMIT),
+        (" time-limit\n", Reason.TIME_LIMIT),
+        ("user\n", Reason.USER),
+        ("", Reason.USER),
+        ("please stop", Reason.USER),
+        ("time-limit user", Reason.USER),
+    ],
+)
+def test_the_word_in_the_file_is_the_reason_and_any_other_is_the_users(tmp_path, content, reason):
+    (tmp_path / "STOP").write_text(content)
+    assert read_stop_file(tmp_path) == reason
+
+
+def test_bytes_that_are_no_text_count_as_the_users(tmp_path):
+    (tmp_path / "STOP").write_bytes(b"\xff\xfe\x00")
+    assert read_stop_file(tmp_path) == Reason.USER
+
+
+def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
+    assert read_stop_file(tmp_path) == Reason.NONE
+    assert read_stop_file(tmp_path / "gone") == Reason.NONE
