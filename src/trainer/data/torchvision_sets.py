@@ -28,9 +28,9 @@ def _read(config: DataConfig, name: str) -> Splits:
         parts = [
             getattr(datasets, name)(config.data_dir, train=train, download=config.download) for train in (True, False)
         ]
-    except (RuntimeError, OSError) as error:
+    except Exception as error:  # on a damaged file torchvision's readers raise whatever they stumble over
         remedy = "check the network" if config.download else "--download fetches it, or --data-dir names where it is"
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{name} is not in {config.data_dir!r} ({reason}): {remedy}.") from error
     train, test = ((_as_images(part.data), torch.as_tensor(part.targets)) for part in parts)
     return in_memory_splits(train, test, classes=tuple(parts[0].classes), padding=config.crop_padding, flip=config.flip)
