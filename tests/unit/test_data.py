@@ -1,0 +1,275 @@
+"""The data sets held in memory, and the augmentation of their samples."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from trainer.config import Config, DataConfig, TrainConfig
+from trainer.data import open_data
+from trainer.data.augment import crop_flip
+from trainer.data.base import InMemoryDataset, channel_statistics
+from trainer.data.feed import Feed, recorded
+from trainer.data.split import stratified_split
+from trainer.errors import ConfigError
+from trainer.torchvision_on_cpu import import_torchvision
+from trainer.world import World
+
+ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
+
+
+def images_of(count, channels=1, height=8, width=8):
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, channels, height, width), dtype=np.uint8))
+
+
+def no_warning(text):
+    raise AssertionError(text)
+
+
+class TestDigits:
+    def test_they_are_all_of_scikit_learns_images_each_on_one_side(self):
+        train, test = open_data(DataConfig())
+        bunch = load_digits()
+        ours = torch.cat([train.images, test.images])[:, 0]
+        theirs = torch.from_numpy(bunch.images)
+        assert ours.shape == (1797, 8, 8)
+        assert ours.dtype == torch.uint8
+        assert sorted(map(bytes, (ours // 15).numpy())) == sorted(map(bytes, theirs.to(torch.uint8).numpy()))
+
+    def test_a_fifth_of_each_class_is_held_out(self):
+        train, test = open_data(DataConfig())
+        assert len(test) == 360
+        held_out, all_of_them = test.labels.bincount(), torch.cat([train.labels, test.labels]).bincount()
+        assert len(all_of_them) == 10
+        assert ((held_out - all_of_them / 5).abs() <= 1).all()
+
+    def test_the_statistics_are_those_of_the_training_part(self):
+        train, test = open_data(DataConfig())
+        values = train.images.numpy() / 255
+        for part in (train, test):
+            mean, std = part.mean_std
+            assert mean.item() == pytest.approx(values.mean())
+            assert std.item() == pytest.approx(values.std(ddof=1))
+
+    def test_only_the_training_part_is_augmented(self):
+        train, test = open_data(DataConfig(crop_padding=1))
+        assert (train.draws, test.draws) == (3, 0)
+
+    def test_another_split_seed_holds_out_others(self):
+        first, again, other = (open_data(DataConfig(split_seed=seed)).test.images for seed in (0, 0, 1))
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+class TestSplit:
+    def test_both_sides_are_ascending_and_together_complete(self):
+        labels = torch.arange(100) % 4
+        train, test = stratified_split(labels, fraction=0.25, seed=0)
+        assert test.tolist() == sorted(test.tolist())
+        assert train.tolist() == sorted(train.tolist())
+        assert sorted(train.tolist() + test.tolist()) == list(range(100))
+        assert sorted(labels[test].bincount().tolist()) == [6, 6, 6, 7]
+
+    def test_a_class_with_one_sample_is_refused_in_one_line(self):
+        with pytest.raises(ConfigError, match=r"cannot hold out val_fraction=0.5 of 5 samples") as error:
+            stratified_split(torch.tensor([0, 0, 0, 0, 1]), fraction=0.5, seed=0)
+        assert "\n" not in str(error.value)
+
+
+class TestMnist:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """Write six training and three test images as torchvision keeps MNIST: IDX files in MNIST/raw."""
+        raw = tmp_path / "MNIST" / "raw"
+        raw.mkdir(parents=True)
+        for prefix, count in (("train", 6), ("t10k", 3)):
+            images = images_of(count, 1, 28, 28).numpy()
+            header = b"".join(number.to_bytes(4, "big") for number in (0x803, count, 28, 28))
+            (raw / f"{prefix}-images-idx3-ubyte").write_bytes(header + images.tobytes())
+            header = b"".join(number.to_bytes(4, "big") for number in (0x801, count))
+            (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(header + bytes(range(count)))
+        return tmp_path
+
+    def test_both_parts_are_read_from_the_idx_files(self, folder):
+        train, test = open_data(DataConfig(dataset="mnist", data_dir=str(folder)))
+        assert torch.equal(train.images, images_of(6, 1, 28, 28))
+        assert torch.equal(test.images, images_of(3, 1, 28, 28))
+        assert train.labels.tolist() == [0, 1, 2, 3, 4, 5]
+        assert train.labels.dtype == torch.int64
+        assert len(train.classes) == 10
+        assert train.shape == (1, 28, 28)
+
+    @pytest.mark.parametrize("kept", [0, 3, 10, 500])
+    def test_a_truncated_file_is_refused_in_one_line(self, folder, kept):
+        path = folder / "MNIST" / "raw" / "train-images-idx3-ubyte"
+        path.write_bytes(path.read_bytes()[:kept])
+        with pytest.raises(ConfigError, match="MNIST") as error:
+            open_data(DataConfig(dataset="mnist", data_dir=str(folder)))
+        assert "\n" not in str(error.value)
+
+
+class TestCifar10:
+    def test_rows_of_planes_become_colour_images(self, tmp_path, monkeypatch):
+        rows = images_of(4, 3, 32, 32)
+        folder = tmp_path / "cifar-10-batches-py"
+        folder.mkdir()
+        batch = {"data": rows.flatten(1).numpy(), "labels": [3, 1, 2, 0]}
+        (folder / "some_batch").write_bytes(pickle.dumps(batch))
+        (folder / "meta").write_bytes(pickle.dumps({"names": ["a", "b", "c", "d"]}))
+        cifar = (
+            import_torchvision().datasets.CIFAR10
+        )  # which knows its files by their MD5, so these need a list of their own
+        monkeypatch.setattr(cifar, "train_list", [["some_batch", None]])
+        monkeypatch.setattr(cifar, "test_list", [["some_batch", None]])
+        monkeypatch.setattr(cifar, "meta", {"filename": "meta", "key": "names", "md5": None})
+        train, test = open_data(DataConfig(dataset="cifar10", data_dir=str(tmp_path)))
+        assert torch.equal(train.images, rows)
+        assert torch.equal(test.images, rows)
+        assert train.labels.tolist() == [3, 1, 2, 0]
+        assert train.classes == ("a", "b", "c", "d")
+        assert train.mean_std[0].shape == (3,)
+
+
+@pytest.mark.parametrize(("dataset", "name"), [("mnist", "MNIST"), ("cifar10", "CIFAR10")])
+def test_a_missing_folder_says_what_to_do(tmp_path, dataset, name):
+    with pytest.raises(ConfigError) as error:
+        open_data(DataConfig(dataset=dataset, data_dir=str(tmp_path)))
+    text = str(error.value)
+    assert name in text
+    assert repr(str(tmp_path)) in text
+    assert "--download fetches it, or --data-dir names where it is" in text
+    assert "\n" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 16, 16), (4, 1, 1)])
+def test_synthetic_images_have_any_shape_and_number(shape):
+    train, test = open_data(
+        DataConfig(dataset="synthetic", synthetic_shape=shape, synthetic_samples=1000, synthetic_classes=7)
+    )
+    fetched = train.fetch(np.array([0, 255, 256, 999]), None)
+    assert (len(train), len(test), len(train.classes)) == (1000, 125, 7)
+    assert (fetched.images.shape, fetched.images.dtype) == ((4, *shape), torch.uint8)
+    assert set(train.labels.tolist()) == set(range(7))
+    assert all(value.isfinite().all() for value in train.mean_std)
+
+
+def test_statistics_are_those_of_each_channel():
+    images = images_of(10, 3)
+    mean, std = channel_statistics(images)
+    for channel in range(3):
+        values = images[:, channel].numpy() / 255
+        assert mean[channel].item() == pytest.approx(values.mean())
+        assert std[channel].item() == pytest.approx(values.std(ddof=1))
+
+
+class TestCropAndFlip:
+    @staticmethod
+    def one_by_one(images, draws, *, padding, flip):
+        """Do the same a sample at a time, as simply as can be."""
+        results = []
+        for image, (vertical, horizontal, mirror) in zip(images.numpy(), draws.numpy(), strict=True):
+            _, height, width = image.shape
+            padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+            top, left = (int(draw * np.float32(2 * padding + 1)) for draw in (vertical, horizontal))
+            crop = padded[:, top : top + height, left : left + width]
+            results.append(crop[:, :, ::-1] if flip and mirror <= 0.5 else crop)
+        return torch.from_numpy(np.stack(results))
+
+    @pytest.mark.parametrize("padding", [0, 1, 4])
+    @pytest.mark.parametrize("flip", [False, True])
+    @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 9)])
+    def test_a_batch_comes_out_as_its_samples_do_one_by_one(self, padding, flip, shape):
+        images = images_of(64, *shape)
+        draws = torch.from_numpy(np.random.default_rng(1).random((64, 3), dtype=np.float32))
+        batch = crop_flip(images, draws, padding=padding, flip=flip)
+        assert (batch.shape, batch.dtype) == (images.shape, torch.uint8)
+        assert torch.equal(batch, self.one_by_one(images, draws, padding=padding, flip=flip))
+
+    def test_without_padding_and_flip_nothing_changes(self):
+        images, draws = images_of(16, 3), torch.rand(16, 3)
+        assert torch.equal(crop_flip(images, draws, padding=0, flip=False), images)
+
+    @pytest.mark.parametrize("padding", [1, 2, 3, 6])
+    def test_the_outermost_draws_shift_by_just_the_padding(self, padding):
+        image = images_of(1)
+        for draw, shift in ((0.0, padding), (ALMOST_ONE, -padding)):
+            draws = torch.tensor([[draw, draw, ALMOST_ONE]])
+            moved = crop_flip(image, draws, padding=padding, flip=True)
+            assert moved.count_nonzero() == self.shifted(image, shift).count_nonzero()
+            assert torch.equal(moved, self.shifted(image, shift))
+
+    @staticmethod
+    def shifted(image, by):
+        """Move an image down and to the right by ``by`` pixels, or up and to the left; black comes in."""
+        moved = torch.zeros_like(image)
+        inner, outer = (slice(by, None), slice(None, -by)) if by > 0 else (slice(None, by), slice(-by, None))
+        moved[:, :, inner, inner] = image[:, :, outer, outer]
+        return moved
+
+    def test_about_half_of_the_images_are_mirrored(self):
+        images = images_of(1000)
+        draws = torch.from_numpy(np.random.default_rng(2).random((1000, 3), dtype=np.float32))
+        kept = (crop_flip(images, draws, padding=0, flip=True) == images).flatten(1).all(1).sum()
+        assert 450 < kept < 550
+
+
+class TestFeed:
+    DATASET = InMemoryDataset(
+        images_of(50, 3),
+        torch.arange(50),
+        tuple(map(str, range(50))),
+        channel_statistics(images_of(50, 3)),
+        2,
+        flip=True,
+    )
+
+    def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
+        """Return what one rank is fed, by the id of the sample."""
+        config = Config(train=TrainConfig(seed=seed, **train))
+        feed = Feed(self.DATASET, config, World(rank=rank, size=size), pin_memory=False, warn=no_warning)
+        fed = {}
+        for batch in feed.batches(epoch=epoch, start=start, steps=steps):
+            if batch.micro.counted:
+                assert batch.labels.tolist() == batch.micro.ids.tolist()
+                fed |= {
+                    int(sample): bytes(image.numpy())
+                    for sample, image in zip(batch.micro.ids, batch.images, strict=True)
+                }
+        return fed
+
+    def test_the_augmentation_of_a_sample_does_not_depend_on_the_batch_it_is_in(self):
+        reference = self.by_id(batch_size=50)
+        assert len(reference) == 50
+        assert self.by_id(batch_size=7) == reference
+        assert self.by_id(batch_size=16, grad_accum_steps=3) == reference
+
+    def test_nor_on_the_rank_or_the_size_of_the_world(self):
+        together = self.by_id(batch_size=8, rank=0, size=3) | self.by_id(batch_size=8, rank=1, size=3)
+        together |= self.by_id(batch_size=8, rank=2, size=3)
+        assert together == self.by_id(batch_size=50)
+
+    def test_nor_on_where_the_epoch_was_resumed(self):
+        whole, rest = self.by_id(batch_size=8), self.by_id(batch_size=8, start=24)
+        assert len(rest) == 26
+        assert rest.items() <= whole.items()
+
+    def test_it_depends_on_seed_and_epoch(self):
+        reference = self.by_id(batch_size=50)
+        assert self.by_id(batch_size=50, epoch=1) != reference
+        assert self.by_id(batch_size=50, seed=1) != reference
+
+    def test_a_limit_of_steps_ends_the_epoch_early(self):
+        assert len(self.by_id(batch_size=8, steps=2)) == 16
+        assert self.by_id(batch_size=8, steps=0) == {}
+        assert len(self.by_id(batch_size=8, start=48, steps=5)) == 2
+
+    def test_the_samples_of_each_step_can_be_recorded(self, tmp_path):
+        feed = Feed(self.DATASET, Config(), World(), pin_memory=False, warn=no_warning)
+        path = tmp_path / "samples.jsonl"
+        batches = list(recorded(feed.batches(epoch=0, start=0, steps=None), path, place=lambda: {"step": 7}))
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert records == [{"step": 7, "ids": batches[0].micro.ids.tolist()}]

@@ -1,0 +1,249 @@
+"""Folders of image files: what is found, how it is decoded, and what becomes of a corrupt one."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainer.config import Config, DataConfig, TrainConfig
+from trainer.data import open_data
+from trainer.data.feed import Feed
+from trainer.data.imagefolder import SUFFIXES, centre_box, random_box
+from trainer.data.loader import NO_LABEL, Loader
+from trainer.data.sampler import MicroBatch
+from trainer.errors import ConfigError
+from trainer.world import World
+
+RED, BLUE = (250, 10, 20), (5, 30, 240)
+
+
+def save_image(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(path)
+
+
+def flat(colour, height=24, width=32):
+    return np.full((height, width, 3), colour)
+
+
+def noise(seed, height=24, width=32):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3))
+
+
+def fill(folder, *, classes=("cat", "dog"), count=4, suffix=".png"):
+    """Write ``count`` images of each class."""
+    for label, name in enumerate(classes):
+        for number in range(count):
+            save_image(folder / name / f"{number}{suffix}", noise(10 * label + number))
+
+
+def opened(folder, **data):
+    return open_data(DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=16, **data))
+
+
+def whole(dataset):
+    """Return a plan that reads all of ``dataset`` in micro-batches of three."""
+    ids = np.arange(len(dataset))
+    return [MicroBatch(ids[begin : begin + 3], True, True, 3) for begin in range(0, len(ids), 3)]
+
+
+class TestLayout:
+    def test_train_and_val_are_the_two_parts(self, tmp_path):
+        fill(tmp_path / "train", count=3)
+        fill(tmp_path / "val", count=2, suffix=".jpg")
+        train, test = opened(tmp_path)
+        assert train.classes == test.classes == ("cat", "dog")
+        assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+        assert test.labels.tolist() == [0, 0, 1, 1]
+        assert test.describe(2) == str(tmp_path / "val" / "dog" / "0.jpg")
+        assert train.shape == (3, 16, 16)
+
+    def test_one_folder_is_split_by_class(self, tmp_path):
+        fill(tmp_path, count=10)
+        train, test = opened(tmp_path, val_fraction=0.3)
+        assert train.labels.bincount().tolist() == [7, 7]
+        assert test.labels.bincount().tolist() == [3, 3]
+        assert sorted(train.paths + test.paths) == sorted(tmp_path.rglob("*.png"))
+        for part in (train, test):
+            assert [part.classes[label] for label in part.labels] == [path.parent.name for path in part.paths]
+
+    def test_only_images_count_at_any_depth_in_any_case(self, tmp_path):
+        fill(tmp_path, count=4)
+        (tmp_path / "cat" / "notes.txt").write_text("no image")
+        (tmp_path / "stray.png").write_text("in no class")
+        save_image(tmp_path / "cat" / "more" / "deep.JPG", noise(0))
+        train, test = opened(tmp_path, val_fraction=0.5)
+        names = [path.name for path in train.paths + test.paths]
+        assert len(names) == 9
+        assert "deep.JPG" in names
+
+    @pytest.mark.parametrize("side", ["train", "val"])
+    def test_a_class_that_stands_on_one_side_only_is_named(self, tmp_path, side):
+        fill(tmp_path / "train")
+        fill(tmp_path / "val")
+        fill(tmp_path / side, classes=["emu"])
+        with pytest.raises(ConfigError, match="one side only: emu"):
+            opened(tmp_path)
+
+    def test_an_empty_class_is_named_with_what_counts_as_image(self, tmp_path):
+        fill(tmp_path)
+        (tmp_path / "emu").mkdir()
+        with pytest.raises(ConfigError, match=r"no image in emu; .*\.jpeg"):
+            opened(tmp_path)
+
+    def test_a_folder_without_classes_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="no class folder"):
+            opened(tmp_path)
+
+    def test_a_missing_folder_says_what_to_do(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"there is no folder .*gone: --data-dir must hold train/ and val/"):
+            opened(tmp_path / "gone")
+
+    def test_train_without_val_is_refused(self, tmp_path):
+        fill(tmp_path / "train")
+        with pytest.raises(ConfigError, match=r"there is no folder .*val"):
+            opened(tmp_path)
+
+
+class TestDecoding:
+    @pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+    def test_every_format_is_read_as_colour_of_one_size(self, tmp_path, suffix):
+        save_image(tmp_path / "red" / f"a{suffix}", flat(RED))
+        save_image(tmp_path / "red" / f"b{suffix}", flat(RED, 9, 40))
+        save_image(tmp_path / "red" / f"c{suffix}", flat(RED))
+        train, test = opened(tmp_path, val_fraction=0.4)
+        for part in (train, test):
+            images, bad = part.fetch(np.arange(len(part)), None)
+            assert bad == []
+            assert images.dtype == torch.uint8
+            lossy = 4 if suffix in {".jpg", ".jpeg", ".webp"} else 0
+            assert (images.float() - torch.tensor(RED).view(3, 1, 1)).abs().max() <= lossy
+
+    @pytest.mark.parametrize(("mode", "expected"), [("L", [77, 77, 77]), ("RGBA", [77, 88, 99]), ("1", [255] * 3)])
+    def test_grey_and_transparent_images_become_colour(self, tmp_path, mode, expected):
+        colour = {"L": 77, "RGBA": (77, 88, 99, 10), "1": 1}[mode]
+        for side in ("train", "val"):
+            (tmp_path / side / "a").mkdir(parents=True)
+            Image.new(mode, (20, 20), colour).save(tmp_path / side / "a" / "0.png")
+        image = opened(tmp_path).train.fetch(np.array([0]), None).images[0]
+        assert image[:, 8, 8].tolist() == expected
+
+    def test_the_test_crop_is_the_centre(self, tmp_path):
+        pixels = flat(RED, 32, 96)
+        pixels[:, 32:64] = BLUE
+        for side in ("train", "val"):
+            save_image(tmp_path / side / "a" / "0.png", pixels)
+        image = opened(tmp_path).test.fetch(np.array([0]), None).images[0]
+        assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
+        assert centre_box(96, 32) == (34, 2, 62, 30)
+
+    def test_flip_mirrors_the_images_with_a_low_fifth_draw(self, tmp_path):
+        pixels = flat(RED, 32, 32)
+        pixels[:, 16:] = BLUE
+        for side in ("train", "val"):
+            save_image(tmp_path / side / "a" / "0.png", pixels)
+        train = opened(tmp_path, flip=True).train
+        draws = np.array([[0, 0, 0, 0, 0.3], [0, 0, 0, 0, 0.7]], dtype=np.float32)
+        mirrored, kept = train.fetch(np.array([0, 0]), draws).images
+        assert kept[:, 8, 2].tolist() == list(RED)
+        assert torch.equal(mirrored, kept.flip(2))
+
+    def test_random_boxes_lie_in_the_image_and_span_the_areas_promised(self):
+        areas = []
+        for draws in np.random.default_rng(0).random((2000, 5), dtype=np.float32):
+            left, upper, right, lower = random_box(60, 40, draws)
+            assert 0 <= left < right <= 60.001
+            assert 0 <= upper < lower <= 40.001
+            areas.append((right - left) * (lower - upper) / 2400)
+        assert 0.08 <= min(areas) < 0.1
+        assert 0.9 < max(areas) <= 1
+
+
+class TestCorruptImages:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """Write six images, of which numbers 1 and 4 of the training part are corrupt."""
+        for side in ("train", "val"):
+            fill(tmp_path / side, classes=["a"], count=6, suffix=".jpg")
+        whole = (tmp_path / "train" / "a" / "1.jpg").read_bytes()
+        (tmp_path / "train" / "a" / "1.jpg").write_bytes(whole[: len(whole) // 2])
+        (tmp_path / "train" / "a" / "4.jpg").write_bytes(b"")
+        return tmp_path
+
+    def test_they_come_out_black_and_their_positions_are_told(self, folder):
+        images, bad = opened(folder).train.fetch(np.array([5, 4, 3, 1]), None)
+        assert bad == [1, 3]
+        assert images[[1, 3]].count_nonzero() == 0
+        assert images[[0, 2]].count_nonzero() > 0
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_they_do_not_count_and_are_told_of_by_path(self, folder, workers):
+        told = []
+        train = opened(folder).train
+        batches = list(Loader(train, workers=workers, pin_memory=False, warn=told.append).batches(whole(train)))
+        assert [batch.labels.tolist() for batch in batches] == [[0, NO_LABEL, 0], [0, NO_LABEL, 0]]
+        assert [batch.bad for batch in batches] == [1, 1]
+        assert [str(folder / "train" / "a" / name) in text for name, text in zip(("1.jpg", "4.jpg"), told, strict=True)]
+
+    def test_one_read_only_to_join_a_step_is_not_counted_twice(self, folder):
+        told = []
+        train = opened(folder).train
+        (batch,) = Loader(train, workers=0, pin_memory=False, warn=told.append).batches(
+            [MicroBatch(np.array([1]), False, True, 6)]
+        )
+        assert (batch.bad, batch.labels.tolist(), told) == (0, [NO_LABEL], [])
+
+    @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tif", ".ppm"])
+    @pytest.mark.filterwarnings("ignore")  # PIL's, of odd metadata
+    def test_no_damage_of_any_format_raises(self, tmp_path, suffix):
+        for side in ("train", "val"):
+            fill(tmp_path / side, classes=["a"], count=1, suffix=suffix)
+        train = opened(tmp_path).train
+        path = train.paths[0]
+        data, generator = path.read_bytes(), np.random.default_rng(0)
+        found = 0
+        for _ in range(150):
+            damaged = bytearray(data[: generator.integers(1, len(data) + 1)])
+            for place in generator.integers(0, min(len(damaged), 200), 4):
+                damaged[place] = generator.integers(256)
+            path.write_bytes(damaged)
+            found += len(train.fetch(np.array([0]), None).bad)
+        assert found > 0
+
+
+class TestWorkers:
+    def fed(self, folder, *, workers, epoch=0):
+        """Return the images and labels of an epoch, augmented."""
+        data = DataConfig(
+            dataset="imagefolder", data_dir=str(folder), image_size=16, resized_crop=True, flip=True, workers=workers
+        )
+        feed = Feed(
+            open_data(data).train,
+            Config(data=data, train=TrainConfig(batch_size=3)),
+            World(),
+            pin_memory=False,
+            warn=print,
+        )
+        batches = list(feed.batches(epoch=epoch, start=0, steps=None))
+        return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches])
+
+    def test_batches_and_augmentation_are_the_same_for_any_number_of_workers(self, tmp_path):
+        fill(tmp_path, count=5)
+        images, labels = self.fed(tmp_path, workers=0)
+        for workers in (1, 2):
+            again = self.fed(tmp_path, workers=workers)
+            assert torch.equal(again[0], images)
+            assert torch.equal(again[1], labels)
+        assert not torch.equal(self.fed(tmp_path, workers=0, epoch=1)[0], images)
+
+    def test_workers_serve_pass_after_pass_also_after_one_that_was_left_early(self, tmp_path):
+        fill(tmp_path, count=5)
+        dataset = opened(tmp_path, val_fraction=0.2).train
+        loader = Loader(dataset, workers=2, pin_memory=False, warn=print)
+        reference = [
+            batch.images for batch in Loader(dataset, workers=0, pin_memory=False, warn=print).batches(whole(dataset))
+        ]
+        next(iter(loader.batches(whole(dataset))))
+        for _ in range(2):
+            images = [batch.images for batch in loader.batches(whole(dataset))]
+            assert all(torch.equal(one, other) for one, other in zip(images, reference, strict=True))
