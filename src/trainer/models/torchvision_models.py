@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from trainer.errors import ConfigError
@@ -33,9 +35,11 @@ def _build(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
         arguments |= {"aux_logits": False, "init_weights": True}
     try:
         model = models.get_model(name, **arguments)
+        _fit_stem(model, channels, small=min(height, width) < SMALL_IMAGE and not name.startswith("vit_"))
+        _rehearse(model, shape)
     except (ValueError, RuntimeError, AssertionError) as error:
-        raise ConfigError(f"{name} cannot be built for images of {height} x {width}: {error}.") from error
-    _fit_stem(model, channels, small=min(height, width) < SMALL_IMAGE and not name.startswith("vit_"))
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(f"{name} cannot be built for images of {height} x {width}: {reason}.") from error
     return model
 
 
@@ -58,3 +62,12 @@ def _fit_stem(model: nn.Module, channels: int, *, small: bool) -> None:
     for pool in ("maxpool", "features.pool0"):  # resnet and its kin; densenet
         if strided and pool in modules:
             model.set_submodule(pool, nn.Identity())
+
+
+def _rehearse(model: nn.Module, shape: tuple[int, int, int]) -> None:
+    """Pass one image of ``shape`` through ``model``, by shapes alone: some models shrink small images to nothing."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    shapes = {name: torch.empty_like(value, device="meta") for name, value in tensors}
+    model.eval()
+    torch.func.functional_call(model, shapes, (torch.empty(1, *shape, device="meta"),))
+    model.train()
