@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -41,8 +39,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         given = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
-        raise ConfigError(f"--weights {path} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # on a damaged file torch's readers raise whatever they stumble over
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"--weights {path} cannot be read: {reason}") from error
     if not (isinstance(given, dict) and all(isinstance(value, Tensor) for value in given.values())):
         raise ConfigError(f"--weights {path} must hold a state_dict: tensors by name, nothing else.")
     return cast("dict[str, Tensor]", given)
