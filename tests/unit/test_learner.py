@@ -1,0 +1,195 @@
+"""One optimiser step: every sample weighs the same, however a step is cut into ranks and micro-batches."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from trainer.backends.single import SingleBackend
+from trainer.config import Config, ModelConfig, OptimConfig, TrainConfig
+from trainer.data.loader import NO_LABEL, Batch
+from trainer.data.sampler import rank_steps
+from trainer.errors import TrainerError
+from trainer.learner import Learner
+from trainer.world import World
+
+SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
+MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))
+IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (COUNT, *SHAPE), dtype=np.uint8))
+LABELS = torch.arange(COUNT) % CLASSES
+
+
+def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train=None, **model):
+    """Return a Learner for rank ``rank`` of a world of ``size``, of which only this rank is here."""
+    config = Config(
+        model=ModelConfig(arch=arch, **model),
+        optim=OptimConfig(**(optim or {})),
+        train=TrainConfig(dtype=dtype, **(train or {})),
+    )
+    backend = SingleBackend(config)
+    backend.world = World(rank=rank, size=size)
+    return Learner(config, backend, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, steps_per_epoch=4)
+
+
+def batches_of(rank=0, size=1, micro_steps=1, count=COUNT):
+    """Yield the micro-batches of one step over the first ``count`` samples."""
+    for micro in rank_steps(np.arange(count), start=0, batch_size=count, rank=rank, size=size, micro_steps=micro_steps):
+        labels = LABELS[micro.ids] if micro.counted else torch.full((len(micro.ids),), NO_LABEL)
+        yield Batch(IMAGES[micro.ids], labels, micro, 0)
+
+
+def gradients_of(learner, batches):
+    for batch in batches:
+        learner.backward(batch)
+    return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
+
+
+def plain_gradients(model, count=COUNT, **loss):
+    """Return the gradients of the mean loss over one large batch, in a few lines of plain torch."""
+    model.zero_grad()
+    images = (IMAGES[:count].double() / 255 - 0.4) / 0.3
+    F.cross_entropy(model(images), LABELS[:count], **loss).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("micro_steps", [1, 2, 5, 13, 20])
+def test_the_gradient_of_micro_batches_is_that_of_the_whole_batch(micro_steps):
+    learner = learner_of()
+    ours = gradients_of(learner, batches_of(micro_steps=micro_steps))
+    assert torch.allclose(ours, plain_gradients(learner.model), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 16])
+@pytest.mark.parametrize("micro_steps", [1, 3])
+def test_the_mean_over_ranks_is_that_of_the_whole_batch_also_where_some_have_no_sample(size, micro_steps):
+    ranks = [
+        gradients_of(learner_of(rank=rank, size=size), batches_of(rank, size, micro_steps)) for rank in range(size)
+    ]
+    assert torch.allclose(torch.stack(ranks).mean(0), plain_gradients(learner_of().model), rtol=1e-12, atol=1e-14)
+
+
+def test_a_sample_without_label_adds_nothing():
+    learner, (batch,) = learner_of(), batches_of()
+    labels = batch.labels.clone()
+    labels[9:] = NO_LABEL
+    ours = gradients_of(learner, [batch._replace(labels=labels)])
+    assert torch.allclose(ours, plain_gradients(learner.model, count=9) * 9 / COUNT, rtol=1e-12, atol=1e-14)
+
+
+def test_label_smoothing_is_torchs():
+    learner = learner_of(optim={"label_smoothing": 0.1})
+    ours = gradients_of(learner, batches_of(micro_steps=2))
+    assert torch.allclose(ours, plain_gradients(learner.model, label_smoothing=0.1), rtol=1e-12, atol=1e-14)
+
+
+def test_the_loss_is_summed_over_the_samples():
+    learner = learner_of()
+    images = (IMAGES.double() / 255 - 0.4) / 0.3
+    expected = F.cross_entropy(learner.model(images), LABELS, reduction="sum").item()
+    gradients_of(learner, batches_of(micro_steps=3))
+    assert learner.loss.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():
+    learner = learner_of(
+        optim={"optimizer": "sgd", "momentum": 0.0, "clip_grad": 0.01, "schedule": "constant", "lr": 1.0}
+    )
+    before = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
+    gradient = plain_gradients(learner.model)
+    learner.model.zero_grad()
+    learner.start_step(0)
+    gradients_of(learner, batches_of(micro_steps=3))
+    learner.step()
+    after = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
+    assert gradient.norm() > 0.01
+    assert torch.allclose(before - after, 0.01 * gradient / gradient.norm(), rtol=1e-4, atol=1e-12)
+
+
+def test_each_step_starts_from_empty_gradients():
+    learner = learner_of(optim={"optimizer": "sgd", "momentum": 0.0, "lr": 1e-300})
+    first = gradients_of(learner, batches_of())
+    learner.step()
+    assert torch.equal(gradients_of(learner, batches_of()), first)
+
+
+def test_dropout_depends_on_seed_rank_and_step_alone():
+    def gradient(step, *, seed=0, rank=0):
+        torch.manual_seed(99)
+        learner = learner_of(arch="mnist-cnn", rank=rank, size=2, train={"seed": 0})
+        learner._seeder = type(learner._seeder)(torch.device("cpu"), seed=seed, rank=rank)
+        torch.rand(7)  # what anything in between may draw
+        learner.start_step(step)
+        return gradients_of(learner, batches_of(count=4))
+
+    reference = gradient(3)
+    assert torch.equal(gradient(3), reference)
+    for other in (gradient(4), gradient(3, seed=1), gradient(3, rank=1)):
+        assert not torch.equal(other, reference)
+
+
+def test_the_learning_rate_is_set_by_the_number_of_the_step():
+    learner = learner_of(optim={"optimizer": "sgd", "schedule": "step", "gamma": 0.5, "lr": 0.8})
+    seen = []
+    for step in (0, 4, 9, 1):
+        learner.start_step(step)
+        seen.append(learner.optimizer.param_groups[0]["lr"])
+    assert seen == [0.8, 0.4, 0.2, 0.8]
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not():
+    first, again, other = (learner_of(train={"seed": seed}).model.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert not torch.equal(first["1.weight"], other["1.weight"])
+
+
+def test_the_moving_average_is_what_is_evaluated():
+    learner = learner_of(ema_decay=0.75, optim={"lr": 0.1})
+    weights = []
+    for step in range(3):
+        learner.start_step(step)
+        gradients_of(learner, batches_of())
+        learner.step()
+        weights.append(learner.model[1].weight.detach().clone())
+    expected = weights[0]
+    for weight in weights[1:]:
+        expected = 0.75 * expected + 0.25 * weight
+    assert learner.evaluated is not learner.model
+    assert torch.allclose(learner.evaluated[1].weight, expected, rtol=1e-12)
+
+
+def test_a_rehearsal_leaves_no_trace_in_the_model():
+    learner = learner_of(arch="resnet18", dtype="float32")
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    learner._rehearsal(SHAPE)(learner.model)
+    assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_longer_finite_stop_the_run_in_words(value):
+    learner = learner_of()
+    learner.require_finite()
+    with torch.no_grad():
+        learner.model[3].bias[2] = value
+    with pytest.raises(TrainerError, match=r"no longer finite \(3\.bias\).*lower --lr"):
+        learner.require_finite()
+
+
+@pytest.mark.parametrize(("amp", "tolerance"), [("bf16", 0.1), ("fp16", 0.02)])
+def test_mixed_precision_stays_near_the_full_one(amp, tolerance):
+    full = gradients_of(learner_of(dtype="float32"), batches_of())
+    mixed = learner_of(dtype="float32", train={"amp": amp})
+    ours = gradients_of(mixed, batches_of(micro_steps=2)) / mixed.scaler.get_scale()
+    assert (ours - full).norm() / full.norm() < tolerance
+    assert not torch.equal(ours, full)
+
+
+def test_channels_last_changes_the_layout_and_not_the_result():
+    plain, other = (learner_of(arch="resnet18", channels_last=value) for value in (False, True))
+    layouts = [
+        learner.model.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
+        for learner in (plain, other)
+    ]
+    assert layouts == [False, True]
+    ours, theirs = (gradients_of(learner, batches_of()) for learner in (other, plain))
+    assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-9)

@@ -1,0 +1,199 @@
+"""Models by name, for images of any size and any number of classes, and weights to start from."""
+
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from trainer.config import ModelConfig
+from trainer.errors import ConfigError
+from trainer.models import build_model
+from trainer.models.torchvision_models import torchvision_builders
+
+
+def built(arch, shape, classes=10, weights=""):
+    return build_model(ModelConfig(arch=arch, weights=str(weights)), shape=shape, classes=classes)
+
+
+def require_trainable(model, shape, classes):
+    """Make sure that ``model`` maps two images to logits and learns from each of its parameters."""
+    logits = model(torch.randn(2, *shape))
+    assert logits.shape == (2, classes)
+    logits.logsumexp(1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+class TestSmallModels:
+    @pytest.mark.parametrize("arch", ["mnist-cnn", "mlp"])
+    @pytest.mark.parametrize(
+        ("shape", "classes"), [((1, 8, 8), 10), ((3, 6, 6), 2), ((1, 28, 28), 47), ((4, 9, 17), 3)]
+    )
+    def test_they_take_any_shape_and_number_of_classes(self, arch, shape, classes):
+        require_trainable(built(arch, shape, classes), shape, classes)
+
+    def test_mnist_cnn_is_the_network_of_the_example(self):
+        model = built("mnist-cnn", (1, 28, 28))
+        layers = "conv1 conv2 dropout1 dropout2 fc1 fc2"
+        assert [name for name, _ in model.named_children()] == layers.split()
+        assert sum(parameter.numel() for parameter in model.parameters()) == 1_199_882
+        assert model.fc1.in_features == 9216
+
+    def test_mlp_narrows_from_512_to_the_classes(self):
+        linear = [layer for layer in built("mlp", (3, 10, 10), 7) if isinstance(layer, nn.Linear)]
+        assert [layer.in_features for layer in linear] == [300, 512, 128, 64, 32]
+        assert linear[-1].out_features == 7
+
+    @pytest.mark.parametrize("shape", [(1, 5, 8), (1, 8, 5)])
+    def test_images_too_small_for_the_convolutions_are_refused(self, shape):
+        with pytest.raises(ConfigError, match=r"at least 6 x 6 pixels, not \d x \d; try mlp"):
+            built("mnist-cnn", shape)
+
+
+class TestTorchvisionModels:
+    @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "densenet121"])
+    @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((3, 32, 32), 7)])
+    def test_they_learn_from_small_images(self, arch, shape, classes):
+        require_trainable(built(arch, shape, classes), shape, classes)
+
+    @pytest.mark.parametrize(("shape", "classes"), [((1, 16, 16), 10), ((3, 32, 32), 3)])
+    def test_a_transformer_takes_images_that_its_patches_divide(self, shape, classes):
+        require_trainable(built("vit_b_32" if shape[1] == 32 else "vit_b_16", shape, classes), shape, classes)
+
+    def test_small_images_are_not_shrunk_by_the_stem(self):
+        small, large = (dict(built("resnet18", (1, edge, edge)).named_modules()) for edge in (32, 64))
+        assert (small["conv1"].stride, small["conv1"].kernel_size, small["conv1"].in_channels) == ((1, 1), (3, 3), 1)
+        assert isinstance(small["maxpool"], nn.Identity)
+        assert (large["conv1"].stride, large["conv1"].kernel_size, large["conv1"].in_channels) == ((2, 2), (7, 7), 1)
+        assert isinstance(large["maxpool"], nn.MaxPool2d)
+
+    def test_large_colour_images_leave_the_model_as_torchvision_has_it(self):
+        ours = built("resnet18", (3, 64, 64), 1000)
+        theirs = torchvision_builders()["resnet18"]((3, 224, 224), 1000)
+        assert str(ours) == str(theirs)
+        assert sum(parameter.numel() for parameter in ours.parameters()) == 11_689_512
+
+    @pytest.mark.parametrize(
+        ("arch", "shape", "reason"),
+        [
+            ("vit_b_16", (1, 8, 8), "patch size"),
+            ("vit_b_16", (3, 32, 48), "square"),
+            ("alexnet", (1, 8, 8), "too small"),
+            ("inception_v3", (3, 64, 64), "Kernel size"),
+            ("maxvit_t", (3, 32, 32), "invalid for input"),
+        ],
+    )
+    def test_images_that_a_model_cannot_take_are_refused_before_training(self, arch, shape, reason):
+        with pytest.raises(ConfigError, match=f"{arch} .*{shape[1]} x {shape[2]}.*") as error:
+            built(arch, shape)
+        assert reason in str(error.value)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("arch", "nearest"), [("resnet81", "resnet18"), ("mnist_cnn", "mnist-cnn"), ("vit_b16", "vit_b_16")]
+    )
+    def test_an_unknown_name_is_refused_with_the_nearest(self, arch, nearest):
+        with pytest.raises(ConfigError, match=f"unknown model .* '{arch}'. Did you mean '{nearest}'.*mlp.*resnet50"):
+            built(arch, (1, 8, 8))
+
+    def test_only_classifiers_are_offered(self):
+        names = torchvision_builders()
+        assert len(names) >= 80
+        assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_small"} & set(names)
+
+
+class TestWeights:
+    SHAPE = (1, 8, 8)
+
+    @pytest.fixture(params=[".safetensors", ".pt"])
+    def saved(self, tmp_path, request):
+        """Return a function that saves a state dict as either kind of file."""
+
+        def save(state):
+            path = tmp_path / f"weights{request.param}"
+            if request.param == ".pt":
+                torch.save(state, path)
+            else:
+                save_file(state, path)
+            return path
+
+        return save
+
+    def test_a_model_starts_from_the_tensors_of_a_file(self, saved):
+        state = built("mlp", self.SHAPE).state_dict()
+        model = built("mlp", self.SHAPE, weights=saved(state))
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+    def test_with_another_number_of_classes_all_but_the_last_layer_is_taken(self, saved):
+        state = built("mlp", self.SHAPE, 10).state_dict()
+        model = built("mlp", self.SHAPE, 3, weights=saved(state))
+        fits = {name: torch.equal(value, state[name]) for name, value in model.state_dict().items()}
+        assert [name for name, fit in fits.items() if not fit] == ["9.weight", "9.bias"]
+        assert model(torch.zeros(1, *self.SHAPE)).shape == (1, 3)
+
+    @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small"])
+    def test_that_holds_for_torchvisions_models_with_their_buffers_too(self, saved, arch):
+        state = built(arch, self.SHAPE, 10).state_dict()
+        model = built(arch, self.SHAPE, 3, weights=saved(state))
+        fits = {name: torch.equal(value, state[name]) for name, value in model.state_dict().items()}
+        assert [name.rpartition(".")[2] for name, fit in fits.items() if not fit] == ["weight", "bias"]
+
+    def test_tensors_that_do_not_fit_are_named(self, saved):
+        state = built("mlp", self.SHAPE).state_dict()
+        state |= {"3.weight": torch.zeros(2, 2), "stranger": torch.zeros(1)}
+        del state["5.bias"]
+        with pytest.raises(ConfigError, match=r"does not fit the model in 3 tensors: 3\.weight, 5\.bias, stranger"):
+            built("mlp", self.SHAPE, weights=saved(state))
+
+    def test_the_weights_of_another_model_are_refused(self, saved):
+        with pytest.raises(ConfigError, match="does not fit the model"):
+            built("mlp", self.SHAPE, weights=saved(built("mnist-cnn", self.SHAPE).state_dict()))
+
+    def test_a_pickled_object_is_refused_and_never_built(self, tmp_path):
+        path, trace = tmp_path / "weights.pt", tmp_path / "executed"
+        torch.save({"weight": Trap(trace)}, path)
+        with pytest.raises(ConfigError, match="cannot be read: Weights only load failed") as error:
+            built("mlp", self.SHAPE, weights=path)
+        assert "\n" not in str(error.value)
+        assert not trace.exists()
+
+    @pytest.mark.parametrize("content", [[torch.zeros(1)], {"epoch": 3}, {"model": {"weight": torch.zeros(1)}}])
+    def test_a_file_of_anything_but_tensors_by_name_is_refused(self, tmp_path, content):
+        path = tmp_path / "weights.pt"
+        torch.save(content, path)
+        with pytest.raises(ConfigError, match="must hold a state_dict"):
+            built("mlp", self.SHAPE, weights=path)
+
+    @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+    def test_a_missing_file_is_refused(self, tmp_path, name):
+        with pytest.raises(ConfigError, match=rf"--weights .*{name} cannot be read: .*[Nn]o such file"):
+            built("mlp", self.SHAPE, weights=tmp_path / name)
+
+    @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+    @pytest.mark.parametrize(
+        "data", [b"", b"\x80", b"\x80\x02.", b"PK\x03\x04", b"no weights", b"\x80\x02X\x01\0\0\0\xff."]
+    )
+    def test_a_broken_file_is_refused_in_one_line(self, tmp_path, suffix, data):
+        path = tmp_path / f"weights{suffix}"
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=r"cannot be read: .+") as error:
+            built("mlp", self.SHAPE, weights=path)
+        assert "\n" not in str(error.value)
+
+
+class Trap:
+    """Unpickled without care, this would create a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_the_trap_would_have_worked(tmp_path):
+    pickle.loads(pickle.dumps(Trap(tmp_path / "executed"))).close()  # noqa: S301 -- that is the point
+    assert (tmp_path / "executed").exists()

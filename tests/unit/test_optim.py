@@ -1,0 +1,124 @@
+"""The learning rate as a function of the step, and the optimisers as plain torch has them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.config import OptimConfig
+from trainer.errors import ConfigError
+from trainer.models.small import MLP
+from trainer.optim import OPTIMIZERS, LearningRate, build_optimizer, gradient_scaler, set_learning_rate
+
+STEPS, EPOCHS = 10, 5
+"""Optimiser steps an epoch, and epochs, of all schedules below."""
+
+
+def rates(world_size=1, **optim):
+    """Return the learning rate of every step."""
+    plan = LearningRate(OptimConfig(lr=0.4, **optim), steps_per_epoch=STEPS, epochs=EPOCHS, world_size=world_size)
+    return [plan.at(step) for step in range(STEPS * EPOCHS)]
+
+
+class TestSchedules:
+    def test_constant_stays_at_the_peak(self):
+        assert rates(schedule="constant") == [0.4] * 50
+
+    @pytest.mark.parametrize("step_epochs", [1, 2, 3])
+    def test_step_multiplies_by_gamma_every_so_many_epochs(self, step_epochs):
+        expected = [0.4 * 0.7 ** (step // (STEPS * step_epochs)) for step in range(50)]
+        assert rates(schedule="step", gamma=0.7, step_epochs=step_epochs) == pytest.approx(expected, rel=1e-12)
+
+    def test_cosine_falls_from_the_peak_to_nearly_nothing(self):
+        expected = [0.2 * (1 + math.cos(math.pi * step / 50)) for step in range(50)]
+        assert rates(schedule="cosine") == pytest.approx(expected, rel=1e-12)
+        assert expected[0] == 0.4
+        assert 0 < expected[-1] < 0.4 / 500
+
+    def test_cosine_is_torchs_own(self):
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.4)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
+        theirs = []
+        for _ in range(50):
+            theirs.append(scheduler.get_last_lr()[0])
+            optimizer.step()
+            scheduler.step()
+        assert rates(schedule="cosine") == pytest.approx(theirs, rel=1e-9)
+
+    @pytest.mark.parametrize("schedule", ["constant", "step", "cosine"])
+    @pytest.mark.parametrize(("warmup_epochs", "warmup"), [(1.0, 10), (0.5, 5), (2.0, 20)])
+    def test_the_warm_up_rises_linearly_to_the_peak(self, schedule, warmup_epochs, warmup):
+        rising = rates(schedule=schedule, warmup_epochs=warmup_epochs)[:warmup]
+        assert rising == pytest.approx([0.4 * (step + 1) / warmup for step in range(warmup)], rel=1e-12)
+
+    def test_after_the_warm_up_cosine_covers_the_steps_that_are_left(self):
+        after = rates(schedule="cosine", warmup_epochs=1.0)[10:]
+        expected = [0.2 * (1 + math.cos(math.pi * step / 40)) for step in range(40)]
+        assert after == pytest.approx(expected, rel=1e-12)
+
+    def test_a_warm_up_longer_than_the_run_is_a_straight_line(self):
+        assert rates(schedule="cosine", warmup_epochs=10.0) == pytest.approx(
+            [0.4 * (step + 1) / 100 for step in range(50)]
+        )
+
+    def test_beyond_the_planned_end_the_rate_stays_at_its_last_value(self):
+        plan = LearningRate(OptimConfig(schedule="cosine"), steps_per_epoch=STEPS, epochs=EPOCHS, world_size=1)
+        assert plan.at(50) == plan.at(1000) == 0
+
+    @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 9), ("sqrt", 3)])
+    def test_the_rate_scales_with_the_world_as_chosen(self, scaling, factor):
+        alone, together = rates(lr_scaling=scaling), rates(lr_scaling=scaling, world_size=9)
+        assert together == pytest.approx([factor * rate for rate in alone], rel=1e-12)
+
+
+PLAIN = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.8, weight_decay=0.01),
+    "adadelta": lambda parameters: torch.optim.Adadelta(parameters, lr=0.1, weight_decay=0.01),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, weight_decay=0.01),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.01),
+}
+
+
+class TestOptimizers:
+    @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+    def test_each_takes_the_same_steps_as_plain_torch(self, name):
+        ours, theirs = self.trained(name, plain=False), self.trained(name, plain=True)
+        start = self.model().state_dict()
+        for key, value in ours.items():
+            assert torch.allclose(value, theirs[key], rtol=1e-10, atol=1e-12), key
+            assert not torch.allclose(value, start[key], rtol=1e-3, atol=0), f"{key} has not moved"
+
+    @staticmethod
+    def model():
+        torch.manual_seed(0)
+        return MLP((1, 4, 4), 3).double()
+
+    def trained(self, name, *, plain):
+        model = self.model()
+        config = OptimConfig(optimizer=name, lr=0.1, momentum=0.8, weight_decay=0.01)
+        optimizer = PLAIN[name](model.parameters()) if plain else build_optimizer(config, model.parameters())
+        images, labels = torch.randn(8, 1, 4, 4).double(), torch.arange(8) % 3
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        return model.state_dict()
+
+    def test_a_rate_set_before_a_step_is_the_one_taken(self):
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer = build_optimizer(OptimConfig(optimizer="sgd", lr=1.0, momentum=0.0), [parameter])
+        set_learning_rate(optimizer, 0.25)
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        assert parameter.item() == -0.25
+
+    def test_an_unknown_one_is_refused_with_the_nearest(self):
+        with pytest.raises(ConfigError, match=r"unknown optimizer 'adamm'\. Did you mean 'adam'"):
+            build_optimizer(OptimConfig(optimizer="adamm"), [])
+
+
+@pytest.mark.parametrize(("amp", "scales"), [("none", False), ("bf16", False), ("fp16", True)])
+def test_only_fp16_scales_the_loss(amp, scales):
+    assert gradient_scaler(torch.device("cpu"), amp).is_enabled() == scales
