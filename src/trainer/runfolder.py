@@ -5,6 +5,7 @@ docs/contract.md lists its files.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ import tomli_w
 import torch
 
 from trainer.config import Config
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.files import write_atomically, write_json
 from trainer.lock import Lock
 from trainer.stop import STOP_FILE, Reason, read_stop_file
@@ -91,7 +92,7 @@ class RunFolder:
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
-        if self._before and not config.run.resume and any(self.checkpoints.iterdir()):
+        if not config.run.resume and any(self.checkpoints.iterdir()):
             self._lock.release()
             raise ConfigError(
                 f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
@@ -124,9 +125,12 @@ class RunFolder:
             (self.path / STOP_FILE).unlink(missing_ok=True)
 
     def fail(self, reason: str) -> None:
-        """Record that the attempt ended in an error, and unlock the folder."""
-        before = self._read_status() or Status(attempt=self.attempt, state="running")
-        self.write_status(dataclasses.replace(before, attempt=self.attempt, state="failed", reason=reason))
+        """Record that the attempt ended in an error, and unlock the folder; leave it alone if it is another run's."""
+        with contextlib.suppress(TrainerError):
+            self.check()
+            before = self._read_status() or Status(attempt=self.attempt, state="running")
+            failed = dataclasses.replace(before, attempt=self.attempt, state="failed", reason=reason, requeue=False)
+            self.write_status(failed)
         self.close()
 
     def close(self) -> None:
