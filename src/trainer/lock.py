@@ -81,7 +81,7 @@ class Lock:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            return _parse(self._path.read_text(encoding="utf-8"))
+            return _parse(self._path.read_bytes())
         except FileNotFoundError:
             return None
 
@@ -105,7 +105,7 @@ class Lock:
         aside = self._path.with_name(f".lock.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(FileNotFoundError):
             self._path.rename(aside)
-            if _parse(aside.read_text(encoding="utf-8")) != owner:
+            if _parse(aside.read_bytes()) != owner:
                 with contextlib.suppress(OSError):
                     os.link(aside, self._path)
             aside.unlink()
@@ -117,11 +117,11 @@ class Lock:
                     os.utime(self._path)
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(data: bytes) -> dict[str, Any]:
     """Return the owner that a lock names; nobody in particular where it was only half written."""
     try:
-        return dict(json.loads(text))
-    except ValueError:
+        return dict(json.loads(data))
+    except (ValueError, TypeError):
         return {}
 
 
