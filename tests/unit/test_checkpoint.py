@@ -1,0 +1,243 @@
+"""Checkpoints on disk: written whole, verified before use, kept, and fallen back on."""
+
+import json
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_manifest, verify
+from trainer.checkpoint.folder import write_checkpoint as write
+from trainer.checkpoint.store import CheckpointStore, find_checkpoint
+from trainer.errors import ConfigError
+
+
+def checkpoint_of(step=5, *, accuracy=None, size=100):
+    """Return a checkpoint whose tensors tell its step."""
+    generator = torch.Generator().manual_seed(step)
+    tensors = {
+        "model": {"conv.weight": torch.randn(size, generator=generator), "bn.count": torch.tensor(step)},
+        "optimizer": {"exp_avg/conv.weight": torch.randn(4, 3, dtype=torch.float64, generator=generator)},
+    }
+    return Checkpoint(tensors, {"step": step, "epoch": 1, "accuracy": accuracy, "identity": {"train.seed": 0}})
+
+
+def require_equal(found, expected):
+    assert {file: list(named) for file, named in found.tensors.items()} == {
+        file: sorted(named) for file, named in expected.tensors.items()
+    }
+    for file, named in expected.tensors.items():
+        for name, tensor in named.items():
+            assert torch.equal(found.tensors[file][name], tensor)
+            assert found.tensors[file][name].dtype == tensor.dtype
+    assert expected.facts.items() <= found.facts.items()
+
+
+def flip_bit(path, place):
+    data = bytearray(path.read_bytes())
+    data[place // 8 % len(data)] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+class TestOneCheckpoint:
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "step_00000005"
+        write(path, checkpoint_of())
+        return path
+
+    def test_what_is_written_is_read_back(self, path):
+        require_equal(read_checkpoint(path), checkpoint_of())
+
+    def test_the_manifest_vouches_for_every_other_file(self, path):
+        manifest = verify(path)
+        assert {MANIFEST, *manifest["files"]} == {file.name for file in path.iterdir()}
+        assert manifest["files"]["model.safetensors"]["bytes"] == (path / "model.safetensors").stat().st_size
+        assert manifest["schema"] == 1
+
+    def test_nobody_else_may_look_into_it_and_nothing_else_is_left(self, path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+    def test_the_same_tensors_in_any_order_give_the_same_bytes(self, path, tmp_path):
+        again = checkpoint_of()
+        reordered = {file: dict(reversed(named.items())) for file, named in reversed(again.tensors.items())}
+        write(tmp_path / "again", Checkpoint(reordered, again.facts))
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            assert (tmp_path / "again" / name).read_bytes() == (path / name).read_bytes()
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+    def test_a_truncated_file_is_damage(self, path, name):
+        size = (path / name).stat().st_size
+        os.truncate(path / name, size - 1)
+        with pytest.raises(DamagedError, match=f"{name} has {size - 1} bytes instead of {size}"):
+            read_checkpoint(path)
+
+    @pytest.mark.parametrize("place", [0, 7, 8 * 60 + 3, 8 * 300 + 5, -1])
+    def test_a_flipped_bit_is_damage(self, path, place):
+        flip_bit(path / "model.safetensors", place)
+        with pytest.raises(DamagedError, match=r"the sha256 of model\.safetensors is not the one in its manifest"):
+            read_checkpoint(path)
+
+    def test_an_emptied_file_is_damage(self, path):
+        (path / "optimizer.safetensors").write_bytes(b"")
+        with pytest.raises(DamagedError, match=r"optimizer\.safetensors has 0 bytes instead of"):
+            read_checkpoint(path)
+
+    def test_a_missing_file_is_damage(self, path):
+        (path / "model.safetensors").unlink()
+        with pytest.raises(DamagedError, match=r"model\.safetensors cannot be read: No such file"):
+            read_checkpoint(path)
+
+    def test_a_missing_manifest_is_damage(self, path):
+        (path / MANIFEST).unlink()
+        with pytest.raises(DamagedError, match=r"manifest\.json cannot be read: No such file"):
+            read_checkpoint(path)
+
+    @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"{}", b'{"schema": 1}', b"\xff\xfe", b"\0" * 400])
+    def test_a_manifest_that_is_none_is_damage(self, path, data):
+        (path / MANIFEST).write_bytes(data)
+        with pytest.raises(DamagedError, match=r"manifest\.json is not a manifest"):
+            read_checkpoint(path)
+
+    def test_any_flipped_bit_of_the_manifest_is_damage(self, path):
+        manifest = path / MANIFEST
+        for place in range(0, 8 * manifest.stat().st_size, 7):  # every byte, and each of its bits in turn
+            flip_bit(manifest, place)
+            with pytest.raises(DamagedError):
+                read_manifest(path)
+            flip_bit(manifest, place)
+        assert read_manifest(path)["step"] == 5
+
+    def test_another_schema_is_refused_by_number(self, path):
+        manifest = json.loads((path / MANIFEST).read_text())
+        (path / MANIFEST).write_text(json.dumps(manifest | {"schema": 99}))
+        with pytest.raises(DamagedError, match="schema 99, and this trainer reads 1"):
+            read_checkpoint(path)
+
+    def test_the_same_step_saved_again_replaces_it(self, path):
+        other = Checkpoint({"model": {"w": torch.ones(3)}}, {"step": 5})
+        write(path, other)
+        require_equal(read_checkpoint(path), other)
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+class TestStore:
+    @pytest.fixture
+    def store(self, tmp_path):
+        return CheckpointStore(tmp_path, keep=2)
+
+    @staticmethod
+    def names(store):
+        return sorted(entry.name for entry in store.path.iterdir())
+
+    def test_an_empty_store_has_none(self, store):
+        assert store.newest() is None
+
+    def test_the_newest_is_found_and_pointed_to_by_a_relative_link(self, store):
+        for step in (3, 20, 100):
+            store.add(checkpoint_of(step))
+        require_equal(store.newest(), checkpoint_of(100))
+        assert (store.path / "latest").readlink() == Path("step_00000100")
+
+    def test_the_newest_and_the_best_are_kept(self, store):
+        for step, accuracy in [(1, 0.5), (2, 0.9), (3, None), (4, 0.9), (5, 0.8), (6, None)]:
+            store.add(checkpoint_of(step, accuracy=accuracy))
+        assert self.names(store) == ["best", "latest", "step_00000002", "step_00000005", "step_00000006"]
+        assert (store.path / "best").readlink() == Path("step_00000002")
+        assert (store.path / "latest").readlink() == Path("step_00000006")
+
+    def test_a_better_one_takes_over_and_the_former_best_may_go(self, store):
+        for step, accuracy in [(1, 0.9), (2, 0.1), (3, 0.2), (4, 0.95)]:
+            store.add(checkpoint_of(step, accuracy=accuracy))
+        assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004"]
+        assert (store.path / "best").readlink() == Path("step_00000004")
+
+    def test_a_damaged_one_is_passed_over_in_words(self, store, caplog):
+        store.add(checkpoint_of(1))
+        store.add(checkpoint_of(2))
+        flip_bit(store.path / "step_00000002" / "model.safetensors", 99)
+        with caplog.at_level(logging.WARNING):
+            require_equal(store.newest(), checkpoint_of(1))
+        assert "step_00000002 is damaged: the sha256 of model.safetensors" in caplog.text
+
+    def test_where_all_are_damaged_nothing_is_started_anew_by_itself(self, store):
+        for step in (1, 2):
+            store.add(checkpoint_of(step))
+            (store.path / f"step_{step:08d}" / MANIFEST).unlink()
+        with pytest.raises(ConfigError, match=r"all 2 checkpoints in .* are damaged: move them away"):
+            store.newest()
+
+    def test_after_falling_back_the_pointer_decides_and_not_the_number(self, store):
+        store.add(checkpoint_of(1))
+        store.add(checkpoint_of(9))
+        (store.path / "step_00000009" / MANIFEST).unlink()
+        store.add(checkpoint_of(4))
+        require_equal(store.newest(), checkpoint_of(4))
+
+    @pytest.mark.parametrize("pointer", ["missing", "dangling"])
+    def test_without_its_pointer_the_largest_step_is_the_newest(self, store, pointer):
+        store.add(checkpoint_of(1))
+        store.add(checkpoint_of(2))
+        (store.path / "latest").unlink()
+        if pointer == "dangling":
+            (store.path / "latest").symlink_to("step_00000077")
+        require_equal(store.newest(), checkpoint_of(2))
+
+    def test_a_best_one_that_is_damaged_is_replaced(self, store):
+        store.add(checkpoint_of(1, accuracy=0.9))
+        (store.path / "step_00000001" / MANIFEST).write_text("")
+        store.add(checkpoint_of(2, accuracy=0.1))
+        assert (store.path / "best").readlink() == Path("step_00000002")
+
+    def test_what_a_killed_save_left_is_never_used_and_removed_by_the_next(self, store):
+        store.add(checkpoint_of(1))
+        shutil.copytree(store.path / "step_00000001", store.path / ".step_00000002.4711")
+        shutil.copytree(store.path / "step_00000001", store.path / ".step_00000000.discarded.4711")
+        require_equal(store.newest(), checkpoint_of(1))
+        store.add(checkpoint_of(3))
+        assert self.names(store) == ["latest", "step_00000001", "step_00000003"]
+
+
+class TestFinding:
+    @pytest.fixture
+    def run(self, tmp_path):
+        """Return another run's folder, with checkpoints of steps 1 and 2."""
+        store = CheckpointStore(tmp_path / "other" / "checkpoints", keep=2)
+        store.path.mkdir(parents=True)
+        store.add(checkpoint_of(1))
+        store.add(checkpoint_of(2))
+        return tmp_path / "other"
+
+    @pytest.fixture
+    def own(self, tmp_path):
+        (tmp_path / "checkpoints").mkdir()
+        return CheckpointStore(tmp_path / "checkpoints", keep=2)
+
+    def test_nothing_is_resumed_unless_asked(self, own):
+        own.add(checkpoint_of(7))
+        assert find_checkpoint("", own) is None
+
+    def test_auto_takes_the_newest_of_the_own_run_or_starts_anew(self, own):
+        assert find_checkpoint("auto", own) is None
+        own.add(checkpoint_of(7))
+        require_equal(find_checkpoint("auto", own), checkpoint_of(7))
+
+    def test_a_path_names_a_checkpoint_or_a_run(self, own, run):
+        require_equal(find_checkpoint(str(run / "checkpoints" / "step_00000001"), own), checkpoint_of(1))
+        require_equal(find_checkpoint(str(run / "checkpoints" / "latest"), own), checkpoint_of(2))
+        require_equal(find_checkpoint(str(run), own), checkpoint_of(2))
+
+    def test_a_named_one_that_is_damaged_is_refused_and_no_other_taken(self, own, run):
+        path = run / "checkpoints" / "step_00000002"
+        (path / "model.safetensors").write_bytes(b"")
+        with pytest.raises(ConfigError, match=rf"--resume {path}: this checkpoint is damaged: model"):
+            find_checkpoint(str(path), own)
+
+    def test_a_path_without_any_is_refused(self, own, tmp_path):
+        with pytest.raises(ConfigError, match=rf"--resume {tmp_path}/gone: neither a checkpoint .* nor a run folder"):
+            find_checkpoint(str(tmp_path / "gone"), own)

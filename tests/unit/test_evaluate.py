@@ -1,0 +1,134 @@
+"""Evaluation is exact: held against a loop over single samples in plain torch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainer.backends.single import SingleBackend
+from trainer.config import Config, DataConfig, ModelConfig, TrainConfig
+from trainer.data import open_data
+from trainer.data.base import InMemoryDataset
+from trainer.data.loader import Loader
+from trainer.evaluation import Evaluation, evaluate
+from trainer.learner import Learner
+
+MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
+
+
+def learner_for(dataset, *, arch="mlp", dtype="float64"):
+    config = Config(model=ModelConfig(arch=arch), train=TrainConfig(dtype=dtype))
+    return Learner(
+        config,
+        SingleBackend(config),
+        shape=dataset.shape,
+        classes=len(dataset.classes),
+        mean_std=dataset.mean_std,
+        steps_per_epoch=1,
+    )
+
+
+def evaluated(learner, dataset, *, batch_size=100, limit=None, workers=0):
+    loader = Loader(dataset, workers=workers, pin_memory=False, warn=print)
+    return evaluate(learner, loader, batch_size=batch_size, limit=len(dataset) if limit is None else limit)
+
+
+def one_by_one(learner, images, labels, mean, std):
+    """Return confusion matrix, mean loss, and counts of top 1 and top 5, a sample at a time."""
+    classes = learner.model[-1].out_features
+    confusion, loss, top5 = np.zeros((classes, classes), int), 0.0, 0
+    with torch.no_grad():
+        for image, label in zip(images, labels.tolist(), strict=True):
+            logits = learner.model(((image.double() / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1))[None])[0]
+            loss -= math.log(logits.softmax(0)[label])
+            ranked = sorted(range(classes), key=logits.__getitem__, reverse=True)
+            confusion[label, ranked[0]] += 1
+            top5 += label in ranked[:5]
+    return confusion, loss / len(images), top5
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_data(DataConfig()).test
+
+
+def test_it_counts_what_a_loop_over_single_samples_counts(digits):
+    learner = learner_for(digits)
+    confusion, loss, top5 = one_by_one(learner, digits.images, digits.labels, *digits.mean_std)
+    result = evaluated(learner, digits)
+    assert result.confusion.tolist() == confusion.tolist()
+    assert result.loss == pytest.approx(loss, rel=1e-12)
+    assert result.accuracy == np.trace(confusion) / 360
+    assert result.top5 == top5 / 360
+    assert 0 < result.accuracy < result.top5 < 1, "a random model is neither right nor wrong throughout"
+    assert (result.samples, result.bad) == (360, 0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 359, 1000])
+def test_the_counts_do_not_depend_on_the_batch_size(digits, batch_size):
+    learner = learner_for(digits)
+    reference, result = evaluated(learner, digits), evaluated(learner, digits, batch_size=batch_size)
+    assert torch.equal(result.confusion, reference.confusion)
+    assert result.in_top5 == reference.in_top5
+    assert result.loss == pytest.approx(reference.loss, rel=1e-12)
+
+
+def test_a_limit_takes_the_first_samples(digits):
+    learner = learner_for(digits)
+    confusion, _, _ = one_by_one(learner, digits.images[:50], digits.labels[:50], *digits.mean_std)
+    assert evaluated(learner, digits, limit=50, batch_size=20).confusion.tolist() == confusion.tolist()
+
+
+def test_with_fewer_than_five_classes_every_sample_is_in_the_top_five():
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 1, 8, 8), dtype=np.uint8))
+    dataset = InMemoryDataset(images, torch.arange(9) % 3, ("a", "b", "c"), MEAN_STD)
+    result = evaluated(learner_for(dataset), dataset)
+    assert result.top5 == 1
+    assert result.confusion.sum(1).tolist() == [3, 3, 3]
+
+
+def test_it_leaves_the_model_as_it_was_and_ready_to_train(digits):
+    learner = learner_for(digits, arch="resnet18", dtype="float32")
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    evaluated(learner, digits)
+    assert learner.model.training
+    assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
+
+
+@pytest.mark.parametrize("arch", ["mnist-cnn", "resnet18"])
+def test_dropout_is_off_and_batch_norm_is_settled(digits, arch):
+    learner = learner_for(digits, arch=arch, dtype="float32")
+    first, again = evaluated(learner, digits, batch_size=360), evaluated(learner, digits, batch_size=50)
+    assert torch.equal(first.confusion, again.confusion)
+    assert first.loss == pytest.approx(again.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp_path, workers):
+    generator = np.random.default_rng(0)
+    for side in ("train", "val"):
+        for name in ("ant", "bee"):
+            (tmp_path / side / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / side / name / f"{number}.png")
+    dataset = open_data(DataConfig(dataset="imagefolder", data_dir=str(tmp_path), image_size=8)).test
+    learner = learner_for(dataset)
+    broken = [1, 4, 5]
+    intact = [number for number in range(8) if number not in broken]
+    images, bad = dataset.fetch(np.array(intact), None)
+    confusion, loss, _ = one_by_one(learner, images, dataset.labels[intact], *dataset.mean_std)
+    for number in broken:
+        dataset.paths[number].write_bytes(b"broken")
+    result = evaluated(learner, dataset, batch_size=3, workers=workers)
+    assert bad == []
+    assert (result.bad, result.samples) == (3, 5)
+    assert result.confusion.tolist() == confusion.tolist()
+    assert result.loss == pytest.approx(loss, rel=1e-12)
+
+
+def test_where_nothing_can_be_decoded_there_is_nothing_to_divide_by():
+    nothing = Evaluation(confusion=torch.zeros(3, 3, dtype=torch.int64), loss_sum=0.0, in_top5=0, bad=7)
+    assert (nothing.samples, nothing.loss, nothing.accuracy, nothing.top5) == (0, 0, 0, 0)

@@ -1,0 +1,209 @@
+"""Two runs never share a folder."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trainer import lock as lock_module
+from trainer.errors import ConfigError, TrainerError
+from trainer.lock import STALE, Lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from trainer.errors import ConfigError
+from trainer.lock import Lock
+
+lock = Lock(Path(sys.argv[1]), job_id="", attempt=1)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    lock.acquire()
+    print("holds", flush=True)
+except ConfigError:
+    print("refused", flush=True)
+sys.stdin.readline()
+"""
+"""A process that takes the lock when told to, and holds it until it is told to end."""
+
+
+class Holder:
+    """Another process, which holds the lock or has been refused."""
+
+    def __init__(self, folder):
+        words = [sys.executable, "-c", HOLD, str(folder)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "ready\n"
+
+    def start(self):
+        print(file=self.process.stdin, flush=True)
+
+    def outcome(self):
+        return self.process.stdout.readline().strip()
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Return a living process that holds the lock of ``tmp_path``."""
+    holder = Holder(tmp_path)
+    holder.start()
+    assert holder.outcome() == "holds"
+    yield holder
+    holder.kill()
+
+
+def lock_of(folder, *, job_id="", attempt=1):
+    return Lock(folder, job_id=job_id, attempt=attempt)
+
+
+def somebody(folder, *, age=0.0, **owner):
+    """Write the lock of an owner on another host, whose last sign of life was ``age`` seconds ago."""
+    record = {"host": "elsewhere", "pid": 1234, "pid_namespace": 1, "pid_start": "5", "job_id": "77", "attempt": 1}
+    path = folder / "lock"
+    path.write_text(json.dumps(record | owner))
+    os.utime(path, (time.time() - age,) * 2)
+
+
+def refusal(lock):
+    with pytest.raises(ConfigError) as error:
+        lock.acquire()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_free_folder_is_locked_and_unlocked(tmp_path):
+    lock = lock_of(tmp_path, job_id="42", attempt=3)
+    lock.acquire()
+    record = json.loads((tmp_path / "lock").read_text())
+    assert (record["pid"], record["host"], record["job_id"], record["attempt"]) == (
+        os.getpid(),
+        os.uname().nodename,
+        "42",
+        3,
+    )
+    lock.check()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_living_owner_is_named_and_left_alone(tmp_path, holder):
+    before = (tmp_path / "lock").read_text()
+    text = refusal(lock_of(tmp_path))
+    assert f"in use by process {holder.process.pid} on {os.uname().nodename}" in text
+    assert "another --output-dir" in text
+    assert (tmp_path / "lock").read_text() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_dead_owner_on_this_host_is_followed_at_once(tmp_path, holder):
+    holder.kill()
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    lock.check()
+    lock.release()
+
+
+@pytest.mark.usefixtures("holder")
+def test_an_owner_whose_number_now_is_another_process_counts_as_dead(tmp_path):
+    record = json.loads((tmp_path / "lock").read_text())
+    (tmp_path / "lock").write_text(json.dumps(record | {"pid": os.getpid()}))
+    lock_of(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("difference", [{"host": "elsewhere"}, {"pid_namespace": 1}])
+def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_namespace(tmp_path, holder, difference):
+    record = json.loads((tmp_path / "lock").read_text())
+    holder.kill()
+    (tmp_path / "lock").write_text(json.dumps(record | difference))
+    assert "in use" in refusal(lock_of(tmp_path))
+
+
+def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
+    somebody(tmp_path, job_id="77", attempt=1)
+    lock = lock_of(tmp_path, job_id="77", attempt=2)
+    lock.acquire()
+    lock.check()
+
+
+@pytest.mark.parametrize(("job_id", "attempt"), [("77", 1), ("78", 2), ("", 2)])
+def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
+    somebody(tmp_path, job_id="77", attempt=1)
+    assert "process 1234 on elsewhere (job 77" in refusal(lock_of(tmp_path, job_id=job_id, attempt=attempt))
+
+
+def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
+    somebody(tmp_path, job_id="", attempt=1)
+    assert "(job none" in refusal(lock_of(tmp_path, attempt=2))
+
+
+@pytest.mark.parametrize(("age", "free"), [(STALE - 20, False), (STALE + 5, True)])
+def test_an_owner_elsewhere_is_dead_when_its_last_sign_of_life_is_old(tmp_path, age, free):
+    somebody(tmp_path, age=age)
+    if free:
+        lock_of(tmp_path).acquire()
+    else:
+        assert "expires after 60 s" in refusal(lock_of(tmp_path))
+
+
+@pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b"null", b"[1]", b"\xff\xfe"])
+def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
+    path = tmp_path / "lock"
+    path.write_bytes(data)
+    assert "in use" in refusal(lock_of(tmp_path))
+    os.utime(path, (time.time() - STALE - 5,) * 2)
+    lock_of(tmp_path).acquire()
+
+
+def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock_module, "HEARTBEAT", 0.02)
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    path = tmp_path / "lock"
+    os.utime(path, (0, 0))
+    deadline = time.monotonic() + 10
+    while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert time.time() - path.stat().st_mtime < 10
+    lock.release()
+
+
+def test_a_lost_lock_is_noticed_and_not_given_back(tmp_path):
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    somebody(tmp_path)
+    with pytest.raises(TrainerError, match="another run has taken over"):
+        lock.check()
+    lock.release()
+    assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
+
+
+def test_a_lock_that_was_removed_is_noticed(tmp_path):
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").unlink()
+    with pytest.raises(TrainerError, match="another run has taken over"):
+        lock.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a dead owner"])
+def test_of_many_that_want_it_at_once_exactly_one_gets_it(tmp_path, left):
+    if left == "a dead owner":
+        somebody(tmp_path, age=STALE + 5)
+    holders = [Holder(tmp_path) for _ in range(5)]
+    try:
+        for holder in holders:
+            holder.start()
+        outcomes = sorted(holder.outcome() for holder in holders)
+    finally:
+        for holder in holders:
+            holder.kill()
+    assert outcomes == ["holds"] + ["refused"] * 4

@@ -1,0 +1,158 @@
+"""Numbers and pictures of a run."""
+
+import csv
+import json
+import struct
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trainer.evaluation import Evaluation
+from trainer.report.figures import draw_confusion, draw_curves
+from trainer.report.metrics import JsonLines, Tee, TensorBoard, read_records
+from trainer.report.tables import write_classes, write_confusion
+
+CLASSES = ("ant", "bee", "cat")
+EVALUATION = Evaluation(confusion=torch.tensor([[5, 1, 0], [2, 8, 0], [0, 0, 0]]), loss_sum=8.0, in_top5=16, bad=1)
+
+
+def train_record(step):
+    return {
+        "kind": "train",
+        "step": step,
+        "epoch": step / 10,
+        "elapsed": 2.0 * step,
+        "loss": 1 / (1 + step),
+        "lr": 0.1,
+        "samples_per_second": 100.0,
+    }
+
+
+def check_record(step):
+    return {
+        "kind": "test",
+        "step": step,
+        "epoch": step / 10,
+        "elapsed": 2.0 * step,
+        "loss": 0.5,
+        "accuracy": 0.9,
+        "top5": 1.0,
+    }
+
+
+class TestJsonLines:
+    def test_each_record_is_a_line_that_is_there_at_once(self, tmp_path):
+        path = tmp_path / "metrics.jsonl"
+        writer = JsonLines(path, step=0)
+        writer.write(train_record(1))
+        assert [json.loads(line) for line in path.read_text().splitlines()] == [train_record(1)]
+        writer.write(check_record(1))
+        writer.close()
+        assert read_records(path) == [train_record(1), check_record(1)]
+
+    def test_on_resume_it_is_cut_back_to_the_step_resumed_from(self, tmp_path):
+        path = tmp_path / "metrics.jsonl"
+        writer = JsonLines(path, step=0)
+        for step in (1, 2, 3, 4):
+            writer.write(train_record(step))
+        writer.close()
+        writer = JsonLines(path, step=2)
+        writer.write(train_record(3))
+        writer.close()
+        assert [record["step"] for record in read_records(path)] == [1, 2, 3]
+
+    def test_a_last_line_that_was_cut_off_is_dropped(self, tmp_path):
+        path = tmp_path / "metrics.jsonl"
+        path.write_text(json.dumps(train_record(1)) + "\n" + json.dumps(train_record(2))[:-7])
+        assert read_records(path) == [train_record(1)]
+        writer = JsonLines(path, step=2)
+        writer.write(train_record(2))
+        writer.close()
+        assert read_records(path) == [train_record(1), train_record(2)]
+
+    def test_without_a_file_there_is_no_record(self, tmp_path):
+        assert read_records(tmp_path / "gone") == []
+
+
+def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):
+    first = Tee([TensorBoard(tmp_path, step=0)])
+    for step in (1, 2, 3):
+        first.write(train_record(step))
+    first.close()
+    second = Tee([TensorBoard(tmp_path, step=2)])
+    second.write(train_record(3) | {"loss": 7.0})
+    second.write(check_record(3))
+    second.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    curve = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert curve == [(1, 0.5), (2, pytest.approx(1 / 3)), (3, 7.0)]
+    assert [event.value for event in events.Scalars("test/accuracy")] == [pytest.approx(0.9)]
+
+
+class TestTables:
+    @staticmethod
+    def rows(path):
+        with path.open(newline="") as file:
+            return list(csv.reader(file))
+
+    def test_the_confusion_matrix_has_totals_on_both_margins(self, tmp_path):
+        write_confusion(EVALUATION, CLASSES, tmp_path / "confusion.csv")
+        assert self.rows(tmp_path / "confusion.csv") == [
+            ["true \\ predicted", "ant", "bee", "cat", "total"],
+            ["ant", "5", "1", "0", "6"],
+            ["bee", "2", "8", "0", "10"],
+            ["cat", "0", "0", "0", "0"],
+            ["total", "7", "9", "0", "16"],
+        ]
+
+    def test_each_class_has_its_recall_and_precision(self, tmp_path):
+        write_classes(EVALUATION, CLASSES, tmp_path / "classes.csv")
+        header, *rows = self.rows(tmp_path / "classes.csv")
+        assert header == ["class", "samples", "recall", "precision"]
+        assert [row[:2] for row in rows] == [["ant", "6"], ["bee", "10"], ["cat", "0"]]
+        assert [float(value) for value in rows[0][2:]] == pytest.approx([5 / 6, 5 / 7])
+        assert [float(value) for value in rows[1][2:]] == pytest.approx([0.8, 8 / 9])
+        assert rows[2][2:] == ["nan", "nan"], "nothing is known of a class without samples"
+
+    def test_names_with_commas_and_quotes_stay_one_cell(self, tmp_path):
+        names = ("a,b", 'c"d', "e\nf")
+        write_confusion(EVALUATION, names, tmp_path / "confusion.csv")
+        assert [row[0] for row in self.rows(tmp_path / "confusion.csv")[1:4]] == list(names)
+
+
+class TestFigures:
+    @staticmethod
+    def size(path):
+        """Return width and height of a PNG as its header says."""
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        return struct.unpack(">II", data[16:24])
+
+    @pytest.mark.parametrize(
+        "records",
+        [
+            [record for step in range(1, 20) for record in (train_record(step), check_record(step))],
+            [train_record(1)],
+            [check_record(1)],
+            [],
+        ],
+        ids=["whole run", "one step", "test only", "nothing"],
+    )
+    def test_the_curves_are_drawn_from_whatever_there_is(self, tmp_path, records):
+        draw_curves(records, tmp_path / "curves.png", title="mlp on digits")
+        assert self.size(tmp_path / "curves.png") == (1440, 840)
+
+    def test_more_records_leave_more_ink(self, tmp_path):
+        for name, steps in (("few.png", 2), ("many.png", 40)):
+            records = [record for step in range(1, steps) for record in (train_record(step), check_record(step))]
+            draw_curves(records, tmp_path / name, title="")
+        assert (tmp_path / "many.png").stat().st_size > (tmp_path / "few.png").stat().st_size
+
+    @pytest.mark.parametrize("count", [1, 3, 31, 120])
+    def test_the_confusion_matrix_grows_with_the_classes_up_to_a_page(self, tmp_path, count):
+        evaluation = Evaluation(confusion=torch.eye(count, dtype=torch.int64) * 9, loss_sum=0.0, in_top5=0, bad=0)
+        draw_confusion(evaluation, [f"class {index}" for index in range(count)], tmp_path / "confusion.png")
+        width, height = self.size(tmp_path / "confusion.png")
+        assert (width, height) == (height + 120, height)
+        assert 600 <= height <= 2400

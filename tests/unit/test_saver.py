@@ -1,0 +1,109 @@
+"""Saving in the background: from a snapshot, one at a time, and told of where it fails."""
+
+import resource
+from contextlib import contextmanager
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trainer.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.store import CheckpointStore
+from trainer.errors import TrainerError
+
+
+def checkpoint_of(step):
+    """Return a checkpoint of 400 KB that is full of its step."""
+    return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, {"step": step})
+
+
+def require_equal(found, expected):
+    assert found.facts["step"] == expected.facts["step"]
+    assert torch.equal(found.tensors["model"]["w"], expected.tensors["model"]["w"])
+
+
+@contextmanager
+def file_size_limit(size):
+    """Let no file of this process grow beyond ``size`` bytes: as on a full disk, writes fail half-way."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    return CheckpointStore(tmp_path / "checkpoints", keep=3)
+
+
+def test_what_changes_after_the_call_does_not_reach_the_file(store):
+    live, saver = checkpoint_of(1), Saver(store)
+    saver.save(live)
+    live.tensors["model"]["w"].fill_(0)
+    saver.finish()
+    require_equal(store.newest(), checkpoint_of(1))
+
+
+def test_saves_follow_one_another_through_the_same_buffers(store):
+    saver = Saver(store)
+    for step in (1, 2, 3):
+        saver.save(checkpoint_of(step))
+    saver.finish()
+    for step in (1, 2, 3):
+        require_equal(read_checkpoint(store.path / f"step_{step:08d}"), checkpoint_of(step))
+
+
+def test_any_layout_is_saved_as_its_values(store):
+    saver, images = Saver(store), torch.arange(120.0).view(2, 3, 4, 5)
+    tensors = {"model": {"nhwc": images.to(memory_format=torch.channels_last), "turned": images.flatten(1).t()}}
+    saver.save(Checkpoint(tensors, {"step": 1}))
+    saver.finish()
+    found = load_file(store.path / "latest" / "model.safetensors")
+    assert torch.equal(found["nhwc"], images)
+    assert torch.equal(found["turned"], images.flatten(1).t())
+
+
+def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplog):
+    saver = Saver(store)
+    saver.save(checkpoint_of(1))
+    saver.finish()
+    with file_size_limit(20_000):
+        saver.save(checkpoint_of(2))
+        with pytest.raises(TrainerError, match=r"the last checkpoint could not be written: .*File too large"):
+            saver.finish()
+    assert "checkpoint of step 2 not written" in caplog.text
+    require_equal(store.newest(), checkpoint_of(1))
+
+
+def test_a_folder_that_is_gone_is_told_of_too(store):
+    store.path.rmdir()
+    store.path.write_text("a file in its place")
+    saver = Saver(store)
+    saver.save(checkpoint_of(1))
+    with pytest.raises(TrainerError, match="Not a directory"):
+        saver.finish()
+
+
+def test_a_later_save_that_works_makes_up_for_one_that_failed(store):
+    saver = Saver(store)
+    store.path.rmdir()
+    saver.save(checkpoint_of(1))
+    with pytest.raises(TrainerError):
+        saver.finish()
+    store.path.mkdir()
+    saver.save(checkpoint_of(2))
+    saver.finish()
+    require_equal(store.newest(), checkpoint_of(2))
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "step_00000001"
+    write_checkpoint(path, checkpoint_of(1))
+    with file_size_limit(20_000), pytest.raises(Exception, match="File too large"):
+        write_checkpoint(path, checkpoint_of(2))
+    require_equal(read_checkpoint(path), checkpoint_of(1))
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

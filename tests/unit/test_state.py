@@ -1,0 +1,150 @@
+"""From a learner to a checkpoint and back: what goes on afterwards is what would have gone on."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from trainer.backends.single import SingleBackend
+from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
+from trainer.checkpoint.state import IDENTITY, Position, capture, check_resumable, identity_of, restore
+from trainer.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from trainer.data.loader import Batch
+from trainer.data.sampler import MicroBatch
+from trainer.errors import ConfigError
+from trainer.learner import Learner
+
+SHAPE = (1, 8, 8)
+POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
+
+
+def config_of(arch="mlp", *, optimizer="adamw", amp="none", ema_decay=0.0, lr=0.01):
+    return Config(
+        model=ModelConfig(arch=arch, ema_decay=ema_decay),
+        optim=OptimConfig(optimizer=optimizer, lr=lr),
+        train=TrainConfig(amp=amp),
+    )
+
+
+def learner_of(config):
+    mean_std = torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
+    return Learner(config, SingleBackend(config), shape=SHAPE, classes=10, mean_std=mean_std, steps_per_epoch=100)
+
+
+def train(learner, steps):
+    for step in steps:
+        generator = np.random.default_rng(step)
+        images = torch.from_numpy(generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8))
+        learner.start_step(step)
+        learner.backward(Batch(images, torch.arange(8), MicroBatch(np.arange(8), True, True, 8), 0))
+        learner.step()
+
+
+def tensors_of(learner):
+    found = capture(learner, Position(), Config(), accuracy=None).tensors
+    return {f"{file}/{name}": value.clone() for file, named in found.items() for name, value in named.items()}
+
+
+CASES = {
+    "sgd": {"optimizer": "sgd"},
+    "adadelta": {"optimizer": "adadelta"},
+    "adam": {"optimizer": "adam"},
+    "adamw": {"optimizer": "adamw"},
+    "dropout": {"arch": "mnist-cnn"},
+    "batch norm": {"arch": "resnet18"},
+    "moving average": {"ema_decay": 0.9},
+    "fp16": {"amp": "fp16", "arch": "mlp"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
+    config = config_of(**CASES[case])
+    straight = learner_of(config)
+    train(straight, range(3))
+    write_checkpoint(tmp_path / "saved", capture(straight, POSITION, config, accuracy=0.5))
+    train(straight, range(3, 6))
+
+    resumed = learner_of(config)
+    assert restore(resumed, read_checkpoint(tmp_path / "saved")) == POSITION
+    train(resumed, range(3, 6))
+    expected, found = tensors_of(straight), tensors_of(resumed)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+    assert resumed.scaler.state_dict() == straight.scaler.state_dict()
+
+
+def test_without_a_checkpoint_the_learner_starts_from_the_beginning():
+    learner = learner_of(config_of())
+    before = tensors_of(learner)
+    assert restore(learner, None) == Position()
+    assert all(torch.equal(value, before[name]) for name, value in tensors_of(learner).items())
+
+
+def test_optimiser_state_is_kept_by_the_names_of_parameters():
+    learner = learner_of(config_of(optimizer="sgd"))
+    train(learner, [0])
+    found = capture(learner, POSITION, Config(), accuracy=None).tensors["optimizer"]
+    assert list(found) == [f"momentum_buffer/{name}" for name, _ in learner.model.named_parameters()]
+
+
+def test_the_models_file_loads_in_plain_torch(tmp_path):
+    learner = learner_of(config_of("mlp"))
+    train(learner, [0])
+    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Config(), accuracy=None))
+    widths = [64, 512, 128, 64, 32, 10]
+    layers = [nn.Flatten()]
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    plain = nn.Sequential(*layers[:-1])
+    plain.load_state_dict(load_file(tmp_path / "saved" / "model.safetensors"))
+    images = torch.randn(2, *SHAPE)
+    assert torch.equal(plain(images), learner.model(images))
+
+
+def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
+    learner = learner_of(config_of())
+    train(learner, range(2))
+    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Config(), accuracy=None))
+    resumed = learner_of(config_of(ema_decay=0.9))
+    restore(resumed, read_checkpoint(tmp_path / "saved"))
+    weights = learner.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in resumed.evaluated.state_dict().items())
+    train(resumed, [2])
+
+
+class TestIdentity:
+    @pytest.fixture
+    def found(self):
+        config = config_of()
+        return capture(learner_of(config), POSITION, config, accuracy=None)
+
+    def test_what_may_differ_differs_freely(self, found):
+        check_resumable(found, config_of(lr=5.0))
+        check_resumable(found, Config(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp")))
+
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"train": TrainConfig(seed=8)}, "train.seed was 0 and is 8"),
+            ({"model": ModelConfig(arch="resnet18")}, "model.arch was 'mlp' and is 'resnet18'"),
+            ({"data": DataConfig(val_fraction=0.3)}, "data.val_fraction was 0.2 and is 0.3"),
+            ({"data": DataConfig(flip=True)}, "data.flip was False and is True"),
+        ],
+    )
+    def test_what_would_make_another_run_is_named_with_both_values(self, found, changed, words):
+        with pytest.raises(ConfigError) as error:
+            check_resumable(found, dataclasses.replace(config_of(), **changed))
+        assert words in str(error.value)
+
+    def test_another_order_of_samples_is_refused(self, found):
+        other = dataclasses.replace(found, facts={**found.facts, "sampler_version": 99})
+        with pytest.raises(ConfigError, match=r"orders samples by version 99.*cannot continue in mid-epoch"):
+            check_resumable(other, config_of())
+
+    def test_every_key_of_it_is_one_of_the_configuration(self):
+        assert list(identity_of(Config())) == list(IDENTITY)
