@@ -36,9 +36,9 @@ def run_rank(config: Config, request: StopRequest) -> int:
         _abandon(error, backend)
     backend.close()
     alone = backend.world.size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
-    if status.state == "stopped" and (alone or "TRAINER_SPAWNED" in os.environ):
-        return EXIT_STOPPED
-    return 0  # other launchers would take another code for a failure, and kill ranks that still save
+    # Other launchers would take a code other than 0 for a failure, and kill ranks that still save.
+    code = EXIT_STOPPED if status.state == "stopped" and (alone or "TRAINER_SPAWNED" in os.environ) else 0
+    return code if alone else _leave(code)
 
 
 def _start_logging(rank: int) -> None:
@@ -74,6 +74,15 @@ def _abandon(error: Exception, backend: Backend) -> NoReturn:
     else:
         traceback.print_exception(error)
         print(who, f"{type(error).__name__}: {error}", file=sys.stderr)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process without taking down the interpreter.
+
+    There, threads of a communication library that still hold a Python object wait for ever after an error, and with
+    torch 2.13 they abort one process in some hundred after success.
+    """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

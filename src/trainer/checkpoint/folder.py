@@ -67,7 +67,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
         save_file(tensors, file)
         _sync_file(file)
         files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
-    write_json(folder / MANIFEST, {"schema": SCHEMA, "files": files, **checkpoint.facts})
+    manifest = {"schema": SCHEMA, "files": files, **checkpoint.facts}
+    write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
 def discard(path: Path) -> None:
@@ -81,17 +82,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the checkpoint ``path``.
 
     Raises:
-        DamagedError: if it is missing, not a manifest, or of another schema.
+        DamagedError: if it is missing, not what was written, or of another schema.
     """
     try:
         manifest = dict(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
-        schema = manifest["schema"]
+        digest, schema = manifest.pop("manifest_sha256"), manifest["schema"]
     except OSError as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
     if schema != SCHEMA:
         raise DamagedError(f"it has schema {schema}, and this trainer reads {SCHEMA}")
+    if digest != _digest(manifest):
+        raise DamagedError(f"the sha256 of {MANIFEST} is not the one in it")
     return manifest
 
 
@@ -122,6 +125,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     facts = verify(path)
     return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in facts["files"]}, facts)
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _sync_file(path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Save a checkpoint under strace again and again, killed at the first, second, third ... call of one kind.
+
+    python save_killed.py CALL FOLDER
+
+After each kill the newest checkpoint must be valid and complete, and another save must work. Each save is a fork of
+this process, which has torch loaded already.
+"""
+
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from trainer.checkpoint.folder import Checkpoint
+from trainer.checkpoint.store import CheckpointStore
+
+torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
+
+
+def checkpoint(step: int) -> Checkpoint:
+    tensors = {name: torch.full((300, 300), float(step)) for name in ("first", "second")}
+    return Checkpoint({"model": tensors, "optimizer": tensors}, {"step": step, "accuracy": step / 100})
+
+
+def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, int]:
+    """Fork a child that saves ``step`` once a byte is sent; return its pid and the pipe to send it through."""
+    receiver, sender = os.pipe()
+    if pid := os.fork():
+        os.close(receiver)
+        return pid, sender
+    pr_set_ptracer, anyone = 0x59616D61, -1  # prctl(2): where Yama restricts ptrace, let strace attach
+    ctypes.CDLL(None).prctl(pr_set_ptracer, anyone)
+    os.read(receiver, 1)
+    store.add(checkpoint(step))
+    os._exit(0)
+
+
+def killed_at(call: str, number: int, store: CheckpointStore, step: int) -> bool:
+    """Save ``step``, killed on entry to the given call; return whether it came to that."""
+    pid, sender = save_in_fork(store, step)
+    inject = [f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"]
+    tracer = subprocess.Popen(["strace", "-f", "-q", "-o", "/dev/null", "-e", *inject, "-p", str(pid)])
+    deadline = time.monotonic() + 20
+    while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
+        assert tracer.poll() is None, "strace ended"
+        assert time.monotonic() < deadline, "strace does not attach"
+        time.sleep(0.002)
+    os.write(sender, b".")
+    os.close(sender)
+    _, outcome = os.waitpid(pid, 0)
+    tracer.wait(20)
+    assert outcome in (0, signal.SIGKILL), outcome
+    return outcome != 0
+
+
+def main(call: str, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    store = CheckpointStore(folder, keep=2)
+    for step in (1, 2):
+        store.add(checkpoint(step))
+    kills = {"before": 0, "after": 0}
+    for number in itertools.count(1):
+        newest = store.newest().facts["step"]
+        killed = killed_at(call, number, store, newest + 1)
+        found = store.newest()
+        step = found.facts["step"]
+        assert step in (newest, newest + 1), f"step {step} after killing the save of {newest + 1}"
+        assert killed or step == newest + 1
+        assert all(bool((tensor == step).all()) for tensor in found.tensors["model"].values())
+        assert store.newest().facts == found.facts
+        if not killed:
+            break
+        kills["before" if step == newest else "after"] += 1
+        store.add(checkpoint(step + 1))
+        assert store.newest().facts["step"] == step + 1
+    print(f"{number - 1} kills: {kills['before']} left the one before, {kills['after']} the new one; all valid")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,58 @@
+"""Whatever happens to the newest checkpoint, or while it is written, there is a valid one to go on from."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import train
+
+FLAGS = ["--epochs", "2", "--keep", "9", "--no-figures"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train("single", 1, out, *FLAGS)
+    return out
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip_one_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
+@pytest.mark.parametrize("harm", [truncate, flip_one_bit, empty])
+def test_a_damaged_latest_checkpoint_is_refused_in_words_and_the_one_before_used(harm, file, finished, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out, symlinks=True)
+    harm(out / "checkpoints" / "latest" / file)
+    said = train("single", 1, out, *FLAGS, "--resume", "auto")
+    assert re.search(rf"checkpoint \S*step_00000046 is damaged: .*{file}.*; trying the one before", said)
+    assert "resumed at step 23, in epoch 2" in said
+
+
+@pytest.mark.parametrize(
+    "call", ["write", "fsync", "openat", "mkdir", "rename", "symlink", "unlink", "unlinkat", "rmdir", "close"]
+)
+def test_a_save_killed_at_any_system_call_leaves_a_valid_latest(call, tmp_path, table):
+    """SIGKILL at the 1st, 2nd, 3rd ... of these calls, until a save comes through; strace injects it."""
+    driver = Path(__file__).with_name("save_killed.py")
+    result = subprocess.run(
+        [sys.executable, driver, call, tmp_path], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    table(f"a save killed at each {call}", [(result.stdout.strip(),)])

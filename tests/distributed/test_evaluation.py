@@ -1,0 +1,23 @@
+"""Evaluation counts every sample once, on any number of ranks."""
+
+from support import train
+
+FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--test-batch-size", "50", "--no-figures"]
+
+
+def test_one_two_and_three_ranks_count_the_same(tmp_path, table):
+    begun = tmp_path / "begun"
+    train("single", 1, begun, *FLAGS)
+    tables = {}
+    for launcher, ranks in [("single", 1), ("torchrun", 2), ("spawn", 3)]:
+        out = tmp_path / f"{launcher}-{ranks}"
+        train(launcher, ranks, out, *FLAGS, "--resume", str(begun))
+        tables[ranks] = [(out / "figures" / name).read_text() for name in ("confusion.csv", "classes.csv")]
+    total = tables[1][0].splitlines()[-1].split(",")
+    table(
+        "confusion matrix, last row (predicted per class, total)",
+        [(f"{n} ranks", tables[n][0].splitlines()[-1]) for n in tables],
+    )
+    assert total[0] == "total"
+    assert int(total[-1]) == 365, "which neither 2 nor 3 divides"
+    assert tables[1] == tables[2] == tables[3]

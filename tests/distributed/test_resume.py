@@ -1,0 +1,72 @@
+"""A run that was killed and resumed ends with the very bytes of the run that was not."""
+
+import json
+
+import pytest
+
+from support import DIGITS, digest, last_step, launch_words, started, train
+
+FLAGS = ["--epochs", "12", "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
+STEPS_PER_EPOCH = 23
+WORLDS = [("single", 1), ("torchrun", 2), ("spawn", 4)]
+
+
+@pytest.mark.parametrize("arch", ["mlp", "mnist-cnn"])
+@pytest.mark.parametrize(("launcher", "ranks"), WORLDS)
+def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ranks, arch, tmp_path, table):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    flags = [*FLAGS, "--arch", arch]
+    train(launcher, ranks, whole, *flags)
+    words = [*launch_words(launcher, ranks), str(DIGITS), "--output-dir", str(broken), *flags, "--resume", "auto"]
+    killed = []
+    for attempt, step in enumerate([31, 130]):
+        with started(words, tmp_path / f"{attempt}.log") as launch:
+            launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
+            launch.kill()
+        killed.append(last_step(broken))
+    train(launcher, ranks, broken, *flags, "--resume", "auto")
+
+    compared = sorted(path.name for path in (whole / "checkpoints").glob("step_*"))
+    assert len(compared) == 12 * STEPS_PER_EPOCH // 5 + 12 - 2, "every 5th step and every epoch's last, some are both"
+    for name in compared:
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            first, second = ((run / "checkpoints" / name / file).read_bytes() for run in (whole, broken))
+            assert first == second, f"{file} differs at {name}"
+    both = [digest(run / "checkpoints" / "latest") for run in (whole, broken)]
+    assert both[0] == both[1]
+    table(
+        f"resume: {arch}, {launcher} x {ranks}",
+        [(f"killed after steps {killed}", f"{len(compared)} checkpoints equal", f"sha256 {both[0][:16]}...")],
+    )
+
+
+def test_metrics_of_a_resumed_run_hold_each_step_once(tmp_path):
+    out = tmp_path / "run"
+    train("single", 1, out, *FLAGS, "--max-steps", "40")
+    train("single", 1, out, *FLAGS, "--max-steps", "60", "--resume", "auto")
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 61))
+
+
+@pytest.mark.horovod
+def test_a_checkpoint_of_two_ddp_ranks_goes_on_under_other_backends(tmp_path, table):
+    """The samples of the epoch are still seen exactly once, by the ids that each rank recorded."""
+    flags = ["--epochs", "1", "--record-samples", "--no-figures"]
+    begun = tmp_path / "ddp"
+    train("torchrun", 2, begun, *flags, "--max-steps", "10")
+    first = recorded_ids(begun)
+    assert len(first) == 640
+    rows = []
+    for launcher, ranks in [("single", 1), ("horovodrun", 2)]:
+        out = tmp_path / launcher
+        said = train(launcher, ranks, out, *flags, "--resume", str(begun))
+        second = recorded_ids(out)
+        assert "resumed at step 10, in epoch 1" in said
+        assert sorted(first + second) == list(range(1437))
+        rows.append((f"ddp x 2, then {launcher} x {ranks}", f"{len(first)} + {len(second)} ids, each of 1437 once"))
+    table("one epoch over two backends", rows)
+
+
+def recorded_ids(out):
+    files = (out / "logs").glob("samples.rank*.jsonl")
+    return [sample for file in files for line in file.read_text().splitlines() for sample in json.loads(line)["ids"]]

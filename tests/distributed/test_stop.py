@@ -1,0 +1,88 @@
+"""Asked to stop, all ranks save at the same step and end in good order; --resume auto finishes the run."""
+
+import os
+import signal
+
+import pytest
+
+from support import DIGITS, last_step, launch_words, started, status, train
+
+LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
+# A model whose checkpoint of about 100 MB takes long enough to be hit by a signal while it is written.
+SLOW_SAVE = [
+    *("--dataset", "synthetic", "--synthetic-shape", "3", "64", "64", "--synthetic-samples", "64"),
+    *("--synthetic-classes", "10", "--arch", "mlp", "--batch-size", "16", "--checkpoint-interval", "2"),
+]
+LAUNCHERS = {"torchrun": 0, "spawn": 75, "horovodrun": 0, "mpirun": 0}
+"""Each launcher and the exit code of a planned stop: only our own passes 75 on."""
+
+
+def ask(launch, out, how):
+    match how:
+        case "STOP user":
+            (out / "STOP").write_text("user\n")
+        case "STOP time-limit":
+            (out / "STOP").write_text("time-limit\n")
+        case "SIGTERM":
+            os.kill(launch.rank_pid(1), signal.SIGTERM)
+        case "SIGUSR1":
+            os.kill(launch.rank_pid(1), signal.SIGUSR1)
+        case "SIGUSR1 twice in a save":
+            launch.until(lambda: list((out / "checkpoints").glob(".step_*")), "a save")
+            for _ in range(2):
+                os.kill(launch.rank_pid(0), signal.SIGUSR1)
+
+
+EXPECTED = {
+    "STOP user": ("user", False),
+    "STOP time-limit": ("time-limit", True),
+    "SIGTERM": ("signal", False),
+    "SIGUSR1": ("time-limit", True),
+    "SIGUSR1 twice in a save": ("time-limit", True),
+}
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("how", EXPECTED)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_path, table):
+    out = tmp_path / "run"
+    flags = [*LONG, *(SLOW_SAVE if "save" in how else [])]
+    words = [*launch_words(launcher, 2), str(DIGITS), "--output-dir", str(out), *flags]
+    with started(words, tmp_path / "log") as launch:
+        launch.until(lambda: last_step(out) >= 10, "step 10")
+        ask(launch, out, how)
+        code = launch.wait()
+    stopped = status(out)
+    reason, requeue = EXPECTED[how]
+    assert code == LAUNCHERS[launcher], launch.output
+    assert (stopped["state"], stopped["reason"], stopped["requeue"]) == ("stopped", reason, requeue)
+    assert stopped["step"] >= 10
+    assert (out / "checkpoints" / "latest").resolve().name == f"step_{stopped['step']:08d}"
+
+    further = stopped["step"] + 3
+    said = train(launcher, 2, out, *flags, "--resume", "auto", "--max-steps", str(further))
+    assert f"resumed at step {stopped['step']}" in said
+    assert not (out / "STOP").exists(), "it has been obeyed"
+    done = status(out)
+    assert (done["attempt"], done["state"], done["step"]) == (2, "done", further)
+    row = (launcher, how, f"exit {code}", f"step {stopped['step']}", reason, f"requeue {requeue}", "resumed, done")
+    table("stopping", [row])
+
+
+def test_a_stop_that_was_not_yet_obeyed_stops_the_next_attempt_too(tmp_path):
+    """A user's STOP that came while the run was down must not be lost."""
+    out = tmp_path / "run"
+    train("single", 1, out, *LONG, "--max-steps", "5")
+    (out / "STOP").write_text("user\n")
+    train("single", 1, out, *LONG, "--resume", "auto", code=75)
+    assert (status(out)["state"], status(out)["reason"]) == ("stopped", "user")
+
+
+def test_a_stop_before_the_first_step_is_not_requeued(tmp_path):
+    """A run that gains no step would only be requeued for ever."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "STOP").write_text("user\n")
+    train("single", 1, out, *LONG, code=75)
+    assert status(out)["requeue"] is False

@@ -1,0 +1,172 @@
+"""Starting real runs of the trainer, watching them, and ending just what was started."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "configs" / "digits.toml"
+MARK = "SLIPWAY_TEST_RUN"
+LIMIT = 180.0
+"""Seconds that one run may take before it counts as hanging."""
+
+TRAINER = [sys.executable, "-m", "trainer"]
+
+
+def launch_words(launcher: str, ranks: int) -> list[str]:
+    """Return the words that start the trainer on ``ranks`` ranks of this machine."""
+    match launcher:
+        case "single":
+            return [*TRAINER, "--backend", "single"]
+        case "spawn":
+            return [*TRAINER, "--nproc-per-node", str(ranks)]
+        case "torchrun":
+            words = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
+            return [*words, "-m", "trainer", "--backend", "ddp"]
+        case "horovodrun":
+            return ["horovodrun", "--gloo", "-np", str(ranks), *TRAINER, "--backend", "horovod"]
+        case "mpirun":
+            words = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+            return [*words, *TRAINER, "--backend", "horovod"]
+    raise AssertionError(launcher)
+
+
+class Launch:
+    """One run under way: the launcher, and all processes below it, known by a mark in their environment."""
+
+    def __init__(self, words: list[str], log: Path, **env: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.log = log
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        with log.open("wb") as output:
+            # Every rank computes with one thread: bitwise results need a fixed number, and the cores are few.
+            self.process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env=os.environ | root | {"OMP_NUM_THREADS": "1", MARK: self.mark, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def pids(self) -> list[int]:
+        """Return every living process of this run."""
+        return [pid for pid, _ in self._processes()]
+
+    def rank_pid(self, rank: int) -> int:
+        """Return the process that trains as ``rank``: the youngest that its launcher numbered so."""
+        names = ("RANK=", "HOROVOD_RANK=", "OMPI_COMM_WORLD_RANK=")
+        wanted = {f"{name}{rank}".encode() for name in names}
+        found = [pid for pid, environ in self._processes() if wanted & set(environ) and _is_python(pid)]
+        assert found, f"no process of rank {rank}"
+        return max(found)
+
+    def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
+        mark = f"{MARK}={self.mark}".encode()
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    environ = (folder / "environ").read_bytes().split(b"\0")
+                except OSError:  # it has ended, or is another user's
+                    continue
+                if mark in environ:
+                    yield int(folder.name), environ
+
+    def wait(self, limit: float = LIMIT) -> int:
+        """Wait for the launcher and return its exit code, as a shell would say it."""
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still running after {limit} s:\n{self.output}") from None
+        return code if code >= 0 else 128 - code
+
+    def kill(self) -> None:
+        """Kill every process of this run at once, as a power cut would."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+
+    def until(self, condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
+        """Wait until ``condition`` holds; fail if the run ends or the limit passes first."""
+        deadline = time.monotonic() + limit
+        while not condition():
+            assert self.process.poll() is None, f"ended before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {what} within {limit} s:\n{self.output}"
+            time.sleep(0.005)
+
+
+@contextmanager
+def started(words: list[str], log: Path, **env: str) -> Iterator[Launch]:
+    """Start a run; at the end nothing of it may be left, and what is left all the same is killed."""
+    launch = Launch(words, log, **env)
+    try:
+        yield launch
+        launch.wait()
+        deadline = time.monotonic() + 10
+        while launch.pids() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not launch.pids(), "processes were left behind"
+    finally:
+        launch.kill()
+
+
+def train(launcher: str, ranks: int, out: Path, *flags: str, config: Path = DIGITS, code: int = 0, **env: str) -> str:
+    """Run the trainer to its end, expect exit ``code``, and return what it said."""
+    words = [*launch_words(launcher, ranks), str(config), "--output-dir", str(out), *flags]
+    log = out.with_name(f"{out.name}.{time.monotonic_ns()}.log")
+    with started(words, log, **env) as launch:
+        actual = launch.wait()
+    assert actual == code, f"exit code {actual} instead of {code}:\n{launch.output}"
+    return launch.output
+
+
+def last_step(out: Path) -> int:
+    """Return the last optimiser step in metrics.jsonl; 0 if there is none yet."""
+    try:
+        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return max((json.loads(line)["step"] for line in lines), default=0)
+    except (OSError, ValueError):
+        return 0
+
+
+def status(out: Path) -> dict:
+    return json.loads((out / "status.json").read_text(encoding="utf-8"))
+
+
+def weights(checkpoint: Path) -> dict:
+    """Return the tensors of a checkpoint's model, read without the trainer."""
+    return load_file(checkpoint / "model.safetensors")
+
+
+def digest(checkpoint: Path) -> str:
+    """Return one sha256 over names, shapes and bytes of the model's tensors."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(weights(checkpoint).items()):
+        total.update(f"{name} {tuple(tensor.shape)}".encode())
+        total.update(tensor.numpy().tobytes())
+    return total.hexdigest()
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return b"trainer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
