@@ -179,7 +179,7 @@ class Run:
                 "top5": result.top5,
             }
         )
-        self.progress.epoch(position, loss=result.loss, accuracy=result.accuracy)
+        self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
         if position.samples == len(self.train_set):
             position.epoch, position.samples, position.bad = position.epoch + 1, 0, 0
         self._save(accuracy=result.accuracy)

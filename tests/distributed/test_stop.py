@@ -42,9 +42,12 @@ EXPECTED = {
 }
 
 
+# mpirun differs from horovodrun only in how it passes signals on; the ranks are the same.
+CASES = [(launcher, how) for launcher in LAUNCHERS for how in EXPECTED if launcher != "mpirun" or how.startswith("SIG")]
+
+
 @pytest.mark.horovod
-@pytest.mark.parametrize("how", EXPECTED)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(("launcher", "how"), CASES)
 def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_path, table):
     out = tmp_path / "run"
     flags = [*LONG, *(SLOW_SAVE if "save" in how else [])]

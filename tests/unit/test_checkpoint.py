@@ -176,6 +176,7 @@ class TestStore:
         store.add(checkpoint_of(1))
         store.add(checkpoint_of(9))
         (store.path / "step_00000009" / MANIFEST).unlink()
+        store.add(checkpoint_of(8))
         store.add(checkpoint_of(4))
         require_equal(store.newest(), checkpoint_of(4))
 

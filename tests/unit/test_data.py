@@ -13,6 +13,7 @@ from trainer.data import open_data
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
 from trainer.data.feed import Feed, recorded
+from trainer.data.loader import NO_LABEL
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
 from trainer.torchvision_on_cpu import import_torchvision
@@ -145,7 +146,7 @@ def test_a_missing_folder_says_what_to_do(tmp_path, dataset, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 16, 16), (4, 1, 1)])
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 16, 16), (4, 2, 2)])
 def test_synthetic_images_have_any_shape_and_number(shape):
     train, test = open_data(
         DataConfig(dataset="synthetic", synthetic_shape=shape, synthetic_samples=1000, synthetic_classes=7)
@@ -154,6 +155,8 @@ def test_synthetic_images_have_any_shape_and_number(shape):
     assert (len(train), len(test), len(train.classes)) == (1000, 125, 7)
     assert (fetched.images.shape, fetched.images.dtype) == ((4, *shape), torch.uint8)
     assert set(train.labels.tolist()) == set(range(7))
+    assert torch.equal(fetched.images[0], fetched.images[2]), "of 256 images, shown in turn"
+    assert not torch.equal(fetched.images[0], fetched.images[1])
     assert all(value.isfinite().all() for value in train.mean_std)
 
 
@@ -266,6 +269,14 @@ class TestFeed:
         assert len(self.by_id(batch_size=8, steps=2)) == 16
         assert self.by_id(batch_size=8, steps=0) == {}
         assert len(self.by_id(batch_size=8, start=48, steps=5)) == 2
+
+    def test_a_sample_that_only_joins_a_step_has_no_label(self):
+        feed = Feed(
+            self.DATASET, Config(train=TrainConfig(batch_size=2)), World(2, 3), pin_memory=False, warn=no_warning
+        )
+        for batch in feed.batches(epoch=0, start=0, steps=2):
+            assert (batch.micro.counted, batch.labels.tolist()) == (False, [NO_LABEL])
+        assert torch.equal(self.DATASET.labels, torch.arange(50))
 
     def test_the_samples_of_each_step_can_be_recorded(self, tmp_path):
         feed = Feed(self.DATASET, Config(), World(), pin_memory=False, warn=no_warning)

@@ -148,15 +148,22 @@ class TestDecoding:
         assert kept[:, 8, 2].tolist() == list(RED)
         assert torch.equal(mirrored, kept.flip(2))
 
-    def test_random_boxes_lie_in_the_image_and_span_the_areas_promised(self):
+    @pytest.mark.parametrize(("width", "height"), [(60, 40), (40, 60), (50, 50)])
+    def test_random_boxes_lie_in_the_image_and_span_the_areas_promised(self, width, height):
         areas = []
         for draws in np.random.default_rng(0).random((2000, 5), dtype=np.float32):
-            left, upper, right, lower = random_box(60, 40, draws)
-            assert 0 <= left < right <= 60.001
-            assert 0 <= upper < lower <= 40.001
-            areas.append((right - left) * (lower - upper) / 2400)
+            left, upper, right, lower = random_box(width, height, draws)
+            assert 0 <= left < right <= width + 0.001
+            assert 0 <= upper < lower <= height + 0.001
+            areas.append((right - left) * (lower - upper) / (width * height))
         assert 0.08 <= min(areas) < 0.1
         assert 0.9 < max(areas) <= 1
+
+    def test_random_boxes_are_placed_by_the_third_and_fourth_draw(self):
+        left, upper, _, _ = random_box(60, 40, np.array([0.2, 0.5, 0, 0, 0], dtype=np.float32))
+        assert (left, upper) == (0, 0)
+        _, _, right, lower = random_box(60, 40, np.array([0.2, 0.5, 1, 1, 0], dtype=np.float32))
+        assert (right, lower) == pytest.approx((60, 40))
 
 
 class TestCorruptImages:
@@ -183,7 +190,8 @@ class TestCorruptImages:
         batches = list(Loader(train, workers=workers, pin_memory=False, warn=told.append).batches(whole(train)))
         assert [batch.labels.tolist() for batch in batches] == [[0, NO_LABEL, 0], [0, NO_LABEL, 0]]
         assert [batch.bad for batch in batches] == [1, 1]
-        assert [str(folder / "train" / "a" / name) in text for name, text in zip(("1.jpg", "4.jpg"), told, strict=True)]
+        paths = [folder / "train" / "a" / name for name in ("1.jpg", "4.jpg")]
+        assert told == [f"cannot decode {path}; it is left out" for path in paths]
 
     def test_one_read_only_to_join_a_step_is_not_counted_twice(self, folder):
         told = []
@@ -192,6 +200,17 @@ class TestCorruptImages:
             [MicroBatch(np.array([1]), False, True, 6)]
         )
         assert (batch.bad, batch.labels.tolist(), told) == (0, [NO_LABEL], [])
+
+    def test_a_chunk_of_a_png_that_makes_no_sense_is_damage_too(self, tmp_path):
+        for side in ("train", "val"):
+            save_image(tmp_path / side / "a" / "0.png", noise(0, 300, 300))
+        train = opened(tmp_path).train
+        data = train.paths[0].read_bytes()
+        second = data.index(b"IDAT", data.index(b"IDAT") + 4)
+        train.paths[0].write_bytes(data[:second] + b"\0\0\0\0" + data[second + 4 :])
+        with pytest.raises(SyntaxError), Image.open(train.paths[0]) as image:  # which few would expect of a decoder
+            image.load()
+        assert train.fetch(np.array([0]), None).bad == [0]
 
     @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tif", ".ppm"])
     @pytest.mark.filterwarnings("ignore")  # PIL's, of odd metadata
@@ -212,6 +231,17 @@ class TestCorruptImages:
 
 
 class TestWorkers:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_each_batch_holds_the_samples_of_its_plan(self, tmp_path, workers):
+        fill(tmp_path, count=5)
+        train = opened(tmp_path, val_fraction=0.2).train
+        plan = whole(train)
+        for micro, batch in zip(
+            plan, Loader(train, workers=workers, pin_memory=False, warn=print).batches(plan), strict=True
+        ):
+            assert torch.equal(batch.images, train.fetch(micro.ids, None).images)
+            assert torch.equal(batch.labels, train.labels[micro.ids])
+
     def fed(self, folder, *, workers, epoch=0):
         """Return the images and labels of an epoch, augmented."""
         data = DataConfig(

@@ -105,6 +105,17 @@ def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():
     assert torch.allclose(before - after, 0.01 * gradient / gradient.norm(), rtol=1e-4, atol=1e-12)
 
 
+def test_clipping_looks_at_gradients_without_the_scale_of_fp16():
+    optim = {"optimizer": "sgd", "momentum": 0.0, "clip_grad": 0.01, "lr": 1.0}
+    learner = learner_of(dtype="float32", optim=optim, train={"amp": "fp16"})
+    before = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
+    learner.start_step(0)
+    gradients_of(learner, batches_of())
+    learner.step()
+    after = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
+    assert (after - before).norm().item() == pytest.approx(0.01, rel=1e-2)
+
+
 def test_each_step_starts_from_empty_gradients():
     learner = learner_of(optim={"optimizer": "sgd", "momentum": 0.0, "lr": 1e-300})
     first = gradients_of(learner, batches_of())
@@ -130,10 +141,10 @@ def test_dropout_depends_on_seed_rank_and_step_alone():
 def test_the_learning_rate_is_set_by_the_number_of_the_step():
     learner = learner_of(optim={"optimizer": "sgd", "schedule": "step", "gamma": 0.5, "lr": 0.8})
     seen = []
-    for step in (0, 4, 9, 1):
+    for step in (0, 3, 4, 11, 1):
         learner.start_step(step)
         seen.append(learner.optimizer.param_groups[0]["lr"])
-    assert seen == [0.8, 0.4, 0.2, 0.8]
+    assert seen == [0.8, 0.8, 0.4, 0.2, 0.8]
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not():

@@ -19,6 +19,7 @@ def built(arch, shape, classes=10, weights=""):
 
 def require_trainable(model, shape, classes):
     """Make sure that ``model`` maps two images to logits and learns from each of its parameters."""
+    assert model.training
     logits = model(torch.randn(2, *shape))
     assert logits.shape == (2, classes)
     logits.logsumexp(1).sum().backward()
@@ -41,6 +42,7 @@ class TestSmallModels:
         assert [name for name, _ in model.named_children()] == layers.split()
         assert sum(parameter.numel() for parameter in model.parameters()) == 1_199_882
         assert model.fc1.in_features == 9216
+        assert (model.dropout1.p, model.dropout2.p) == (0.25, 0.5)
 
     def test_mlp_narrows_from_512_to_the_classes(self):
         linear = [layer for layer in built("mlp", (3, 10, 10), 7) if isinstance(layer, nn.Linear)]
@@ -54,7 +56,7 @@ class TestSmallModels:
 
 
 class TestTorchvisionModels:
-    @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "densenet121"])
+    @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "densenet121", "googlenet"])
     @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((3, 32, 32), 7)])
     def test_they_learn_from_small_images(self, arch, shape, classes):
         require_trainable(built(arch, shape, classes), shape, classes)

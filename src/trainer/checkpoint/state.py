@@ -139,10 +139,14 @@ def _named_optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, 
 
 
 def _load_optimizer_state(optimizer: Optimizer, model: nn.Module, named: dict[str, Tensor]) -> None:
-    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    parameters = dict(model.named_parameters())
+    numbers = {name: number for number, name in enumerate(parameters)}
     state: dict[int, dict[str, Tensor]] = {}
     for full_name, value in named.items():
         key, _, name = full_name.partition("/")
+        if value.shape == parameters[name].shape:
+            # Fused optimisers walk through memory: the state must be laid out as the parameter is (channels_last).
+            value = torch.empty_like(parameters[name], dtype=value.dtype).copy_(value)  # noqa: PLW2901
         state.setdefault(numbers[name], {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

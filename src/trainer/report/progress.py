@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import ExitStack
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from trainer.checkpoint.state import Position
 
@@ -26,10 +28,12 @@ class Progress:
         self._shown = shown
         self._bar: tqdm[None] | None = None
         self._last_line = 0.0
+        self._on_close = ExitStack()
 
     def start(self, position: Position) -> None:
         """Show the bar, if this is a terminal."""
         if self._shown and sys.stderr.isatty():
+            self._on_close.enter_context(logging_redirect_tqdm())  # lines go above the bar, not through it
             self._bar = tqdm(
                 total=self._epochs * self._samples,
                 initial=self._consumed(position),
@@ -52,8 +56,10 @@ class Progress:
                 *(position.epoch + 1, self._epochs, position.step, loss, rate, tqdm.format_interval(left)),
             )
 
-    def epoch(self, position: Position, *, loss: float, accuracy: float) -> None:
+    def end_epoch(self, position: Position, *, loss: float, accuracy: float) -> None:
         """Show what the epoch that ended has come to on the test part."""
+        if self._bar is not None:
+            self._bar.update(self._consumed(position) - self._bar.n)
         log.info(
             "epoch %d/%d  step %d  test loss %.4f  test accuracy %.2f %%",
             *(position.epoch + 1, self._epochs, position.step, loss, 100 * accuracy),
@@ -63,6 +69,7 @@ class Progress:
         """Leave the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
+        self._on_close.close()
 
     def _consumed(self, position: Position) -> int:
         return position.epoch * self._samples + position.samples

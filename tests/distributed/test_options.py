@@ -1,0 +1,90 @@
+"""Each switch works in a real run, stopped and resumed half-way; whole combinations are the user's."""
+
+import json
+import os
+import pty
+import subprocess
+import termios
+
+import pytest
+from PIL import Image
+
+from support import DIGITS, ROOT, TRAINER, train, weights
+
+FLAGS = ["--no-figures", "--checkpoint-interval", "2", "--keep", "9", "--log-interval", "1"]
+OPTIONS = {
+    "bf16": ["--amp", "bf16"],
+    "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
+    "channels last": ["--channels-last"],
+    "moving average of weights": ["--ema-decay", "0.9"],
+    "sgd and step schedule": ["--optimizer", "sgd", "--schedule", "step", "--gamma", "0.5"],
+    "adadelta": ["--optimizer", "adadelta", "--lr", "1"],
+    "adam": ["--optimizer", "adam", "--weight-decay", "0.01"],
+    "label smoothing": ["--label-smoothing", "0.1"],
+    "batch size per rank": ["--batch-size-per-rank", "32", "--lr-scaling", "linear"],
+    "batch norm": ["--arch", "resnet18", "--batch-size", "16", "--max-steps", "4"],
+    "compiled": ["--compile", "--arch", "mlp"],
+    "tensorboard": ["--tensorboard"],
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_run_with_the_option_resumes_bitwise_on_two_ranks(option, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *OPTIONS[option]]
+    train("spawn", 2, whole, *flags)
+    train("spawn", 2, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000002"))
+    first, second = (weights(run / "checkpoints" / "latest") for run in (whole, resumed))
+    assert all(first[name].equal(second[name]) for name in first)
+    assert (resumed / "tensorboard").exists() == (option == "tensorboard")
+
+
+@pytest.mark.horovod
+def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
+    flags = ["--arch", "mlp", "--max-steps", "6", *FLAGS, "--dtype", "float32"]
+    for name, extra in {"full": [], "half": ["--fp16-compression"]}.items():
+        train("horovodrun", 2, tmp_path / name, *flags, *extra)
+    full, half = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("full", "half"))
+    difference = max(float((full[name] - half[name]).abs().max()) for name in full)
+    assert 0 < difference < 1e-2, "rounded on the wire, and close all the same"
+
+
+def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
+    for number in range(40):
+        folder = tmp_path / "images" / ("dark" if number % 2 else "bright")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(folder / f"{number}.png")
+    (tmp_path / "images" / "dark" / "1.png").write_bytes(b"not an image")
+    flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
+    flags += ["--resized-crop", "--flip", "--batch-size", "8", "--epochs", "3", "--no-figures"]
+    out = tmp_path / "run"
+    said = train("spawn", 2, out, *flags, "--bad-image-share", "0.1")
+    assert "cannot decode" in said
+    assert "dark/1.png; it is left out" in said
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["accuracy"] > 0.8
+    said = train("spawn", 2, tmp_path / "strict", *flags, "--bad-image-share", "0", code=1)
+    assert "raise --bad-image-share" in said
+
+
+def test_a_terminal_shows_a_progress_bar(tmp_path):
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (25, 100))
+    words = [*TRAINER, str(DIGITS), "--epochs", "2", "--output-dir", str(tmp_path / "run"), "--no-figures"]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=follower, text=True)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(leader, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(leader)
+    assert process.wait(60) == 0
+    bar = shown.decode()
+    assert "epoch 2/2" in bar
+    assert "samples/s" in bar
+    assert "loss=" in bar
