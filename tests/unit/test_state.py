@@ -22,9 +22,9 @@ SHAPE = (1, 8, 8)
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
 
 
-def config_of(arch="mlp", *, optimizer="adamw", amp="none", ema_decay=0.0, lr=0.01):
+def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, **model):
     return Config(
-        model=ModelConfig(arch=arch, ema_decay=ema_decay),
+        model=ModelConfig(arch=arch, **model),
         optim=OptimConfig(optimizer=optimizer, lr=lr),
         train=TrainConfig(amp=amp),
     )
@@ -57,6 +57,7 @@ CASES = {
     "dropout": {"arch": "mnist-cnn"},
     "batch norm": {"arch": "resnet18"},
     "moving average": {"ema_decay": 0.9},
+    "channels last": {"arch": "resnet18", "channels_last": True},
     "fp16": {"amp": "fp16", "arch": "mlp"},
 }
 
