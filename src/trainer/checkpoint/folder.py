@@ -44,19 +44,21 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write ``checkpoint`` as the folder ``path``, which appears complete and durable or not at all.
 
     Raises:
-        OSError: if the disk is full or read-only; ``path`` is then as before.
+        OSError, SafetensorError: if the disk is full or read-only; ``path`` is then as before.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         _write_files(temporary, checkpoint)
-        if path.exists():  # the same step again, after falling back from a damaged one
-            discard(path)
+        # The same step again: at the end of an epoch, or after falling back from a damaged one.
+        replaced = _set_aside(path) if path.exists() else None
         temporary.rename(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
+    if replaced:
+        shutil.rmtree(replaced)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -73,9 +75,12 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
 def discard(path: Path) -> None:
     """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
-    doomed = path.with_name(f".{path.name}.discarded.{os.getpid()}")
-    path.rename(doomed)
-    shutil.rmtree(doomed)
+    shutil.rmtree(_set_aside(path))
+
+
+def _set_aside(path: Path) -> Path:
+    """Give the checkpoint ``path`` a name under which it is never used, and return that."""
+    return path.rename(path.with_name(f".{path.name}.discarded.{os.getpid()}"))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
