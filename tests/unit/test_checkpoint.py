@@ -125,6 +125,18 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), other)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
+    def test_it_is_there_before_the_old_one_is_removed(self, path, monkeypatch):
+        there, remove = [], shutil.rmtree
+
+        def watched(folder, **options):
+            there.append(path.exists())
+            remove(folder, **options)
+
+        monkeypatch.setattr(shutil, "rmtree", watched)
+        write(path, checkpoint_of())
+        assert there
+        assert all(there)
+
 
 class TestStore:
     @pytest.fixture

@@ -11,7 +11,9 @@ from torch import nn
 
 from trainer.backends.single import SingleBackend
 from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
+from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import IDENTITY, Position, capture, check_resumable, identity_of, restore
+from trainer.checkpoint.store import CheckpointStore
 from trainer.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
@@ -67,11 +69,14 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     config = config_of(**CASES[case])
     straight = learner_of(config)
     train(straight, range(3))
-    write_checkpoint(tmp_path / "saved", capture(straight, POSITION, config, accuracy=0.5))
+    store = CheckpointStore(tmp_path, keep=1)
+    saver = Saver(store)
+    saver.save(capture(straight, POSITION, config, accuracy=0.5))
     train(straight, range(3, 6))
+    saver.finish()
 
     resumed = learner_of(config)
-    assert restore(resumed, read_checkpoint(tmp_path / "saved")) == POSITION
+    assert restore(resumed, store.newest()) == POSITION
     train(resumed, range(3, 6))
     expected, found = tensors_of(straight), tensors_of(resumed)
     assert found.keys() == expected.keys()
