@@ -83,11 +83,18 @@ def _refuse_unknown(table: dict[str, Any], cls: type, *, where: str) -> None:
     for key, value in table.items():
         if key not in hints:
             kind = f"key in [{where}]" if where else "section"
+            if key in (sections := _sections()):
+                raise ConfigError(f"unknown {kind}: {key!r} belongs into [{sections[key]}].")
             raise ConfigError(f"unknown {kind}: {key!r}.{did_you_mean(key, hints)} Valid: {', '.join(hints)}.")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} is a section: write [{key}] and its keys below it.")
             _refuse_unknown(value, hints[key], where=key)
+
+
+def _sections() -> dict[str, str]:
+    """Return the section of each key."""
+    return {key: section for section, cls in get_type_hints(Config).items() for key in get_type_hints(cls)}
 
 
 def _in_words(reason: str, section: str, name: str) -> str:

@@ -98,8 +98,7 @@ class Learner:
         """
         reduction = nullcontext() if batch.micro.last else self.backend.accumulate(self.replica)
         with reduction:
-            with self._autocast():
-                logits = self.replica(self.prepare_images(batch.images))
+            logits = self._forward(batch)
             labels = batch.labels.to(self.backend.device, non_blocking=True)
             loss = F.cross_entropy(
                 logits.to(self.dtype),
@@ -110,6 +109,18 @@ class Learner:
             )
             self.scaler.scale(loss * (self.backend.world.size / batch.micro.step_samples)).backward()
         self.loss += loss.detach()
+
+    def _forward(self, batch: Batch) -> Tensor:
+        try:
+            with self._autocast():
+                return self.replica(self.prepare_images(batch.images))
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise TrainerError(
+                f"batch norm cannot look at a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
+                "leaves each rank and micro-step two, also in the last step of an epoch, or a model without it."
+            ) from error
 
     def step(self) -> None:
         """Take the optimiser step that the gradients ask for."""

@@ -73,11 +73,11 @@ class RunFolder:
         self.figures = path / "figures"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
-        before = self._read_status()
-        self.attempt = int(env.get("TRAINER_ATTEMPT") or (before.attempt + 1 if before else 1))
-        self._before = before
+        self.attempt = 0
+        """Number of this attempt, counted from 1; known once the folder is open."""
+        self._before: Status | None = None
         self._next_look = 0.0
-        self._lock = Lock(path, job_id=env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
+        self._env = env
 
     def open(self, config: Config, world: World) -> None:
         """Create and lock the folder, and record what runs in it.
@@ -85,6 +85,9 @@ class RunFolder:
         Raises:
             ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
         """
+        self._before = self._read_status()
+        self.attempt = self._count_attempt()
+        self._lock = Lock(self.path, job_id=self._env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire()
@@ -99,6 +102,12 @@ class RunFolder:
             )
         write_atomically(self.path / "config.toml", tomli_w.dumps(msgspec.to_builtins(config)))
         write_json(self.path / "run.json", _provenance(world))
+
+    def _count_attempt(self) -> int:
+        given = self._env.get("TRAINER_ATTEMPT", "")
+        if given and not given.isdecimal():
+            raise ConfigError(f"TRAINER_ATTEMPT={given!r} must be a whole number; look at what starts the ranks.")
+        return int(given) if given else 1 + (self._before.attempt if self._before else 0)
 
     def check(self) -> None:
         """Make sure that the folder is still ours; see Lock.check."""
@@ -126,7 +135,7 @@ class RunFolder:
 
     def fail(self, reason: str) -> None:
         """Record that the attempt ended in an error, and unlock the folder; leave it alone if it is another run's."""
-        with contextlib.suppress(TrainerError):
+        with contextlib.suppress(TrainerError, OSError):  # a full disk must not hide what went wrong
             self.check()
             before = self._read_status() or Status(attempt=self.attempt, state="running")
             failed = dataclasses.replace(before, attempt=self.attempt, state="failed", reason=reason, requeue=False)

@@ -275,7 +275,7 @@ class TestFeed:
             self.DATASET, Config(train=TrainConfig(batch_size=2)), World(2, 3), pin_memory=False, warn=no_warning
         )
         for batch in feed.batches(epoch=0, start=0, steps=2):
-            assert (batch.micro.counted, batch.labels.tolist()) == (False, [NO_LABEL])
+            assert (batch.micro.counted, batch.labels.tolist()) == (False, [NO_LABEL] * 2)
         assert torch.equal(self.DATASET.labels, torch.arange(50))
 
     def test_the_samples_of_each_step_can_be_recorded(self, tmp_path):

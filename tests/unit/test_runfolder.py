@@ -108,11 +108,16 @@ class TestStatus:
         }
 
     def test_attempts_are_counted_unless_the_job_script_counts(self, tmp_path):
-        assert RunFolder(tmp_path, {}).attempt == 1
-        ended(tmp_path, state="stopped")
-        assert RunFolder(tmp_path, {}).attempt == 2
-        assert RunFolder(tmp_path, {"TRAINER_ATTEMPT": ""}).attempt == 2
-        assert RunFolder(tmp_path, {"TRAINER_ATTEMPT": "7"}).attempt == 7
+        for number, env in enumerate([{}, {}, {"TRAINER_ATTEMPT": ""}, {"TRAINER_ATTEMPT": "7"}], start=1):
+            expected = 7 if env.get("TRAINER_ATTEMPT") else number
+            folder = opened(tmp_path, **env)
+            assert folder.attempt == expected
+            folder.write_status(Status(attempt=folder.attempt, state="stopped"))
+            folder.close()
+
+    def test_an_attempt_that_is_no_number_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="TRAINER_ATTEMPT='first' must be a whole number"):
+            opened(tmp_path, TRAINER_ATTEMPT="first")
 
     def test_a_failure_keeps_what_was_reached_and_frees_the_folder(self, tmp_path):
         folder = opened(tmp_path)

@@ -104,7 +104,7 @@ def test_a_rank_without_samples_joins_the_step_once_and_without_weight(samples, 
                 assert all(micro.counted for micro in step)
             else:
                 (micro,) = step
-                assert (micro.counted, micro.last, len(micro.ids)) == (False, True, 1)
+                assert (micro.counted, micro.last, len(micro.ids)) == (False, True, 2)
 
 
 @every_world

@@ -50,7 +50,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         _write_files(temporary, checkpoint)
-        # The same step again: at the end of an epoch, or after falling back from a damaged one.
+        # The same step again: stopped at the end of an epoch, or after falling back from a damaged one.
         replaced = _set_aside(path) if path.exists() else None
         temporary.rename(path)
     except BaseException:

@@ -68,6 +68,10 @@ class CheckpointStore:
             )
         return None
 
+    def is_newest(self, path: Path) -> bool:
+        """Return whether ``path`` is the last checkpoint of this run."""
+        return path.resolve() == self._newest_first()[0]
+
     def _newest_first(self) -> list[Path]:
         return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
 
@@ -98,6 +102,8 @@ def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
         return store.newest()
     path = Path(resume)
     if (path / MANIFEST).exists():
+        if path.resolve().parent == store.path.resolve() and not store.is_newest(path):
+            raise ConfigError(f"--resume {path}: newer checkpoints follow it; go on from it in another --output-dir.")
         try:
             return read_checkpoint(path)
         except DamagedError as error:

@@ -108,7 +108,7 @@ def random_box(width: int, height: int, draws: Draws) -> tuple[float, float, flo
 def imagefolder(config: DataConfig) -> Splits:
     """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``."""
     root = Path(config.data_dir)
-    if (root / "train").is_dir():
+    if (root / "train").is_dir() or (root / "val").is_dir():
         return _two_folders(config, root)
     paths, labels, classes = _scan(root)
     parts = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)

@@ -17,8 +17,8 @@ VERSION = 1
 class MicroBatch(NamedTuple):
     """One forward and backward pass of one rank.
 
-    ``counted`` is False where the rank has no sample in this step: it then computes on one of another rank's, without
-    weight, because every rank must join the reduction.
+    ``counted`` is False where the rank has no sample in this step: it then computes on another rank's first one, twice
+    and without weight, because every rank must join the reduction.
     """
 
     ids: Ids
@@ -48,7 +48,7 @@ def rank_steps(
         counted = len(share) > 0
         pieces = min(micro_steps, len(share)) if counted else 1
         for index in range(pieces):
-            ids = part(share, index, pieces) if counted else batch[:1]
+            ids = part(share, index, pieces) if counted else batch[[0, 0]]  # batch norm needs two
             yield MicroBatch(ids, counted, index == pieces - 1, len(batch))
 
 

@@ -28,9 +28,8 @@ def load_weights(model: nn.Module, path: str) -> None:
     wrong = [name for name in own if name not in given or given[name].shape != own[name].shape]
     wrong += [name for name in given if name not in own]
     if wrong:
-        raise ConfigError(
-            f"--weights {path} does not fit the model in {len(wrong)} tensors: {', '.join(wrong[:3])} ..."
-        )
+        named = ", ".join([*wrong[:3], "..."] if wrong[3:] else wrong)
+        raise ConfigError(f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
     model.load_state_dict(given)
 
 
