@@ -32,7 +32,7 @@ class Learner:
         shape: Shape,
         classes: int,
         mean_std: tuple[Tensor, Tensor],
-        steps_per_epoch: int,
+        samples_per_epoch: int,
     ) -> None:
         """Build the model for images of ``shape`` and join it with the other ranks'."""
         train = config.train
@@ -50,9 +50,10 @@ class Learner:
         if config.model.compile:
             self.model.compile()  # in place: the names in checkpoints stay those of the bare model
         self.scaler = gradient_scaler(backend.device, train.amp)
-        self.learning_rate = LearningRate(
-            config.optim, steps_per_epoch=steps_per_epoch, epochs=train.epochs, world_size=backend.world.size
-        )
+        self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=backend.world.size)
+        self._samples_per_epoch = samples_per_epoch
+        self.rate = 0.0
+        """The learning rate of the step under way or just taken."""
         self._seeder = StepSeeder(backend.device, seed=train.seed, rank=backend.world.rank)
         self.replica, self.optimizer = backend.prepare(
             self.model, build_optimizer(config.optim, self.model.parameters()), self._rehearsal(shape)
@@ -85,9 +86,18 @@ class Learner:
         images = images.to(self.backend.device, non_blocking=True)
         return images.to(self.dtype, memory_format=self._layout).sub_(self._mean).div_(self._std)
 
-    def start_step(self, step: int) -> None:
-        """Set what depends on the number of the optimiser step alone: learning rate and dropout."""
-        set_learning_rate(self.optimizer, self.learning_rate.at(step))
+    def start_step(self, step: int, *, epoch: int, samples: int, step_samples: int) -> None:
+        """Set what depends on the position alone: dropout by the step, the learning rate by the epochs behind.
+
+        Args:
+            step: optimiser steps done.
+            epoch: the epoch under way, counted from 0.
+            samples: of it, already consumed.
+            step_samples: that this step will consume, over all ranks.
+        """
+        begin = epoch + samples / self._samples_per_epoch
+        self.rate = self._learning_rate.at(begin, begin + step_samples / self._samples_per_epoch)
+        set_learning_rate(self.optimizer, self.rate)
         self._seeder.seed(step)
 
     def backward(self, batch: Batch) -> None:

@@ -25,7 +25,12 @@ def train_epoch(
     monitor.start(position)
     for batch in batches:
         if fresh:
-            learner.start_step(position.step)
+            learner.start_step(
+                position.step,
+                epoch=position.epoch,
+                samples=position.samples,
+                step_samples=batch.micro.step_samples,
+            )
         learner.backward(batch)
         bad += batch.bad
         fresh = batch.micro.last

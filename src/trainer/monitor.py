@@ -135,7 +135,7 @@ class Monitor:
                 "epoch": position.epoch + position.samples / len(self._dataset),
                 "elapsed": position.elapsed,
                 "loss": self._window_loss / self._window_samples,
-                "lr": self._learner.learning_rate.at(position.step - 1),
+                "lr": self._learner.rate,
                 "samples_per_second": rate,
             }
         )

@@ -36,23 +36,26 @@ SCHEDULES: dict[str, Callable[[OptimConfig, int, float], float]] = {
 
 
 class LearningRate:
-    """The learning rate before each optimiser step: a pure function, so that resuming needs no state of it."""
+    """The learning rate of each optimiser step, by the epochs behind it.
 
-    def __init__(self, config: OptimConfig, *, steps_per_epoch: int, epochs: int, world_size: int) -> None:
-        """Plan ``epochs`` of ``steps_per_epoch`` optimiser steps."""
+    A pure function of the position: resuming needs no state of it, and a run that goes on with another batch size or
+    world size goes on along the same curve.
+    """
+
+    def __init__(self, config: OptimConfig, *, epochs: int, world_size: int) -> None:
+        """Plan ``epochs`` for ``world_size`` ranks."""
         scale = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}[config.lr_scaling]
         self._config = config
         self._peak = config.lr * scale
-        self._steps_per_epoch = steps_per_epoch
-        self._warmup = round(config.warmup_epochs * steps_per_epoch)
-        self._decay = max(1, steps_per_epoch * epochs - self._warmup)
+        self._epochs = epochs
 
-    def at(self, step: int) -> float:
-        """Return the rate for optimiser step ``step``, counted from 0."""
-        if step < self._warmup:
-            return self._peak * (step + 1) / self._warmup
-        progress = min(1.0, (step - self._warmup) / self._decay)
-        return self._peak * SCHEDULES[self._config.schedule](self._config, step // self._steps_per_epoch, progress)
+    def at(self, begin: float, end: float) -> float:
+        """Return the rate of the step that leads from epoch ``begin`` to epoch ``end``, counted from 0.0."""
+        warmup = self._config.warmup_epochs
+        if begin < warmup:
+            return self._peak * min(1.0, end / warmup)
+        progress = min(1.0, (begin - warmup) / (self._epochs - warmup)) if warmup < self._epochs else 1.0
+        return self._peak * SCHEDULES[self._config.schedule](self._config, int(begin), progress)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from trainer.checkpoint.state import Position, capture, check_resumable, restore
 from trainer.checkpoint.store import CheckpointStore, find_checkpoint
 from trainer.config import Config
 from trainer.data import open_data
-from trainer.data.feed import Feed, global_batch_size, recorded
+from trainer.data.feed import Feed, recorded
 from trainer.data.loader import Batch, Loader
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
@@ -64,7 +63,7 @@ class Run:
             shape=self.train_set.shape,
             classes=len(self.train_set.classes),
             mean_std=self.train_set.mean_std,
-            steps_per_epoch=math.ceil(len(self.train_set) / global_batch_size(config, backend.world)),
+            samples_per_epoch=len(self.train_set),
         )
         store = CheckpointStore(folder.checkpoints, keep=config.run.keep)
         self.saver = Saver(store) if self.is_root else None

@@ -26,7 +26,7 @@ def learner_for(dataset, *, arch="mlp", dtype="float64"):
         shape=dataset.shape,
         classes=len(dataset.classes),
         mean_std=dataset.mean_std,
-        steps_per_epoch=1,
+        samples_per_epoch=1,
     )
 
 

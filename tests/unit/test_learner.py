@@ -28,7 +28,12 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
     )
     backend = SingleBackend(config)
     backend.world = World(rank=rank, size=size)
-    return Learner(config, backend, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, steps_per_epoch=4)
+    return Learner(config, backend, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4)
+
+
+def start(learner, step):
+    """Start optimiser step ``step`` of epochs of four steps of one sample."""
+    learner.start_step(step, epoch=step // 4, samples=step % 4, step_samples=1)
 
 
 def batches_of(rank=0, size=1, micro_steps=1, count=COUNT):
@@ -97,7 +102,7 @@ def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():
     before = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
     gradient = plain_gradients(learner.model)
     learner.model.zero_grad()
-    learner.start_step(0)
+    start(learner, 0)
     gradients_of(learner, batches_of(micro_steps=3))
     learner.step()
     after = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
@@ -109,7 +114,7 @@ def test_clipping_looks_at_gradients_without_the_scale_of_fp16():
     optim = {"optimizer": "sgd", "momentum": 0.0, "clip_grad": 0.01, "lr": 1.0}
     learner = learner_of(dtype="float32", optim=optim, train={"amp": "fp16"})
     before = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
-    learner.start_step(0)
+    start(learner, 0)
     gradients_of(learner, batches_of())
     learner.step()
     after = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
@@ -129,7 +134,7 @@ def test_dropout_depends_on_seed_rank_and_step_alone():
         learner = learner_of(arch="mnist-cnn", rank=rank, size=2, train={"seed": 0})
         learner._seeder = type(learner._seeder)(torch.device("cpu"), seed=seed, rank=rank)
         torch.rand(7)  # what anything in between may draw
-        learner.start_step(step)
+        start(learner, step)
         return gradients_of(learner, batches_of(count=4))
 
     reference = gradient(3)
@@ -142,7 +147,7 @@ def test_the_learning_rate_is_set_by_the_number_of_the_step():
     learner = learner_of(optim={"optimizer": "sgd", "schedule": "step", "gamma": 0.5, "lr": 0.8})
     seen = []
     for step in (0, 3, 4, 11, 1):
-        learner.start_step(step)
+        start(learner, step)
         seen.append(learner.optimizer.param_groups[0]["lr"])
     assert seen == [0.8, 0.8, 0.4, 0.2, 0.8]
 
@@ -157,7 +162,7 @@ def test_the_moving_average_is_what_is_evaluated():
     learner = learner_of(ema_decay=0.75, optim={"lr": 0.1})
     weights = []
     for step in range(3):
-        learner.start_step(step)
+        start(learner, step)
         gradients_of(learner, batches_of())
         learner.step()
         weights.append(learner.model[1].weight.detach().clone())

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step, and the optimisers as plain torch has them."""
+"""The learning rate as a function of the position, and the optimisers as plain torch has them."""
 
 import math
 
@@ -17,8 +17,8 @@ STEPS, EPOCHS = 10, 5
 
 def rates(world_size=1, **optim):
     """Return the learning rate of every step."""
-    plan = LearningRate(OptimConfig(lr=0.4, **optim), steps_per_epoch=STEPS, epochs=EPOCHS, world_size=world_size)
-    return [plan.at(step) for step in range(STEPS * EPOCHS)]
+    plan = LearningRate(OptimConfig(lr=0.4, **optim), epochs=EPOCHS, world_size=world_size)
+    return [plan.at(step / STEPS, (step + 1) / STEPS) for step in range(STEPS * EPOCHS)]
 
 
 class TestSchedules:
@@ -64,8 +64,12 @@ class TestSchedules:
         )
 
     def test_beyond_the_planned_end_the_rate_stays_at_its_last_value(self):
-        plan = LearningRate(OptimConfig(schedule="cosine"), steps_per_epoch=STEPS, epochs=EPOCHS, world_size=1)
-        assert plan.at(50) == plan.at(1000) == 0
+        plan = LearningRate(OptimConfig(schedule="cosine"), epochs=EPOCHS, world_size=1)
+        assert plan.at(5, 5.1) == plan.at(100, 100.1) == 0
+
+    def test_the_curve_is_the_same_for_other_batch_sizes(self):
+        plan = LearningRate(OptimConfig(lr=0.4, schedule="cosine"), epochs=EPOCHS, world_size=1)
+        assert plan.at(2.0, 2.5) == plan.at(2.0, 2.001)
 
     @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 9), ("sqrt", 3)])
     def test_the_rate_scales_with_the_world_as_chosen(self, scaling, factor):

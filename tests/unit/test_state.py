@@ -34,14 +34,14 @@ def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, **model):
 
 def learner_of(config):
     mean_std = torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
-    return Learner(config, SingleBackend(config), shape=SHAPE, classes=10, mean_std=mean_std, steps_per_epoch=100)
+    return Learner(config, SingleBackend(config), shape=SHAPE, classes=10, mean_std=mean_std, samples_per_epoch=100)
 
 
 def train(learner, steps):
     for step in steps:
         generator = np.random.default_rng(step)
         images = torch.from_numpy(generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8))
-        learner.start_step(step)
+        learner.start_step(step, epoch=0, samples=step, step_samples=1)
         learner.backward(Batch(images, torch.arange(8), MicroBatch(np.arange(8), True, True, 8), 0))
         learner.step()
 

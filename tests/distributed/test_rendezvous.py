@@ -1,0 +1,107 @@
+"""Ranks that a job script starts itself, one process each: they meet where its variables say, and nowhere else."""
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support import DIGITS, TRAINER, launch_words, started, status
+
+FLAGS = ["--epochs", "1", "--no-figures", "--backend", "ddp"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def start_ranks(stack, tmp_path, *flags, ranks=2, **env):
+    """Start the ranks as a job script would, and return them."""
+    launches = []
+    for rank in range(ranks):
+        words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS, *flags]
+        place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+        launches.append(stack.enter_context(started(words, tmp_path / f"{rank}.log", **place, **env)))
+    return launches
+
+
+def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_path):
+    port = free_port()
+    with ExitStack() as stack:
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        # The second rank is planned but not started at first: rank 0 waits, and its store can be looked at.
+        words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
+        place = {"WORLD_SIZE": "2", **env}
+        first = stack.enter_context(started(words, tmp_path / "0.log", RANK="0", LOCAL_RANK="0", **place))
+        first.until(lambda: listening(port), "the store")
+        assert listening(port) == {"0100007F"}, "127.0.0.1 as the kernel writes it; 00000000 would be all interfaces"
+        second = stack.enter_context(started(words, tmp_path / "1.log", RANK="1", LOCAL_RANK="1", **place))
+        assert (first.wait(), second.wait()) == (0, 0)
+    assert status(tmp_path / "run")["state"] == "done"
+
+
+def listening(port):
+    """Return the IPv4 addresses on which a socket listens at ``port`` (proc(5), net/tcp)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    ends = [(row[1].split(":"), row[3]) for row in rows]
+    return {address for (address, number), state in ends if state == "0A" and int(number, 16) == port}
+
+
+def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
+    with ExitStack() as stack:
+        launches = start_ranks(stack, tmp_path, "--init-method", (tmp_path / "store").as_uri())
+        assert [launch.wait() for launch in launches] == [0, 0]
+    assert status(tmp_path / "run")["state"] == "done"
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
+        port = taken.getsockname()[1]
+        (only,) = start_ranks(stack, tmp_path, ranks=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        assert only.wait() == 78
+    assert f"('127.0.0.1', {port})" in only.output
+    assert "in use" in only.output
+
+
+def test_a_missing_address_is_named(tmp_path):
+    with ExitStack() as stack:
+        (only,) = start_ranks(stack, tmp_path, ranks=1)
+        assert only.wait() == 78
+    assert "--init-method env:// needs MASTER_ADDR and MASTER_PORT" in only.output
+
+
+@pytest.mark.horovod
+def test_horovod_alone_is_a_world_of_one(tmp_path):
+    words = [*TRAINER, str(DIGITS), "--backend", "horovod", "--epochs", "1", "--no-figures"]
+    with started([*words, "--output-dir", str(tmp_path / "run")], tmp_path / "log") as launch:
+        assert launch.wait() == 0
+    assert "1 rank(s) on cpu" in launch.output
+
+
+def test_our_own_launcher_opens_no_port_but_on_loopback(tmp_path):
+    words = [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--epochs", "100000"]
+    with started(words, tmp_path / "log") as launch:
+        launch.until(lambda: "epoch 1" in launch.output, "the first epoch")
+        owned = {address for pid in launch.pids() for address in listening_of(pid)}
+        assert owned <= {"0100007F"}, owned
+        launch.process.terminate()
+        assert launch.wait() == 75
+
+
+def listening_of(pid):
+    """Return the IPv4 addresses on which process ``pid`` listens."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[len("socket:[") : -1])
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            row = line.split()
+            if row[3] == "0A" and row[9] in inodes:
+                yield row[1].split(":")[0]
