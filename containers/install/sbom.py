@@ -1,0 +1,45 @@
+"""Print a CycloneDX bill of materials: the Debian packages of this system, the Python packages of this environment."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from urllib.parse import quote
+
+
+def component(kind: str, name: str, version: str, *, licence: str | None = None) -> dict:
+    """Return one component, identified by its package URL (https://github.com/package-url/purl-spec)."""
+    url = f"pkg:{kind}/{name}@{quote(version, safe='')}"
+    entry = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+    return entry | ({"licenses": [{"license": {"name": licence}}]} if licence else {})
+
+
+def debian(system: str) -> Iterator[dict]:
+    """Yield what dpkg says is installed."""
+    form = "${db:Status-Abbrev}${Package} ${Version}\n"
+    for line in subprocess.check_output(["dpkg-query", "--show", "--showformat", form], text=True).splitlines():
+        if line.startswith("ii "):
+            name, version = line[3:].split()
+            yield component(f"deb/{system}", name, version)
+
+
+def python() -> Iterator[dict]:
+    """Yield the distributions on this interpreter's path; long licence texts are left to the packages themselves."""
+    for found in sorted(distributions(), key=lambda found: found.name.lower()):
+        licence = found.metadata.get("License-Expression") or found.metadata.get("License")
+        short = licence.strip() if licence and "\n" not in licence.strip() else None
+        yield component("pypi", found.name.lower().replace("_", "-"), found.version, licence=short)
+
+
+def main() -> None:
+    """Write the document; without a date or serial number, so that the same image gives the same bytes."""
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    components = [*debian(release["ID"].strip('"')), *python()]
+    subject = {"type": "container", "name": "slipway"}
+    bom = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}
+    print(json.dumps(bom | {"components": components}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# with-debs.sh PACKAGE... -- COMMAND...: run a command with Debian packages that only it needs, then take them away again,
+# with all that came with them.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+packages=()
+while [ "$1" != -- ]; do packages+=("$1"); shift; done
+shift
+
+apt-get -qq update
+apt-get -qq install --no-install-recommends "${packages[@]}" >/dev/null
+"$@"
+apt-get -qq purge --auto-remove "${packages[@]}" >/dev/null
+rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log

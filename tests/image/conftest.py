@@ -1,0 +1,101 @@
+"""The images that `make image` built, and who runs them: root, or an ordinary user with nothing but a shell."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class Runner:
+    """An apptainer, an image it can run, and the words that come before both."""
+
+    apptainer: str
+    image: str
+    home: Path
+    prefix: tuple[str, ...] = ()
+
+    def words(self, action: str, *rest: str) -> list[str]:
+        return [*self.prefix, self.apptainer, action, *rest]
+
+    def environment(self) -> dict[str, str]:
+        """Return what a fresh login has; above all, nothing of the test's own Python."""
+        return {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+    def run(self, action: str, *rest: str, env: dict[str, str] | None = None, limit: float = 120):
+        return subprocess.run(
+            self.words(action, *rest),
+            cwd=self.home,
+            env=self.environment() | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> str:
+    return subprocess.check_output([ROOT / "build" / "apptainer"], text=True).strip()
+
+
+@pytest.fixture(scope="session", params=["slipway-cpu.sif", "slipway-cpu-docker.sif"])
+def image(request) -> Path:
+    path = ROOT / "dist" / request.param
+    assert path.exists(), f"no {path}: `make image` builds it"
+    return path
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """Yield a folder that any user may enter and write to: pytest's own are for root alone."""
+    with tempfile.TemporaryDirectory(prefix="slipway-image.", dir="/var/tmp") as name:
+        path = Path(name)
+        path.chmod(0o777)
+        yield path
+
+
+@pytest.fixture
+def root(apptainer, image, tmp_path) -> Runner:
+    return Runner(apptainer, str(image), tmp_path)
+
+
+@pytest.fixture(scope="session")
+def user(image, scratch) -> Runner:
+    """Return an ordinary user, who got Apptainer by build/apptainer as anybody would."""
+    home = scratch / image.stem
+    tools = home / "build"
+    tools.mkdir(parents=True)
+    for script in ("apptainer", "apptainer-wrapper", "debs"):
+        shutil.copy(ROOT / "build" / script, tools)
+    # Mounting a SIF takes /dev/fuse, which some machines keep for root; a folder always works.
+    folder = home / "image"
+    subprocess.check_call(["chown", "-R", str(NOBODY), home])
+    prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups") if os.geteuid() == 0 else ()
+    login = {"HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLIPWAY_CACHE": str(home / "cache")}
+    apptainer = subprocess.check_output([*prefix, tools / "apptainer"], text=True, env=login, cwd=home).strip()
+    readable = home / image.name
+    shutil.copy(image, readable)
+    subprocess.run(
+        [*prefix, apptainer, "build", "--sandbox", folder, readable],
+        check=True,
+        env=login,
+        cwd=home,
+        capture_output=True,
+    )
+    readable.unlink()
+    return Runner(apptainer, str(folder), home, prefix)
+
+
+@pytest.fixture(params=["root", "user"])
+def anyone(request) -> Runner:
+    return request.getfixturevalue(request.param)

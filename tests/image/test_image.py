@@ -1,0 +1,150 @@
+"""What an image promises to whoever runs it, as root and as an ordinary user."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+CONTAINED = ("--contain", "--no-home")
+DIGITS = ROOT / "configs" / "digits.toml"
+
+
+def test_smoke(root):
+    start = time.monotonic()
+    done = root.run("exec", root.image, "/opt/slipway/containers/smoke.sh", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "Horovod has PyTorch MPI Gloo" in done.stdout
+    assert "all-reduce over 2 ranks is right" in done.stdout
+    assert time.monotonic() - start < 60  # 30 on a machine with nothing else to do
+
+
+def test_wrong_variant_is_told_in_one_line(root):
+    done = root.run("exec", root.image, "/opt/slipway/containers/smoke.sh", "cuda")
+    assert done.returncode == 1
+    assert done.stderr == "smoke: this is the cpu image and cuda was asked for: build with VARIANT=cuda\n"
+
+
+@pytest.mark.parametrize("backend", ["ddp", "horovod"])
+def test_an_epoch_of_digits(anyone, backend):
+    job = anyone.home / f"job-{backend}"
+    job.mkdir()
+    job.chmod(0o777)
+    (job / "digits.toml").write_bytes(DIGITS.read_bytes())
+    launcher = {
+        "ddp": ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"],
+        "horovod": ["horovodrun", "--gloo", "-np", "2", "python"],
+    }[backend]
+    payload = [
+        "-m",
+        "trainer",
+        "--backend",
+        backend,
+        f"{job}/digits.toml",
+        "--epochs",
+        "1",
+        "--output-dir",
+        f"{job}/run",
+    ]
+    binds = (*CONTAINED, "--bind", str(job), "--pwd", str(job))
+    done = anyone.run("run", *binds, anyone.image, *launcher, *payload, env={"APPTAINERENV_OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    status = json.loads(next((job / "run").glob("status.json")).read_text())
+    assert status["state"] == "done"
+    assert json.loads((job / "run" / "run.json").read_text())["world_size"] == 2
+
+
+def test_read_only(anyone):
+    done = anyone.run("exec", anyone.image, "touch", "/opt/slipway/mark")
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr or "Permission denied" in done.stderr
+
+
+def test_packages_of_the_home_folder_stay_out(anyone):
+    package = anyone.home / ".local" / "lib" / "python3.11" / "site-packages" / "torch"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("raise SystemExit('torch of ~/.local')\n")
+    home = ("--home", str(anyone.home))
+    done = anyone.run("exec", *home, anyone.image, "python", "-c", "import torch; print(torch.__file__)")
+    assert done.stdout.startswith("/opt/venv/"), done.stdout + done.stderr
+
+
+def test_no_variable_of_nccl_or_openmp_is_baked_in(root):
+    done = root.run("exec", "--cleanenv", root.image, "env")
+    names = {line.split("=")[0] for line in done.stdout.splitlines()}
+    prefixes = ("NCCL_", "OMP_", "OMPI_", "MKL_", "GLOO_", "UCX_", "HOROVOD_")
+    assert not {name for name in names if name.startswith(prefixes)}
+    assert "PYTHONNOUSERSITE" in names
+
+
+def test_entry_point_passes_arguments_and_exit_code(anyone):
+    hostile = ["two words", "a'; echo foo", '"$HOME"', "line\nbreak", "", "--help"]
+    done = anyone.run("run", anyone.image, "python", "-c", "import sys; print(sys.argv[1:]); sys.exit(37)", *hostile)
+    assert done.returncode == 37
+    assert done.stdout.strip() == str(hostile)
+
+
+def test_entry_point_passes_signals(anyone):
+    script = "trap 'exit 41' TERM; echo ready; while :; do sleep 0.1; done"
+    words = anyone.words("run", anyone.image, "bash", "-c", script)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=anyone.environment(), cwd=anyone.home
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 41
+
+
+def test_labels_and_help(root):
+    done = root.run("inspect", "--json", "--labels", "--helpfile", root.image)
+    attributes = json.loads(done.stdout)["data"]["attributes"]
+    labels = attributes["labels"]
+    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert labels["slipway.variant"] == "cpu"
+    assert labels["slipway.torch"] == "2.13.0+cpu"
+    assert labels["slipway.horovod"] == "0.28.1"
+    revision = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    assert len(labels["org.opencontainers.image.revision"].removesuffix("-dirty")) == len(revision)
+    if "docker" not in Path(root.image).stem:  # only a definition file has a help text
+        assert "apptainer run --nv slipway.sif" in attributes["helpfile"]
+
+
+def test_bill_of_materials(root, table):
+    inside = root.run("exec", root.image, "cat", "/opt/slipway/sbom.cdx.json").stdout
+    components = json.loads(inside)["components"]
+    names = {component["name"] for component in components}
+    assert {"torch", "horovod", "mpi4py", "slipway", "openmpi-bin", "libibverbs1"} <= names
+    assert len(names & {"cmake", "hatchling", "libopenmpi-dev", "make"}) == 0, "left behind by a build"
+    beside = Path(root.image).with_suffix(".cdx.json")
+    if beside.exists():
+        assert beside.read_text() == inside
+    kinds = [component["purl"].split("/")[0] for component in components]
+    table(
+        "bill of materials",
+        [("image", "Debian", "Python"), (Path(root.image).name, kinds.count("pkg:deb"), kinds.count("pkg:pypi"))],
+    )
+
+
+def test_size_and_what_weighs(root, table):
+    size = Path(root.image).stat().st_size / 1e6
+    done = root.run(
+        "exec", root.image, "sh", "-c", "du -sm /opt/venv/lib/python*/site-packages/* /usr/lib/* /usr/include /usr/bin"
+    )
+    rows = sorted((line.split("\t") for line in done.stdout.splitlines()), key=lambda row: -int(row[0]))
+    table(f"{Path(root.image).name}: {size:.0f} MB compressed; unpacked, MB", rows[:16])
+    assert size <= 600
+
+
+def test_sources_bound_over_the_image(root, tmp_path):
+    sources = tmp_path / "src"
+    subprocess.check_call(["cp", "-R", ROOT / "src", sources])
+    (sources / "trainer" / "__init__.py").write_text("MARK = 'of this folder'\n")
+    words = [ROOT / "build" / "run", root.image, "python", "-c", "import trainer; print(trainer.MARK)"]
+    done = subprocess.run(
+        words, env=root.environment() | {"SRC": str(sources)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "of this folder\n"

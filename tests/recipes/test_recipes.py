@@ -1,0 +1,128 @@
+"""Dockerfile and apptainer.def say the same, as spython reads them, and their defaults are the pins."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from spython.main.parse.parsers import get_parser
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEFINITION = (ROOT / "apptainer.def").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+ONLY_APPTAINER = {"BOOTSTRAP", "BIND_TARGETS"}
+"""Where a base comes from is part of its name for Docker; only Apptainer needs bind targets to exist."""
+
+
+def pins(variant: str) -> dict[str, str]:
+    script = 'set -a; . "$1"; env -0'
+    path = ROOT / "containers" / "pins" / f"{variant}.env"
+    out = subprocess.check_output(["env", "-i", "sh", "-c", script, "sh", path], text=True)
+    return dict(entry.split("=", 1) for entry in out.split("\0") if entry)
+
+
+def section(name: str) -> list[str]:
+    text = re.search(rf"^%{name}\n(.*?)(?=^%|\Z)", DEFINITION, re.DOTALL | re.MULTILINE)
+    assert text, name
+    return [line.strip() for line in text.group(1).splitlines() if line.strip()]
+
+
+ARGUMENTS = dict(line.split("=", 1) for line in section("arguments"))
+ARGS = {name: value.strip('"') for name, value in re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def docker():
+    (recipe,) = get_parser("docker")(str(ROOT / "Dockerfile")).recipe.values()
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def apptainer(tmp_path_factory):
+    # spython knows no templates: {{ X }} becomes ${X}, as in Dockerfile. `Bootstrap:` must be a word that it knows.
+    text = DEFINITION.replace("{{ BOOTSTRAP }}", ARGUMENTS["BOOTSTRAP"]).replace(
+        "{{ BASE_IMAGE }}", ARGUMENTS["BASE_IMAGE"]
+    )
+    path = tmp_path_factory.mktemp("recipe") / "apptainer.def"
+    path.write_text(re.sub(r"\{\{ (\w+) \}\}", r"${\1}", text))
+    (recipe,) = get_parser("singularity")(str(path)).recipe.values()
+    return recipe
+
+
+def test_same_base(docker, apptainer):
+    assert docker.fromHeader.strip() == apptainer.fromHeader
+
+
+def test_same_arguments_and_defaults():
+    assert {name: value for name, value in ARGUMENTS.items() if name not in ONLY_APPTAINER} == ARGS
+
+
+def test_same_files(docker, apptainer):
+    assert docker.files == [line.split() for line in apptainer.files]
+
+
+def test_same_environment(docker, apptainer):
+    assert docker.environ == apptainer.environ
+
+
+def test_same_commands(docker, apptainer):
+    def commands(recipe) -> list[str]:
+        return [line for line in recipe.install if "/containers/install/" in line]
+
+    assert commands(docker) == commands(apptainer)
+    assert len(commands(docker)) == len(list((ROOT / "containers" / "install").glob("[0-9]*.sh")))
+
+
+def test_same_labels(docker, apptainer):
+    assert [label.split("=", 1) for (label,) in docker.labels] == [label.split(" ", 1) for label in apptainer.labels]
+
+
+def test_same_entry_point(docker, apptainer):
+    (entry,) = docker.entrypoint
+    assert apptainer.cmd == f'exec {entry} "$@"'
+
+
+def test_post_sees_the_environment_of_the_image(docker):
+    """%post runs without %environment, which Docker's RUN has."""
+    exports = [line.removeprefix("export ") for line in section("post") if line.startswith("export ")]
+    assert [export for export in exports if "{{" not in export] == docker.environ
+
+
+def test_defaults_are_the_pins_of_the_default_variant():
+    pinned = pins(ARGS["VARIANT"])
+    for name in ("BASE_IMAGE", "TORCH_VERSION", "CUDA_VERSION", "HOROVOD_VERSION"):
+        assert ARGS[name] == pinned[name], name
+
+
+def test_version_is_the_projects():
+    assert f'version = "{ARGS["VERSION"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("variant", ["cuda", "cpu"])
+def test_base_is_dated_and_its_digest_is_whole_if_there(variant):
+    tag, image = pins(variant)["BASE_TAG"], pins(variant)["BASE_IMAGE"]
+    assert re.search(r":\w+-\d{8}(-slim)?$", tag)
+    assert image == tag or re.fullmatch(rf"{tag.rsplit(':', 1)[0]}@sha256:[0-9a-f]{{64}}", image)
+
+
+def test_variants_share_their_python_packages():
+    """What both locks hold is the same in both, so that a result depends on CUDA alone."""
+
+    def versions(variant: str) -> dict[str, str]:
+        text = (ROOT / "containers" / "locks" / f"{variant}.txt").read_text()
+        return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+
+    cpu, cuda = versions("cpu"), versions("cuda")
+    assert cpu.keys() <= cuda.keys()
+    assert cpu == {name: cuda[name] for name in cpu}
+
+
+def test_nothing_of_nccl_openmp_or_mpi_is_baked_in(docker):
+    assert not [entry for entry in docker.environ if re.match(r"(NCCL|OMP|OMPI|MKL|GLOO|UCX|HOROVOD)_", entry)]
+
+
+def test_install_scripts_are_numbered_short_and_executable():
+    for script in (ROOT / "containers" / "install").glob("*.sh"):
+        assert script.stat().st_mode & 0o111, script
+        assert len(script.read_text().splitlines()) <= 95, script
