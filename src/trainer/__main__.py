@@ -13,7 +13,7 @@ def main() -> int:
     request = StopRequest()
     request.listen()  # before the slow imports, during which a signal would otherwise end the rank
     from trainer.cli import parse  # noqa: PLC0415 -- see above
-    from trainer.errors import TrainerError  # noqa: PLC0415
+    from trainer.errors import ConfigError, TrainerError  # noqa: PLC0415
 
     argv = sys.argv[1:]
     try:
@@ -21,6 +21,8 @@ def main() -> int:
         if config.run.nproc_per_node and "TRAINER_SPAWNED" not in os.environ:
             from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 
+            if config.run.backend not in ("auto", "ddp"):
+                raise ConfigError(f"--nproc-per-node starts ddp ranks, not {config.run.backend} ones.")
             return spawn(argv, ranks=config.run.nproc_per_node, request=request)
         from trainer.rank import run_rank  # noqa: PLC0415
 

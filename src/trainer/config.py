@@ -49,9 +49,9 @@ class DataConfig:
     flip: bool = False
     """Augmentation: mirror half of the training images left to right."""
     workers: AtLeast0 = 2
-    """Processes a rank that decode images (imagefolder); the other sets live in memory and use none."""
+    """Processes of each rank that decode images (imagefolder), as many again for the test part; other sets use none."""
     bad_image_share: Share = 0.01
-    """Stop when more than this share of the images read in an epoch cannot be decoded."""
+    """Stop when so many images could not be decoded in an epoch, as a share of the whole set."""
     synthetic_shape: tuple[AtLeast1, AtLeast1, AtLeast1] = (3, 224, 224)
     """Channels, height and width of synthetic images."""
     synthetic_samples: AtLeast1 = 4096
@@ -143,9 +143,9 @@ class RunConfig:
     dist_backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
     """Communication library of ddp; auto: nccl on GPUs, gloo on CPUs."""
     init_method: str = "env://"
-    """Where the ranks of ddp meet: env:// (MASTER_ADDR, MASTER_PORT) or file:///path/on/a/shared/disk."""
+    """Where the ranks of ddp meet: env:// (MASTER_ADDR, MASTER_PORT) or file:///shared/new-file-for-each-attempt."""
     collective_timeout: AtLeast1 = 600
-    """Seconds after which a collective operation that a rank does not join is an error."""
+    """Seconds that ranks wait for each other: to join, in an operation, and while rank 0 saves or draws."""
     nproc_per_node: AtLeast0 = 0
     """Start so many ddp ranks on this machine, without torchrun; 0: this process is the only rank it starts."""
     threads: AtLeast0 = 0

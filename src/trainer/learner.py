@@ -52,6 +52,8 @@ class Learner:
         self.scaler = gradient_scaler(backend.device, train.amp)
         self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=backend.world.size)
         self._samples_per_epoch = samples_per_epoch
+        self.data = {"training samples": samples_per_epoch, "classes": classes, "image shape": list(shape)}
+        """What a checkpoint says of the data: another set would be another run."""
         self.rate = 0.0
         """The learning rate of the step under way or just taken."""
         self._seeder = StepSeeder(backend.device, seed=train.seed, rank=backend.world.rank)
@@ -62,7 +64,7 @@ class Learner:
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
         self.loss = torch.zeros((), dtype=torch.float64, device=backend.device)
-        """Sum of the losses of this rank's samples since ``take_loss`` was last called."""
+        """Sum of the losses of this rank's samples since it was last set to zero."""
 
     def _rehearsal(self, shape: Shape) -> Callable[[nn.Module], None]:
         """Return the pass that Backend.prepare may want, for images of ``shape``."""
@@ -162,9 +164,9 @@ class Learner:
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""
-        for name, parameter in self.model.named_parameters():
-            if not torch.isfinite(parameter).all():
-                raise TrainerError(
-                    f"the weights are no longer finite ({name}): training diverged and is not saved. "
-                    "Resume with a lower --lr, with --clip-grad, or with --amp none."
-                )
+        norms = torch._foreach_norm(list(self.model.parameters()))  # noqa: SLF001 -- one host sync for all of them
+        if not torch.stack(norms).isfinite().all():
+            raise TrainerError(
+                "the weights are no longer finite: training diverged and is not saved. "
+                "Resume with a lower --lr, with --clip-grad, or with --amp none."
+            )

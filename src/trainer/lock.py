@@ -30,6 +30,7 @@ class Lock:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pid_namespace": _pid_namespace(),
+            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
             "pid_start": _start_time(os.getpid()),
             "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "job_id": job_id,
@@ -62,14 +63,22 @@ class Lock:
         Raises:
             TrainerError: if another run has taken it over (this one had stopped to give signs of life).
         """
-        if self._read() != self._owner:
-            raise TrainerError(f"another run has taken over {self._path.parent}; this one ends without touching it.")
+        try:
+            owner = self._read()
+        except OSError:  # a shared disk that stumbles says nothing about the owner
+            return
+        if owner != self._owner:
+            raise TrainerError(
+                f"{self._path} is no longer this run's: another one has taken the folder over, or somebody removed the "
+                "lock. This run ends without touching the folder."
+            )
 
     def release(self) -> None:
         """Give the lock back, if it is still ours."""
         self._released.set()
-        if self._read() == self._owner:
-            self._path.unlink()
+        with contextlib.suppress(OSError):
+            if self._read() == self._owner:
+                self._path.unlink()
 
     def _create(self) -> bool:
         try:
@@ -89,7 +98,8 @@ class Lock:
         mine = self._owner
         if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
             return True  # an earlier attempt of this job
-        same_processes = (owner.get("host"), owner.get("pid_namespace")) == (mine["host"], mine["pid_namespace"])
+        # By the boot, not by the host's name: cloned nodes share names.
+        same_processes = all(owner.get(key) == mine[key] for key in ("boot_id", "pid_namespace"))
         if same_processes and _start_time(owner.get("pid", 0)) != owner.get("pid_start"):
             return True  # its process is gone
         return self._age() > STALE

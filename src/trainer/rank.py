@@ -18,7 +18,13 @@ from trainer.run import run
 from trainer.sharing import share_json
 from trainer.stop import StopRequest
 
-LOST_PEER = ("onnection closed by peer", "onnection reset by peer", "roken pipe", "HorovodInternalError", "NCCL error")
+LOST_PEER = (
+    "onnection closed by peer",
+    "onnection reset by peer",
+    "roken pipe",
+    "HorovodInternalError",
+    "remote process exited",
+)
 """What Gloo, Horovod and NCCL say in a rank whose peer is gone."""
 
 
@@ -70,7 +76,8 @@ def _abandon(error: Exception, backend: Backend) -> NoReturn:
         if world.rank == 0 or not error.everywhere:
             print(who, error, file=sys.stderr)
     elif any(text in f"{type(error).__name__} {error}" for text in LOST_PEER):
-        print(who, "lost contact with another rank; look for the one that ended first", file=sys.stderr)
+        said = str(error).partition("\n")[0]
+        print(who, f"lost contact with another rank; look for the one that ended first ({said})", file=sys.stderr)
     else:
         traceback.print_exception(error)
         print(who, f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trainer.backends import Backend
@@ -11,7 +12,7 @@ from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import Position, capture, check_resumable, restore
 from trainer.checkpoint.store import CheckpointStore, find_checkpoint
 from trainer.config import Config
-from trainer.data import open_data
+from trainer.data import fetch_data, open_data
 from trainer.data.feed import Feed, recorded
 from trainer.data.loader import Batch, Loader
 from trainer.evaluation import Evaluation, evaluate
@@ -53,7 +54,9 @@ class Run:
         self.config, self.backend, self.folder = config, backend, folder
         self.is_root = backend.world.rank == 0
         set_threads(config.run.threads, backend)
-        self.train_set, self.test_set = open_data(config.data)
+        if config.data.download:  # by one rank; the others then find it
+            on_root(backend, lambda: fetch_data(config.data))
+        self.train_set, self.test_set = open_data(replace(config.data, download=False))
         pin_memory = backend.device.type == "cuda"
         self.feed = Feed(self.train_set, config, backend.world, pin_memory=pin_memory, warn=log.warning)
         self.test_loader = Loader(self.test_set, workers=config.data.workers, pin_memory=pin_memory, warn=log.warning)
@@ -88,7 +91,7 @@ class Run:
 
         def find() -> None:
             if checkpoint := find_checkpoint(self.config.run.resume, store):
-                check_resumable(checkpoint, self.config)
+                check_resumable(checkpoint, self.config, self.learner)
                 found.append(checkpoint)
 
         on_root(self.backend, find)

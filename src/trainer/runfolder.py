@@ -94,6 +94,7 @@ class RunFolder:
             for folder in (self.figures, self.logs, self.checkpoints):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
+            self._lock.release()
             raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
         if not config.run.resume and any(self.checkpoints.iterdir()):
             self._lock.release()
@@ -138,7 +139,11 @@ class RunFolder:
         with contextlib.suppress(TrainerError, OSError):  # a full disk must not hide what went wrong
             self.check()
             before = self._read_status() or Status(attempt=self.attempt, state="running")
-            failed = dataclasses.replace(before, attempt=self.attempt, state="failed", reason=reason, requeue=False)
+            saved = (self.checkpoints / "latest").resolve().name.removeprefix("step_")
+            step = int(saved) if saved.isdecimal() else before.step
+            failed = dataclasses.replace(
+                before, attempt=self.attempt, state="failed", reason=reason, step=step, requeue=False
+            )
             self.write_status(failed)
         self.close()
 

@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from trainer.errors import EXIT_STOPPED
-from trainer.stop import StopRequest
+from trainer.errors import EXIT_STOPPED, ConfigError
+from trainer.stop import SIGNALS, Reason, StopRequest
+from trainer.world import SIZE_VARIABLES
 
 POLL = 0.1
 """Seconds between two looks at the ranks."""
@@ -25,13 +26,18 @@ def spawn(argv: list[str], *, ranks: int, request: StopRequest) -> int:
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
     """
+    if already := [name for name in SIZE_VARIABLES if name in os.environ]:
+        raise ConfigError(f"--nproc-per-node under another launcher ({already[0]} is set) would start ranks of ranks.")
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         meeting = Path(folder, "store").as_uri()
         command = [sys.executable, "-m", "trainer", *argv, "--backend", "ddp", "--init-method", meeting]
+        # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
             subprocess.Popen(command, env=_environment(rank, ranks), preexec_fn=_die_with_parent)  # noqa: PLW1509
             for rank in range(ranks)
         ]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             return _watch(processes, request)
         finally:
@@ -52,7 +58,7 @@ def _die_with_parent() -> None:
 
 def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> int:
     """Wait until all ranks have ended, or one has failed, passing on requests to stop."""
-    passed_on = request.reason
+    passed_on = Reason.NONE
     while True:
         codes = [process.poll() for process in processes]
         if failed := [code for code in codes if code not in (None, 0, EXIT_STOPPED)]:

@@ -36,20 +36,29 @@ SIGNALS = {
 }
 
 
+IMPATIENT = 2
+"""Interrupts from the keyboard that are taken as requests; the next one ends the process at once."""
+
+
 class StopRequest:
     """What this rank has been asked; handlers only set a flag, the loop acts on it at a step boundary."""
 
     def __init__(self) -> None:
         """Nothing has been asked yet."""
         self.reason = Reason.NONE
+        self._interrupts = 0
 
     def listen(self) -> None:
         """Take SIGUSR1, SIGTERM and SIGINT as requests from now on, however often they come."""
         for number in SIGNALS:
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see spawn
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.reason = max(self.reason, SIGNALS[signal.Signals(number)])
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts == IMPATIENT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ignore_signals(_worker_id: int = 0) -> None:

@@ -8,7 +8,7 @@ import os
 import torch
 
 from trainer.backends import Backend
-from trainer.world import count_alike
+from trainer.backends.base import count_alike
 
 log = logging.getLogger(__name__)
 
@@ -19,19 +19,17 @@ def set_threads(requested: int, backend: Backend) -> None:
     That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
     on this node as may use just the same ones.
     """
-    count, reason = requested, "--threads"
+    cpus, world = sorted(os.sched_getaffinity(0)), backend.world
+    # Every rank asks, whatever its own variables say: launchers do not hand the same ones to all nodes.
+    sharers = count_alike(
+        f"{os.uname().nodename} {cpus}", rank=world.rank, size=world.size, total=backend.total, device=backend.device
+    )
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if not count and given.isdigit():
+    if requested:
+        count, reason = requested, "--threads"
+    elif given.isdecimal() and int(given):
         count, reason = int(given), "OMP_NUM_THREADS"
-    if not count:
-        cpus, world = sorted(os.sched_getaffinity(0)), backend.world
-        sharers = count_alike(
-            f"{os.uname().nodename} {cpus}",
-            rank=world.rank,
-            size=world.size,
-            total=backend.total,
-            device=backend.device,
-        )
+    else:
         count, reason = max(1, len(cpus) // sharers), f"{len(cpus)} CPUs, shared by {sharers} rank(s)"
     torch.set_num_threads(count)
     log.info("%d CPU thread%s a rank: %s", count, "s" if count > 1 else "", reason)

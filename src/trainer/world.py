@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from trainer.errors import ConfigError
 
@@ -75,11 +71,3 @@ def check_size(size: int, env: Mapping[str, str]) -> None:
             f"the world has {size} ranks, but {planned} were planned (TRAINER_WORLD_SIZE): the launcher and the "
             "MPI library of the image may not match, or a node did not start."
         )
-
-
-def count_alike(key: str, *, rank: int, size: int, total: Callable[[Tensor], Tensor], device: torch.device) -> int:
-    """Return how many ranks give the same ``key``; all must call it, and ``total`` sums over them."""
-    digests = torch.zeros(size, dtype=torch.float64, device=device)
-    digests[rank] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6])  # 48 bits: exact in float64
-    digests = total(digests)
-    return int((digests == digests[rank]).sum())

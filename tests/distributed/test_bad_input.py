@@ -18,6 +18,8 @@ CASES = {
     "images too small": (["--dataset", "synthetic", *TINY], "", 78, "at least 6 x 6 pixels"),
     "no GPU": (["--device", "cuda"], "", 78, "torch sees no GPU"),
     "no ranks": (["--backend", "ddp"], "", 78, "RANK, WORLD_SIZE, LOCAL_RANK not set. Start it with torchrun"),
+    "compression without horovod": (["--fp16-compression"], "", 78, "is of --backend horovod"),
+    "ranks of another backend": (["--nproc-per-node", "2", "--backend", "single"], "", 78, "starts ddp ranks"),
     "sync_bn without ranks": (["--sync-bn"], "", 78, "needs --backend ddp"),
     "nothing to resume": (["--resume", "nowhere"], "", 78, "neither a checkpoint"),
     "unwritable output": (["--output-dir", "/proc/run"], "", 78, "cannot write to --output-dir /proc/run"),

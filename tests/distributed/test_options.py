@@ -88,3 +88,13 @@ def test_a_terminal_shows_a_progress_bar(tmp_path):
     assert "epoch 2/2" in bar
     assert "samples/s" in bar
     assert "loss=" in bar
+
+
+def test_a_requeued_run_that_began_from_another_goes_on_from_its_own(tmp_path):
+    """The job script asks for the same --resume PATH on each attempt; the progress since must not be lost."""
+    begun, out = tmp_path / "begun", tmp_path / "run"
+    train("single", 1, begun, "--max-steps", "3", *FLAGS)
+    for steps in ("5", "7"):
+        said = train("single", 1, out, "--max-steps", steps, *FLAGS, "--resume", str(begun))
+    assert "this run has checkpoints of its own" in said
+    assert "resumed at step 5" in said

@@ -187,7 +187,7 @@ def test_weights_that_are_no_longer_finite_stop_the_run_in_words(value):
     learner.require_finite()
     with torch.no_grad():
         learner.model[3].bias[2] = value
-    with pytest.raises(TrainerError, match=r"no longer finite \(3\.bias\).*lower --lr"):
+    with pytest.raises(TrainerError, match=r"no longer finite.*lower --lr"):
         learner.require_finite()
 
 

@@ -118,7 +118,7 @@ def test_an_owner_whose_number_now_is_another_process_counts_as_dead(tmp_path):
     lock_of(tmp_path).acquire()
 
 
-@pytest.mark.parametrize("difference", [{"host": "elsewhere"}, {"pid_namespace": 1}])
+@pytest.mark.parametrize("difference", [{"boot_id": "elsewhere"}, {"pid_namespace": 1}])
 def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_namespace(tmp_path, holder, difference):
     record = json.loads((tmp_path / "lock").read_text())
     holder.kill()
@@ -179,7 +179,7 @@ def test_a_lost_lock_is_noticed_and_not_given_back(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     somebody(tmp_path)
-    with pytest.raises(TrainerError, match="another run has taken over"):
+    with pytest.raises(TrainerError, match="is no longer this run's"):
         lock.check()
     lock.release()
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
@@ -189,7 +189,7 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     (tmp_path / "lock").unlink()
-    with pytest.raises(TrainerError, match="another run has taken over"):
+    with pytest.raises(TrainerError, match="is no longer this run's"):
         lock.check()
     lock.release()
 

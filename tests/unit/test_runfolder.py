@@ -142,7 +142,7 @@ class TestStatus:
         first = opened(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
         second = opened(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
         second.write_status(Status(attempt=2, state="running"))
-        with pytest.raises(TrainerError, match="another run has taken over"):
+        with pytest.raises(TrainerError, match="is no longer this run's"):
             first.check()
         first.fail("another run has taken over")
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")

@@ -129,9 +129,19 @@ class TestIdentity:
         config = config_of()
         return capture(learner_of(config), POSITION, config, accuracy=None)
 
-    def test_what_may_differ_differs_freely(self, found):
-        check_resumable(found, config_of(lr=5.0))
-        check_resumable(found, Config(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp")))
+    @pytest.fixture
+    def learner(self):
+        return learner_of(config_of())
+
+    def test_another_set_of_samples_is_refused(self, found, learner):
+        learner.data["training samples"] = 7
+        with pytest.raises(ConfigError, match="training samples was 100 and is 7"):
+            check_resumable(found, config_of(), learner)
+
+    def test_what_may_differ_differs_freely(self, found, learner):
+        check_resumable(found, config_of(lr=5.0), learner)
+        other = Config(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp"))
+        check_resumable(found, other, learner)
 
     @pytest.mark.parametrize(
         ("changed", "words"),
@@ -142,15 +152,15 @@ class TestIdentity:
             ({"data": DataConfig(flip=True)}, "data.flip was False and is True"),
         ],
     )
-    def test_what_would_make_another_run_is_named_with_both_values(self, found, changed, words):
+    def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, words):
         with pytest.raises(ConfigError) as error:
-            check_resumable(found, dataclasses.replace(config_of(), **changed))
+            check_resumable(found, dataclasses.replace(config_of(), **changed), learner)
         assert words in str(error.value)
 
-    def test_another_order_of_samples_is_refused(self, found):
+    def test_another_order_of_samples_is_refused(self, found, learner):
         other = dataclasses.replace(found, facts={**found.facts, "sampler_version": 99})
         with pytest.raises(ConfigError, match=r"orders samples by version 99.*cannot continue in mid-epoch"):
-            check_resumable(other, config_of())
+            check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):
         assert list(identity_of(Config())) == list(IDENTITY)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from trainer.backends.base import count_alike
 from trainer.errors import ConfigError
-from trainer.world import check_size, count_alike, ranks_from_environment
+from trainer.world import check_size, ranks_from_environment
 
 
 def variables(rank, size, local_rank):

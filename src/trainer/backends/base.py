@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -64,8 +66,18 @@ def pick_device(requested: str, *, local_rank: int) -> torch.device:
         if requested == "cuda":
             raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
         return torch.device("cpu")
-    if count > 1 and local_rank >= count:
+    # A launcher on one machine leaves all GPUs to all its ranks; a scheduler may have bound each rank to one.
+    unbound = count > 1 or "TORCHELASTIC_RUN_ID" in os.environ or "TRAINER_SPAWNED" in os.environ
+    if unbound and local_rank >= count:
         raise ConfigError(f"local rank {local_rank} has no GPU, torch sees {count}: start at most one rank per GPU.")
     device = torch.device("cuda", 0 if count == 1 else local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def count_alike(key: str, *, rank: int, size: int, total: Callable[[Tensor], Tensor], device: torch.device) -> int:
+    """Return how many ranks give the same ``key``; all must call it, and ``total`` sums over them."""
+    digests = torch.zeros(size, dtype=torch.float64, device=device)
+    digests[rank] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6])  # 48 bits: exact in float64
+    digests = total(digests)
+    return int((digests == digests[rank]).sum())

@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trainer.backends.base import pick_device
+from trainer.backends.base import count_alike, pick_device
 from trainer.config import Config
 from trainer.errors import ConfigError
-from trainer.world import World, count_alike, ranks_from_environment
+from trainer.world import World, ranks_from_environment
 
 
 class DDPBackend:
@@ -40,9 +41,10 @@ class DDPBackend:
             dist.init_process_group(
                 library, store=store, init_method=method, rank=rank, world_size=size, timeout=timeout
             )
+            # The first collective operation, in which NCCL connects.
+            here = count_alike(socket.gethostname(), rank=rank, size=size, total=self.total, device=self.device)
         except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
             raise ConfigError(f"rank {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
-        here = count_alike(socket.gethostname(), rank=rank, size=size, total=self.total, device=self.device)
         self.world = World(rank, size, local_rank, here)
 
     def prepare(
@@ -89,6 +91,7 @@ class DDPBackend:
         Without the collection, gloo ranks of torch 2.13 now and then abort at exit ("terminate called without an active
         exception"): the replica's reducer must be gone before the group is.
         """
+        self.total(torch.zeros(1, device=self.device))  # all have come here, and hold nothing that is still on its way
         gc.collect()
         dist.destroy_process_group()
 
@@ -104,7 +107,10 @@ def _store(init_method: str, *, rank: int, size: int, timeout: timedelta) -> tup
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise ConfigError(f"--init-method env:// needs {' and '.join(missing)}: where rank 0 listens.")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    listener = socket.create_server((address, port), backlog=size) if rank == 0 else None
+    listener = None
+    if rank == 0:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((address, port), family=family, backlog=size)
     store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
         address,
         port,

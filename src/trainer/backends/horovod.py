@@ -30,6 +30,8 @@ class HorovodBackend:
         """Join it, waiting for all ranks."""
         if config.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.")
+        if config.model.channels_last:
+            raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
         hvd.init()
         self.world = World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
         self.device = pick_device(config.run.device, local_rank=self.world.local_rank)

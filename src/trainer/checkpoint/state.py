@@ -60,7 +60,7 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
     }
     if learner.ema:
         tensors["ema"] = learner.ema.module.state_dict() | {"n_averaged": learner.ema.n_averaged}
-    identity = identity_of(config)
+    identity = identity_of(config) | learner.data
     facts = {
         **asdict(position),
         "accuracy": accuracy,
@@ -90,7 +90,8 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
     tensors = _share_tensors(backend, found.tensors if found else None, facts.pop("shapes"))
     learner.model.load_state_dict(tensors["model"])
     _load_optimizer_state(learner.optimizer, learner.model, tensors["optimizer"])
-    learner.scaler.load_state_dict(facts["scaler"])
+    if facts["scaler"]:  # empty where the run used none so far
+        learner.scaler.load_state_dict(facts["scaler"])
     if learner.ema:
         # A run that had no average so far starts one from its weights.
         average = tensors.get("ema", {**tensors["model"], "n_averaged": learner.ema.n_averaged})
@@ -105,8 +106,8 @@ def identity_of(config: Config) -> dict[str, Any]:
     return {key: table[key.partition(".")[0]][key.partition(".")[2]] for key in IDENTITY}
 
 
-def check_resumable(found: Checkpoint, config: Config) -> None:
-    """Make sure that ``found`` is of the run that ``config`` describes.
+def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:
+    """Make sure that ``found`` is of the run that ``config`` describes, on the data that ``learner`` was built for.
 
     Raises:
         ConfigError: if not, naming each key and both values.
@@ -116,12 +117,12 @@ def check_resumable(found: Checkpoint, config: Config) -> None:
             f"the checkpoint orders samples by version {found.facts['sampler_version']}, this trainer by version "
             f"{sampler.VERSION}: it cannot continue in mid-epoch. Use the trainer that wrote it."
         )
-    before, now = found.facts["identity"], identity_of(config)
+    before, now = found.facts["identity"], identity_of(config) | learner.data
     changed = [
         f"{key} was {before.get(key)!r} and is {value!r}" for key, value in now.items() if before.get(key) != value
     ]
     if changed:
-        raise ConfigError(f"cannot resume: {'; '.join(changed)}. Set it back, or start a new --output-dir.")
+        raise ConfigError(f"cannot resume: {'; '.join(changed)}. Set it back, or start anew in another --output-dir.")
 
 
 def _plain(named: dict[str, Tensor]) -> dict[str, Tensor]:

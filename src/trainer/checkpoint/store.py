@@ -101,8 +101,12 @@ def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
     if resume == "auto":
         return store.newest()
     path = Path(resume)
+    within = path.resolve().parent == store.path.resolve()
+    if not within and (own := store.newest()):  # a requeued job asks for the same path again
+        log.warning("this run has checkpoints of its own, which go before --resume %s", path)
+        return own
     if (path / MANIFEST).exists():
-        if path.resolve().parent == store.path.resolve() and not store.is_newest(path):
+        if within and not store.is_newest(path):
             raise ConfigError(f"--resume {path}: newer checkpoints follow it; go on from it in another --output-dir.")
         try:
             return read_checkpoint(path)

@@ -20,7 +20,7 @@ DATASETS: dict[str, Callable[[DataConfig], Splits]] = {
     "synthetic": synthetic,
 }
 
-__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "open_data"]
+__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "fetch_data", "open_data"]
 
 
 def open_data(config: DataConfig) -> Splits:
@@ -30,3 +30,8 @@ def open_data(config: DataConfig) -> Splits:
         ConfigError: if it is not there or not usable, saying what to do.
     """
     return choose(DATASETS, config.dataset, what="dataset")(config)
+
+
+def fetch_data(config: DataConfig) -> None:
+    """Download what ``open_data`` would, and check that it opens."""
+    open_data(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +65,9 @@ class ImageFolder:
         for position, sample in enumerate(ids):
             try:
                 images[position] = self._decode(self.paths[sample], None if draws is None else draws[position])
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # all that PIL raises on bad files
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+                    raise  # the disk's fault, not the file's
                 bad.append(position)
         return Fetched(images, bad)
 
@@ -147,7 +150,8 @@ def _scan(folder: Path) -> Scanned:
         for path in sorted((folder / name).rglob("*"))
         if path.suffix.lower() in SUFFIXES
     ]
-    empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
+    present = {label for _, label in found}
+    empty = [name for label, name in enumerate(classes) if label not in present]
     if not found or empty:
         which = f"in {', '.join(empty)}" if classes else "and no class folder"
         raise ConfigError(f"{folder}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}.")

@@ -14,9 +14,6 @@ from matplotlib.figure import Figure
 from trainer.evaluation import Evaluation
 from trainer.report.metrics import Record
 
-mpl.use("Agg")
-"""No display on a node; figures are files."""
-
 
 def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
     """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
@@ -62,6 +59,7 @@ def _show_accuracy(axis: Axes, test: Sequence[Record], x: str) -> None:
 
 def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
     """Draw the confusion matrix: each row shows where the samples of one true class went, in percent of them."""
+    classes = [name.replace("$", r"\$") for name in classes]  # else matplotlib takes it for mathematics
     counts = evaluation.confusion.numpy()
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     edge = min(20.0, max(5.0, 0.45 * len(classes) + 2))

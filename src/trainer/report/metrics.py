@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,9 +82,13 @@ class Tee:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a metrics.jsonl, without a last line that was cut off; none if there is no file."""
+    """Return the records of a metrics.jsonl, without lines that a crash cut off; none if there is no file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
+    return records

@@ -22,8 +22,11 @@ def write_results(
     if figures:
         from trainer.report.figures import draw_confusion, draw_curves  # noqa: PLC0415 -- matplotlib is slow to import
 
-        draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
-        draw_confusion(evaluation, classes, folder.figures / "confusion.png")
+        try:
+            draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
+            draw_confusion(evaluation, classes, folder.figures / "confusion.png")
+        except Exception as error:  # noqa: BLE001 -- a picture must not fail a run that is trained and saved
+            log.warning("the figures are not drawn: %s", error)
 
 
 def log_end(
