@@ -12,28 +12,32 @@ from PIL import Image
 from support import DIGITS, ROOT, TRAINER, train, weights
 
 FLAGS = ["--no-figures", "--checkpoint-interval", "2", "--keep", "9", "--log-interval", "1"]
-OPTIONS = {
-    "bf16": ["--amp", "bf16"],
-    "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
-    "channels last": ["--channels-last"],
-    "moving average of weights": ["--ema-decay", "0.9"],
+EVERYWHERE = {
     "sgd and step schedule": ["--optimizer", "sgd", "--schedule", "step", "--gamma", "0.5"],
     "adadelta": ["--optimizer", "adadelta", "--lr", "1"],
     "adam": ["--optimizer", "adam", "--weight-decay", "0.01"],
     "label smoothing": ["--label-smoothing", "0.1"],
+    "tensorboard": ["--tensorboard"],
+}
+"""Options that no backend sees: one process is enough."""
+TOGETHER = {
+    "bf16": ["--amp", "bf16"],
+    "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
+    "channels last": ["--channels-last"],
+    "moving average of weights": ["--ema-decay", "0.9"],
     "batch size per rank": ["--batch-size-per-rank", "32", "--lr-scaling", "linear"],
     "batch norm": ["--arch", "resnet18", "--batch-size", "16", "--max-steps", "4"],
     "compiled": ["--compile", "--arch", "mlp"],
-    "tensorboard": ["--tensorboard"],
 }
+CASES = [(option, "single", 1) for option in EVERYWHERE] + [(option, "spawn", 2) for option in TOGETHER]
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_a_run_with_the_option_resumes_bitwise_on_two_ranks(option, tmp_path):
+@pytest.mark.parametrize(("option", "launcher", "ranks"), CASES)
+def test_a_run_with_the_option_resumes_bitwise(option, launcher, ranks, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *OPTIONS[option]]
-    train("spawn", 2, whole, *flags)
-    train("spawn", 2, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000002"))
+    flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *(EVERYWHERE | TOGETHER)[option]]
+    train(launcher, ranks, whole, *flags)
+    train(launcher, ranks, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000002"))
     first, second = (weights(run / "checkpoints" / "latest") for run in (whole, resumed))
     assert all(first[name].equal(second[name]) for name in first)
     assert (resumed / "tensorboard").exists() == (option == "tensorboard")
