@@ -10,5 +10,7 @@ shift
 apt-get -qq update
 apt-get -qq install --no-install-recommends "${packages[@]}" >/dev/null
 "$@"
-apt-get -qq purge --auto-remove "${packages[@]}" >/dev/null
+# Left to itself, apt keeps what any other package recommends or suggests.
+apt-get -qq purge --auto-remove -o APT::AutoRemove::RecommendsImportant=false \
+    -o APT::AutoRemove::SuggestsImportant=false "${packages[@]}" >/dev/null
 rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log
