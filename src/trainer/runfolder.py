@@ -152,10 +152,11 @@ class RunFolder:
         self._lock.release()
 
     def _read_status(self) -> Status | None:
-        try:
-            return Status(**json.loads((self.path / "status.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
+        """Return the last status: status.json, or, where a job script has moved it aside, what that now is."""
+        for name in ("status.json", "status.previous.json"):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                return Status(**json.loads((self.path / name).read_text(encoding="utf-8")))
+        return None
 
 
 def _provenance(world: World) -> dict[str, object]:

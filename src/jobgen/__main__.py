@@ -1,0 +1,8 @@
+"""``python -m jobgen``: the command line."""
+
+import sys
+
+from jobgen.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

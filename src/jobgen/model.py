@@ -1,0 +1,119 @@
+"""What a job is: WHERE it runs (Site), WHAT runs (JobSpec), and both resolved into one Job without a gap."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Literal, Tuple, Union
+
+import msgspec
+
+from jobgen.errors import JobgenError
+
+Option = Union[str, int, bool]
+"""A scheduler option's value: text, a number, true (given without a value) or false (dropped)."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster or a machine."""
+
+    name: str
+    """How the site is called, for people."""
+    scheduler: Literal["slurm", "local"] = "slurm"
+    """Who starts the script."""
+    container: Literal["apptainer", "none"] = "apptainer"
+    """What USE_CONTAINER=1 uses; "none": the default is USE_CONTAINER=0."""
+    accelerator: Literal["nvidia", "amd", "none"] = "nvidia"
+    """Which GPUs the image is given: ``--nv``, ``--rocm`` or nothing."""
+    gpus_per_node: int = 1
+    """GPUs of a node: a job's ranks per node, unless its description says otherwise."""
+    cpus_per_gpu: int = 4
+    """CPU cores for each rank: its threads and its data loaders."""
+    resume: Literal["requeue", "none"] = "requeue"
+    """What follows a time limit: the script requeues its job, or only says how to continue."""
+    modules: Tuple[str, ...] = ()
+    """Environment modules to load, after ``module purge``."""
+    binds: Tuple[str, ...] = ()
+    """Folders that the container needs besides those of the job, at the same path inside."""
+    local_disk: str = "/tmp"  # noqa: S108 -- a folder of the node; the script makes one of its own below it
+    """Local disk of a node, for STAGE=1 and caches; shell variables in it are expanded on the node."""
+    options: Dict[str, Option] = {}
+    """Options of the scheduler by their own long names; false drops one that jobgen would give."""
+    cpu_options: Dict[str, Option] = {}
+    """The same, for jobs without GPUs only."""
+    directives: Tuple[str, ...] = ()
+    """Any other directive, as it stands behind ``#SBATCH``."""
+    env: Dict[str, str] = {}
+    """Variables that every rank needs here: fabric, proxies. Ones set outside win."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A kind of job."""
+
+    name: str
+    """Name of the job, its log and its run folder."""
+    about: str
+    """One line for the script's head: what starts what."""
+    backend: Literal["ddp", "single"] = "ddp"
+    """How ranks train together."""
+    placement: Literal["per-node", "per-rank"] = "per-node"
+    """Whether the scheduler starts one launcher per node or each rank by itself."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """DEVICE's default; with cpu no GPU is asked for."""
+    config: str = "configs/digits.toml"
+    """CONFIG's default."""
+    nodes: int = 1
+    """Nodes of the job."""
+    ranks_per_node: int = 0
+    """Ranks of a node; 0: one per GPU of the site."""
+    minutes: int = 60
+    """Time limit of one attempt."""
+    save_seconds: int = 120
+    """How long a save may take: from the warning to the checkpoint on disk."""
+    max_requeues: int = 10
+    """How often a job may requeue itself."""
+    options: Dict[str, Option] = {}
+    """Options of the scheduler for this kind of job; they win over the site's."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A JobSpec at a Site: what ``render`` turns into text."""
+
+    site: Site
+    spec: JobSpec
+    ranks_per_node: int
+    cpus_per_node: int
+    gpus_per_node: int
+    """0: the job asks for none."""
+    options: Dict[str, Option]
+    """The site's and the job's own options, the latter winning; false ones included."""
+    origin: Tuple[str, ...]
+    """The words of the command that makes the script."""
+
+
+def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
+    """Return what ``spec`` means at ``site``.
+
+    Raises:
+        JobgenError: if the two contradict each other.
+    """
+    local, alone = site.scheduler == "local", spec.backend == "single"
+    on_cpus = spec.device == "cpu" or site.accelerator == "none"
+    ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node
+    if local and (spec.nodes > 1 or spec.placement == "per-rank"):
+        raise JobgenError(
+            f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
+            "render a description with nodes = 1 and placement = 'per-node'."
+        )
+    if alone and spec.nodes > 1:
+        raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
+        if value < 1:
+            raise JobgenError(f"{spec.name} at {site.name}: {name} is {value} and must be at least 1.")
+    return Job(
+        site=site,
+        spec=spec,
+        ranks_per_node=ranks,
+        cpus_per_node=ranks * site.cpus_per_gpu,
+        gpus_per_node=0 if on_cpus else (1 if alone else site.gpus_per_node),
+        options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
+        origin=tuple(origin),
+    )

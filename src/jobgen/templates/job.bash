@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# @{about}
+# Use: @{usage}
+# Made, not written: change the two files named here and run @{origin}
+@{directives}
+set -euo pipefail
+die() { echo "@{name}: $*" >&2; exit 78; } # 78: trying again unchanged cannot help
+
+# Settings: a variable of the same name in the environment wins.
+@{settings}
+@{choice}
+
+# Where am I? Paths become absolute, as they are the same inside the container.
+@{where}
+per_node=(@{per_node})
+(umask 077 && mkdir --parents "$RUN_DIR/logs") && [ -w "$RUN_DIR" ] || die "cannot write $RUN_DIR: set OUTPUT to a folder of all nodes"
+for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
+    [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
+    [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
+done
+
+# What ranks are told: nothing of this shell's Python, and the plan to compare with.
+@{modules}
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
+export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
+@{env}
+
+# The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
+if [ "$USE_CONTAINER" = 1 ]; then VENV=''; else IMAGE='' PATH=$VENV/bin:$PATH; fi
+[ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
+options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"}@{binds})
+for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
+    [ -r "$path" ] || die "$path is missing: see the settings in this script (\`make image\` builds IMAGE, \`make setup\` VENV)"
+    options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
+done
+@{gpus}
+clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+@{stage}
+container=(${IMAGE:+@{wrapper}})
+
+# What runs; and first, on every node, a short step that finds what would go wrong.
+arguments=("$CONFIG" --backend @{backend} --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
+payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
+[ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
+@{meeting}
+timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above"
+
+# One launch, in the background, so that traps run while it does.
+[ "$0" -ef "$RUN_DIR/job.sh" ] || cp -- "$0" "$RUN_DIR/job.sh"
+[ ! -e "$RUN_DIR/status.json" ] || mv --force -- "$RUN_DIR/status.json" "$RUN_DIR/status.previous.json"
+errors=$RUN_DIR/logs/stderr.log code=1
+@{traps}
+@{launch}
+
+# The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
+word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
+state=$(word state)
+[ -n "$state" ] || [ -z "$TRAIN_SCRIPT" ] || exit "$code"
+[ "$state" != "done" ] || exit 0
+@{again}
+[ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: @{continued}" >&2 && exit 75; }
+echo "@{name}: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
+exit $((code > 0 ? code : 1))

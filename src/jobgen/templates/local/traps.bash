@@ -1,0 +1,1 @@
+trap 'interrupted=1 && kill -TERM "$step"' TERM INT # the ranks save, then end

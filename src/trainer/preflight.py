@@ -1,0 +1,96 @@
+"""``python -m trainer.preflight ARGUMENTS``: see whether the trainer, given these arguments, would start on this node.
+
+A job script runs it once on each node before it starts any rank: in a second, and in words, it tells what would
+otherwise be a hundred tracebacks. It looks at what only the node can see; the script itself has looked at the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from trainer.cli import parse
+from trainer.config import Config
+from trainer.errors import ConfigError, TrainerError
+
+BUNDLED = ("digits", "synthetic")
+"""Data sets that need no folder."""
+
+
+def main() -> int:
+    """Check this node and return the exit code: 0 or 78."""
+    try:
+        config = parse(sys.argv[1:])
+        check_folders(config)
+        check_head(os.environ.get("MASTER_ADDR", ""))
+        check_device(config.run.device)
+    except TrainerError as error:
+        print(f"trainer: {socket.gethostname()}: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def check_folders(config: Config) -> None:
+    """Make sure that data can be read and the run folder written from here.
+
+    Raises:
+        ConfigError: naming the folder.
+    """
+    data, output = Path(config.data.data_dir), Path(config.run.output_dir)
+    if config.data.dataset not in BUNDLED and not config.data.download and not os.access(data, os.R_OK | os.X_OK):
+        raise ConfigError(f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?")
+    try:
+        with tempfile.NamedTemporaryFile(dir=output, prefix=".preflight."):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to --output-dir {output}: {error.strerror}. It must be on a disk that all nodes share, and "
+            "bound into the container."
+        ) from error
+
+
+def check_head(address: str) -> None:
+    """Make sure that there is a way to ``address``, where the ranks are going to meet ("" for a run that does not).
+
+    No packet is sent: connecting a datagram socket only asks the routing table.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if not address:
+        return
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+    except OSError as error:
+        raise ConfigError(f"no way to the head node at {address}: {error.strerror}; is the network up?") from error
+
+
+def check_device(requested: str) -> None:
+    """Allocate on every GPU that is visible here, as drivers and images that do not match fail only then.
+
+    Raises:
+        ConfigError: if GPUs are asked for and there is none, or one does not work.
+    """
+    if requested == "cpu":
+        return
+    import torch  # noqa: PLC0415 -- it takes seconds, and a wrong folder should not wait for it
+
+    count = torch.cuda.device_count()
+    if requested == "cuda" and not count:
+        raise ConfigError("--device cuda, but torch sees no GPU: ask the scheduler for some, or set DEVICE=cpu.")
+    for index in range(count):
+        try:
+            torch.zeros(1, device=f"cuda:{index}")
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            remedy = "is the driver older than what this CUDA needs?"
+            raise ConfigError(f"GPU {index} does not work: {reason}; {remedy}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
