@@ -15,7 +15,10 @@ EXIT_CONFIG = 78
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line and return the exit code."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)
+    arguments = _parser().parse_args(words[:end])
+    arguments.arguments = words[end + 1 :]
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
@@ -47,11 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder", nargs="?", default="jobscripts", help="where they are (default: %(default)s)")
     command.set_defaults(command=_check)
 
-    command = commands.add_parser("submit", parents=[job], help="check what can be seen from here, then submit")
+    what = "check what can be seen from here, then submit; what follows -- is for the training script"
+    command = commands.add_parser("submit", parents=[job], help=what)
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")
-    command.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for the training script, after --")
     command.set_defaults(command=_submit)
     return parser
 

@@ -54,6 +54,9 @@ def one_line(text: str) -> str:
 def default(text: str) -> str:
     """Return ``text`` as the default in ``: "${NAME:=text}"``, where Bash still expands and unquotes.
 
-    ``}`` would end it, and the rest is special between double quotes (bash(1), Parameter Expansion and QUOTING).
+    Raises:
+        JobgenError: for a single quote: there Bash takes it for the start of a string, and a backslash does not help.
     """
+    if "'" in text:
+        raise JobgenError(f"{text!r} holds a single quote, which no default can: rename it, or set it outside.")
     return "".join("\\" + char if char in '\\"$`}' else char for char in one_line(text))

@@ -34,6 +34,15 @@ def test_the_variables_in_the_code_are_those_of_the_contract():
     assert used == named
 
 
+def test_the_settings_of_the_job_scripts_are_those_of_the_contract():
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "jobscripts").glob("*.*") if path.is_file()]
+    found = {name for text in texts for name in re.findall(r"\$\{([A-Z_]+):[-=]", text)}
+    schedulers = {name for name in found if name.startswith("SLURM_")}
+    ranks = {"OMP_NUM_THREADS", "MASTER_ADDR"}
+    named = {cell.strip("`") for cell in first_cells(section("Settings of a job script"))}
+    assert found - schedulers - ranks == named
+
+
 def test_every_exit_code_of_the_code_is_explained():
     explained = set(first_cells(section("Exit codes")))
     for code in (0, 1, errors.EXIT_USAGE, errors.EXIT_STOPPED, errors.EXIT_CONFIG):

@@ -171,6 +171,13 @@ class TestStopFile:
         opened(tmp_path).clear_stop_request()
         assert not (tmp_path / "STOP").exists()
 
+    def test_also_where_a_job_script_has_moved_its_status_aside(self, tmp_path):
+        ended(tmp_path, state="stopped", reason="user")
+        (tmp_path / "STOP").write_text("user\n")
+        (tmp_path / "status.json").rename(tmp_path / "status.previous.json")
+        opened(tmp_path).clear_stop_request()
+        assert not (tmp_path / "STOP").exists()
+
     @pytest.mark.parametrize("before", [{"state": "stopped", "reason": "time-limit"}, {"state": "failed"}, None])
     def test_the_users_stays_until_then(self, tmp_path, before):
         if before:

@@ -1,0 +1,69 @@
+"""The preflight: what it finds on a node, and in which words."""
+
+import socket
+import sys
+
+import pytest
+import torch
+
+from trainer import preflight
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch, capsys):
+    def answer(*flags, head=""):
+        monkeypatch.setenv("MASTER_ADDR", head)
+        output = [] if "--output-dir" in flags else ["--output-dir", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", ["preflight", *output, "--device", "cpu", *flags])
+        return preflight.main(), capsys.readouterr().err
+
+    return answer
+
+
+def test_a_good_node_says_nothing_and_keeps_nothing(answer, tmp_path):
+    assert answer(head="127.0.0.1") == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_is_one_line_that_names_the_node(answer, tmp_path):
+    code, said = answer("--output-dir", str(tmp_path / "nowhere"))
+    assert code == 78
+    assert said.startswith(f"trainer: {socket.gethostname()}: cannot write to --output-dir {tmp_path}/nowhere: No such")
+    assert said.count("\n") == 1
+
+
+def test_data_that_this_node_does_not_see(answer, tmp_path):
+    code, said = answer("--dataset", "imagefolder", "--data-dir", str(tmp_path / "nowhere"))
+    assert (code, f"cannot read --data-dir {tmp_path}/nowhere" in said) == (78, True)
+
+
+def test_a_configuration_that_is_wrong(answer, tmp_path):
+    (tmp_path / "wrong.toml").write_text("[train]\nepoch = 3\n")
+    code, said = answer(str(tmp_path / "wrong.toml"))
+    assert (code, "Did you mean 'epochs'?" in said) == (78, True)
+
+
+def test_a_head_node_that_there_is_no_way_to(answer, monkeypatch):
+    def unreachable(*_):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    code, said = answer(head="10.0.0.1")
+    assert (code, "no way to the head node at 10.0.0.1: Network is unreachable" in said) == (78, True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+def test_no_gpu_where_one_is_asked_for(answer):
+    code, said = answer("--device", "cuda")
+    assert (code, "torch sees no GPU" in said) == (78, True)
+
+
+def test_a_gpu_that_does_not_work(answer, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUDA driver version is insufficient\nand more")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch, "zeros", broken)
+    code, said = answer("--device", "auto")
+    assert (code, "GPU 0 does not work: CUDA driver version is insufficient; is the driver older" in said) == (78, True)
+    assert said.count("\n") == 1
