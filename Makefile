@@ -1,16 +1,17 @@
 # `make` lists the targets. Each calls one script in build/ or one command; settings go on the command line: make train ARGS="--epochs 5"
 
-# Minutes that each part of `make test` may take before it counts as failed; together at most 45.
+# Minutes that each part of `make test` may take before it counts as failed; together at most 60.
 export BUDGET_SETUP       := 12
 export BUDGET_CHECK       := 3
 export BUDGET_UNIT        := 4
 export BUDGET_DISTRIBUTED := 26
+export BUDGET_CLUSTER     := 12
 
 # What `make image` reads besides its defaults; build/image says what they mean.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check image test-image run pull prove prove-fresh locks clean
+.PHONY: help setup train test check cluster image test-image run pull prove prove-fresh locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -20,7 +21,7 @@ setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing 
 
 train: ## train the digits example on two DDP ranks (ARGS="--epochs 5" adds flags)
 	@build/setup train
-	OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 -m trainer --backend ddp configs/digits.toml --output-dir runs/digits-$(shell date +%Y%m%d-%H%M%S) $(ARGS)
+	jobscripts/ddp.sh $(ARGS)
 
 test: ## set up, check, and run the tests, each part within its budget
 	@build/test

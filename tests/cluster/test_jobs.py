@@ -1,0 +1,209 @@
+"""The committed scripts, unedited, on a real Slurm cluster of two nodes."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from support import digest, last_step, status, weights
+
+CONFIG = """
+[data]
+dataset = "digits"
+crop_padding = 1
+[model]
+arch = "mlp"
+[optim]
+optimizer = "adamw"
+[train]
+epochs = {epochs}
+batch_size = 64
+[run]
+log_interval = 10
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """Return a function that writes a configuration of so many epochs, without dropout and batch norm."""
+    folder = tmp_path_factory.mktemp("configs")
+
+    def config(epochs):
+        path = folder / f"{epochs}.toml"
+        path.write_text(CONFIG.format(epochs=epochs))
+        return str(path)
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, config):
+    """Return the weights of two epochs in one process, started by hand."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    words = [sys.executable, "-m", "trainer", config(2), "--output-dir", out, "--device", "cpu", "--threads", "1"]
+    subprocess.run(words, check=True, capture_output=True)
+    return weights(out / "checkpoints" / "latest")
+
+
+@pytest.mark.parametrize(("script", "ranks"), [("ddp.job", 4), ("ddp-ranks.job", 4), ("single.job", 1), ("cpu.job", 2)])
+def test_each_script_trains_the_same_weights(cluster, tmp_path, config, alone, table, script, ranks):  # noqa: PLR0917 -- fixtures
+    job = cluster.submit(script, out=tmp_path / "run", CONFIG=config(2))
+    fields = job.wait()
+    assert fields["JobState"] == "COMPLETED", job.output
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["world_size"] == ranks
+    trained = weights(tmp_path / "run" / "checkpoints" / "latest")
+    distance = max(float((trained[name] - alone[name]).abs().max()) for name in alone)
+    row = [
+        script,
+        "venv",
+        fields["JobState"],
+        f"{ranks} ranks",
+        fields["NodeList"],
+        fields["RunTime"],
+        f"{distance:.1e}",
+    ]
+    table(f"cluster: {script}", [row])
+    assert distance < 1e-5
+
+
+def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluster, tmp_path, config):
+    whole = cluster.submit("ddp.job", out=tmp_path / "whole", CONFIG=config(40))
+    assert whole.wait()["JobState"] == "COMPLETED", whole.output
+    job = cluster.submit("ddp.job", out=tmp_path / "run", CONFIG=config(40))
+    job.until("epoch 2/40")
+    cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # what --signal=B:USR1@180 does, in time for a test
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    assert "resumed at step" in job.output
+    latest = "checkpoints/latest"
+    assert digest(tmp_path / "run" / latest) == digest(tmp_path / "whole" / latest)
+
+
+def test_the_bound_on_requeues_holds_and_the_run_can_be_continued(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit("ddp.job", out=out, CONFIG=config(400), MAX_REQUEUES="0")
+    job.until("epoch 2/400")
+    cluster.run("scancel", "--batch", "--signal=USR1", job.number)
+    fields = job.wait()
+    assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
+    assert f"to continue: RUN_DIR={out} sbatch {out}/job.sh" in job.output
+
+
+def test_a_run_that_gains_no_step_is_not_requeued(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit("ddp.job", out=out, CONFIG=config(400))
+    while not (out / "status.json").exists() and job.state == "RUNNING":
+        time.sleep(0.02)
+    (out / "STOP").write_text("time-limit\n")
+    fields = job.wait()
+    said = status(out)
+    assert said["requeue"] == (said["step"] > said["start_step"])
+    assert fields["Restarts"] == ("1" if said["requeue"] else "0")
+
+
+@pytest.mark.parametrize("way", ["scancel", "STOP"])
+def test_a_user_ends_it_for_good(cluster, tmp_path, config, way):
+    out = tmp_path / "run"
+    job = cluster.submit("ddp.job", out=out, CONFIG=config(400))
+    job.until("epoch 2/400")
+    if way == "scancel":
+        cluster.run("scancel", job.number)
+    else:
+        (out / "STOP").write_text("user\n")
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED" if way == "scancel" else "FAILED", "0"), job.output
+    deadline = time.monotonic() + 30  # the ranks may save after Slurm calls the job cancelled
+    while status(out)["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    said = status(out)
+    assert (said["state"], said["reason"]) == ("stopped", "signal" if way == "scancel" else "user")
+    assert said["step"] >= 23
+
+
+def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
+    job.until("epoch 2/40")
+    words = ("--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 1", f"--output={tmp_path}/urgent.log")
+    cluster.run("sbatch", *words)
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    assert job.output.count("resumed at step") == 1
+    assert status(out)["attempt"] == 2
+
+
+def test_a_lost_node_is_survived(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
+    job.until("epoch 2/40")
+    cluster.control("kill", "node2")
+    deadline = time.monotonic() + 90
+    while job.state == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(0.3)
+    cluster.control("boot", "node2")
+    fields = job.wait()
+    assert fields["JobState"] == "COMPLETED", job.output
+    assert last_step(out) == 40 * 23
+    assert status(out)["start_step"] > 0
+
+
+def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
+    half = ("--gpus-per-node=1", "--cpus-per-task=4")
+    jobs = [cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, CONFIG=config(10)) for name in ("a", "b")]
+    fields = [job.wait() for job in jobs]
+    assert [field["JobState"] for field in fields] == ["COMPLETED"] * 2, "\n".join(job.output for job in jobs)
+    assert fields[0]["NodeList"] == fields[1]["NodeList"] == "node[1-2]"
+    assert max(field["StartTime"] for field in fields) < min(field["EndTime"] for field in fields)
+
+
+TUTORIAL = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+inputs = torch.randn(256, 8)
+targets = inputs.sum(1, keepdim=True)
+mine = slice(dist.get_rank(), None, dist.get_world_size())
+for step in range(200):
+    loss = torch.nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+if dist.get_rank() == 0:
+    print(f"{dist.get_world_size()} ranks, final loss {loss.item():.4f}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job"])
+def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
+    (tmp_path / "tutorial.py").write_text(TUTORIAL)
+    job = cluster.submit(script, out=tmp_path / "run", TRAIN_SCRIPT=str(tmp_path / "tutorial.py"))
+    assert job.wait()["JobState"] == "COMPLETED", job.output
+    assert "4 ranks, final loss 0.0000" in job.output
+
+
+@pytest.mark.parametrize(
+    ("env", "answer"),
+    [
+        ({"USE_CONTAINER": "1", "IMAGE": "/nowhere.sif"}, "/nowhere.sif is missing|no apptainer"),
+        ({"DATA": "/nowhere"}, "/nowhere is missing"),
+        ({"CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
+        ({"RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
+        ({"DEVICE": "cuda"}, "torch sees no GPU"),
+    ],
+)
+def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, table, env, answer):
+    job = cluster.submit("ddp.job", out=tmp_path / "run", **env)
+    fields = job.wait()
+    assert (fields["JobState"], fields["ExitCode"]) == ("FAILED", "78:0"), job.output
+    assert any(text in job.output for text in answer.split("|")), job.output
+    said = next(line for line in job.output.splitlines() if any(text in line for text in answer.split("|")))
+    table(f"preflight: {env}", [[fields["RunTime"], said.replace(str(tmp_path), "")]])
