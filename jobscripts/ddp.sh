@@ -36,7 +36,7 @@ done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(($(nproc) / RANKS_PER_NODE))}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
 export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
 

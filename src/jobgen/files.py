@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, nearest
 from jobgen.load import divide, load
@@ -15,8 +14,7 @@ from jobgen.render import render
 MADE_BY = "# Made, not written: change the two files named here and run "
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """A job and its text."""
 
     job: Job

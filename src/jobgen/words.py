@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import Union
+from typing import NamedTuple, Union
 
 from jobgen.errors import JobgenError
 
 
-@dataclass(frozen=True)
-class Expansion:
+class Expansion(NamedTuple):
     """Shell text that Bash expands to just one word, or, for an array, to one word an element."""
 
     text: str

@@ -104,3 +104,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"), tmp_path_factory.getbasetemp())
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def image() -> dict[str, str]:
+    """Return the settings that run a job in the CPU image of `make image`, with the sources of this checkout.
+
+    A skip without one: building it takes minutes and is the image tests' business.
+    """
+    path = Path(os.environ.get("SLIPWAY_TEST_IMAGE", ROOT / "dist" / "slipway-cpu.sif"))
+    if not path.exists():
+        pytest.skip(f"no image {path}: `make image` builds it")
+    apptainer = subprocess.run(
+        [ROOT / "build" / "apptainer"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "USE_CONTAINER": "1",
+        "IMAGE": str(path),
+        "PATH": f"{Path(apptainer).parent}:{os.environ['PATH']}",
+        "APPTAINER_BIND": f"{ROOT}/src:/opt/slipway/src",
+    }

@@ -26,8 +26,8 @@ class Local:
         return [("RANKS_PER_NODE", str(job.ranks_per_node), "each on a GPU, or on its share of the cores")]
 
     def threads(self, job: Job) -> str:  # noqa: ARG002
-        """Share the cores."""
-        return "$(($(nproc) / RANKS_PER_NODE))"
+        """Share the cores, rounded up to at least one."""
+        return "$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))"
 
     def continued(self) -> str:
         """Run the copy in the run folder."""

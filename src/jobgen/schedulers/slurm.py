@@ -19,6 +19,7 @@ REASONS = {
     "account": "who pays",
     "nodes": "any number: what follows counts them",
     "gpus-per-node": "a rank each",
+    "gres": "GPUs, a rank each",
     "time": "of one attempt",
     "requeue": "after a time limit, preemption, or the loss of a node",
     "open-mode": "one log for all attempts",
@@ -58,9 +59,10 @@ class Slurm:
         return rows
 
     def threads(self, job: Job) -> str:
-        """Share the CPUs of the task among its ranks."""
-        share = "" if job.spec.placement == "per-rank" or job.spec.backend == "single" else " / RANKS_PER_NODE"
-        return f"$((${{SLURM_CPUS_PER_TASK:-1}}{share}))"
+        """Share the CPUs of the task among its ranks, rounded up to at least one."""
+        if job.spec.placement == "per-rank" or job.spec.backend == "single":
+            return "$cpus"
+        return "$(((cpus + RANKS_PER_NODE - 1) / RANKS_PER_NODE))"
 
     def continued(self) -> str:
         """Submit the copy in the run folder."""
