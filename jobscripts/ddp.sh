@@ -24,7 +24,7 @@ if [ -z "${USE_CONTAINER:-}" ]; then
 fi
 
 # Where am I? Paths become absolute, as they are the same inside the container.
-job_id=$(date +%Y%m%d-%H%M%S)-$$ nodes=(127.0.0.1) nnodes=1 restarts=0
+job_id=$(date +%Y%m%d-%H%M%S)-$$ nnodes=1 restarts=0
 scratch=$LOCAL_DISK/slipway-$job_id
 : "${RUN_DIR:=$OUTPUT/ddp-$job_id}"
 per_node=()
@@ -63,6 +63,7 @@ container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
 arguments=("$CONFIG" --backend ddp --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
+nodes=(127.0.0.1)
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) # clients get 32768 and up
 timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
 
