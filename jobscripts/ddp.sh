@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on this machine: torchrun starts the ranks, each with a GPU or with its share of the cores (PyTorch DDP).
 # Use: jobscripts/ddp.sh [options of the trainer]
-# Made, not written: change the two files named here and run jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml --output jobscripts/ddp.sh
+# Do not edit: it is made from the two files named here, by jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml --output jobscripts/ddp.sh
 set -euo pipefail
 die() { echo "ddp.sh: $*" >&2; exit 78; } # 78: trying again unchanged cannot help
 

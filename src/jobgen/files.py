@@ -11,7 +11,7 @@ from jobgen.load import divide, load
 from jobgen.model import Job, JobSpec, Site, resolve
 from jobgen.render import render
 
-MADE_BY = "# Made, not written: change the two files named here and run "
+MADE_BY = "# Do not edit: it is made from the two files named here, by "
 
 
 class Script(NamedTuple):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # @{about}
 # Use: @{usage}
-# Made, not written: change the two files named here and run @{origin}
+# Do not edit: it is made from the two files named here, by @{origin}
 @{directives}
 set -euo pipefail
 die() { echo "@{name}: $*" >&2; exit 78; } # 78: trying again unchanged cannot help
