@@ -59,7 +59,7 @@ def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config,
     distance = max(float((trained[name] - alone[name]).abs().max()) for name in alone)
     row = [
         script,
-        "venv",
+        way,
         fields["JobState"],
         f"{ranks} ranks",
         fields["NodeList"],
