@@ -51,10 +51,9 @@ done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
 clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
 if [ "$STAGE" = 1 ]; then # one copy per node: ranks that all open the same files stall a shared disk
-    "${per_node[@]}" bash -c 'set -eu && mkdir --parents -- "$1"
-        needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
-        [ "$(df --output=avail --block-size=1K -- "$1" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: $1 is too small" >&2 && exit 1; }
-        cp --recursive -- "${@:2}" "$1"' stage "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
+    "${per_node[@]}" bash -c 'needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
+        [ "$(df --output=avail --block-size=1K -- "${1%/*}" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: ${1%/*} is too small" >&2 && exit 1; }
+        mkdir --parents -- "$1" && cp --recursive -- "${@:2}" "$1"' stage "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
     IMAGE=${IMAGE:+$scratch/${IMAGE##*/}} DATA=${DATA:+$scratch/${DATA##*/}}
 fi
 container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
@@ -72,14 +71,17 @@ timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every no
 [ ! -e "$RUN_DIR/status.json" ] || mv --force -- "$RUN_DIR/status.json" "$RUN_DIR/status.previous.json"
 errors=$RUN_DIR/logs/stderr.log code=1
 trap 'interrupted=1 && kill -TERM "$step"' TERM INT # the ranks save, then end
+launch() { # its errors go to a file, and from there, as they come, to the job's log
+    "${per_node[@]}" "${container[@]}" \
+        torchrun --nnodes="$nnodes" --nproc-per-node="$RANKS_PER_NODE" --rdzv-id="$job_id" --rdzv-backend=c10d --rdzv-endpoint="${nodes[0]}:$MASTER_PORT" \
+        "${payload[@]}" 2>"$errors" &
+    step=$!
+    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.1 --pid="$step" -- "$errors" >&2) &
+    while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done # a trap ends wait
+    wait || :
+}
 for _ in 1 2 3; do # somebody may hold the port, or take it between the test and the launch
-    if "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors"; then
-        "${per_node[@]}" "${container[@]}" \
-            torchrun --nnodes="$nnodes" --nproc-per-node="$RANKS_PER_NODE" --rdzv-id="$job_id" --rdzv-backend=c10d --rdzv-endpoint="${nodes[0]}:$MASTER_PORT" \
-            "${payload[@]}" 2> >(trap '' TERM USR1; exec tee "$errors" >&2) &
-        step=$!
-        while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done # a trap ends wait
-    fi
+    "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors" && launch
     grep --quiet --ignore-case 'address already in use' "$errors" || break
     MASTER_PORT=$((MASTER_PORT + 1))
 done
@@ -87,8 +89,7 @@ done
 # The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
 state=$(word state)
-[ -n "$state" ] || [ -z "$TRAIN_SCRIPT" ] || exit "$code"
-[ "$state" != "done" ] || exit 0
+case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
 [ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: RUN_DIR=$(printf '%q ' "$RUN_DIR" bash "$RUN_DIR/job.sh" "$@")" >&2 && exit 75; }
 echo "ddp.sh: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))

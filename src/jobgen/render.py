@@ -43,7 +43,7 @@ def render(job: Job, *, path: str) -> str:
         "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
         "gpus": gpu_option(job),
         "wrapper": _words(wrapper()),
-        "words": _continued([_words(layer) for layer in launch], indent=8 if template == "meeting" else 0),
+        "words": _continued([_words(layer) for layer in launch]),
         "continued": scheduler.continued(),
     }
     folder = scheduler.templates
@@ -53,7 +53,8 @@ def render(job: Job, *, path: str) -> str:
         "stage": "stage",
         "meeting": "" if template == "alone" else f"{folder}/meeting",
         "traps": f"{folder}/traps",
-        "launch": f"launch_{template}",
+        "launch": "launch",
+        "attempts": f"attempts_{template}",
         "again": f"{folder}/again" if job.site.resume == "requeue" else "",
     }.items():
         slots[slot] = _fill(name, slots) if name else ""
@@ -74,9 +75,9 @@ def _words(words: List[Word]) -> str:
     return " ".join(quote(word) for word in words)
 
 
-def _continued(lines: List[str], *, indent: int) -> str:
-    """Return one command over several lines."""
-    return " \\\n".join(" " * (indent + 4 * bool(number)) + line for number, line in enumerate(lines))
+def _continued(lines: List[str]) -> str:
+    """Return one command over several lines, as it stands in a function."""
+    return " \\\n        ".join(lines)
 
 
 def _commented(lines: List[Tuple[str, str]]) -> str:

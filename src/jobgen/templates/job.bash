@@ -53,12 +53,12 @@ timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every no
 errors=$RUN_DIR/logs/stderr.log code=1
 @{traps}
 @{launch}
+@{attempts}
 
 # The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
 state=$(word state)
-[ -n "$state" ] || [ -z "$TRAIN_SCRIPT" ] || exit "$code"
-[ "$state" != "done" ] || exit 0
+case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
 @{again}
 [ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: @{continued}" >&2 && exit 75; }
 echo "@{name}: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
