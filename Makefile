@@ -10,7 +10,7 @@ export BUDGET_DISTRIBUTED := 24
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check cluster image test-image run pull prove prove-fresh locks clean
+.PHONY: help setup train test check cluster image test-image run pull bench prove prove-fresh locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -18,9 +18,8 @@ help: ## list the targets
 setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing system packages by apt-get)
 	@build/setup test
 
-train: ## train the digits example on two DDP ranks (ARGS="--epochs 5" adds flags)
-	@build/setup train
-	OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 -m trainer --backend ddp configs/digits.toml --output-dir runs/digits-$(shell date +%Y%m%d-%H%M%S) $(ARGS)
+train: ## train the digits example on this machine, in the image if there is one (ARGS="--epochs 5" adds flags)
+	@build/train $(ARGS)
 
 test: ## set up, check, and run the tests, each part within its budget
 	@build/test
@@ -44,6 +43,10 @@ run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this
 
 pull: ## turn a published IMAGE=docker://... into dist/NAME.sif
 	@build/pull $(IMAGE)
+
+bench: ## speed, as ratios against named peers, each in one interleaved run
+	@build/setup test
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench/jobgen_cpu.py
 
 prove: ## the long proofs that `make test` leaves out
 	@build/setup test

@@ -1,0 +1,92 @@
+"""What a job script answers on a real cluster before it starts any rank, and what it puts on the nodes' own disks."""
+
+import sys
+import tempfile
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def answer(table):
+    """Return a function that waits for a job to be refused, and shows what it said and how soon."""
+
+    def answer(what, job, text):
+        fields = job.wait()
+        assert (fields["JobState"], fields["ExitCode"]) == ("FAILED", "78:0"), job.output
+        said = [line for line in job.output.splitlines() if text in line]
+        assert said, job.output
+        table(f"preflight: {what}, after {fields['RunTime']}", [[said[0]]])
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("what", "env", "text"),
+    [
+        ("a missing environment", {"VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
+        ("missing data", {"DATA": "/nowhere"}, "/nowhere is missing"),
+        ("a missing configuration", {"CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
+        ("an output that cannot be written", {"RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
+        ("no GPU", {"DEVICE": "cuda"}, "torch sees no GPU"),
+    ],
+)
+def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, answer, what, env, text):  # noqa: PLR0917 -- fixtures
+    answer(what, cluster.submit("ddp.job", out=tmp_path / "run", **env), text)
+
+
+def test_a_missing_image_is_answered(cluster, tmp_path, image, answer):
+    job = cluster.submit("ddp.job", out=tmp_path / "run", **image | {"IMAGE": "/nowhere.sif"})
+    answer("a missing image", job, "/nowhere.sif is missing")
+
+
+def test_an_image_without_the_trainer_is_answered(cluster, tmp_path, image, answer):
+    (tmp_path / "empty").mkdir()
+    hidden = {"APPTAINER_BIND": f"{tmp_path}/empty:/opt/slipway/src"}
+    job = cluster.submit("ddp.job", out=tmp_path / "run", **image | hidden)
+    answer("an image without the trainer", job, "No module named trainer")
+
+
+def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image, answer):
+    with tempfile.TemporaryDirectory(dir="/srv") as data:  # Apptainer binds /tmp by itself
+        (tmp_path / "mnist.toml").write_text(f'[data]\ndataset = "mnist"\ndata_dir = "{data}"\n')
+        job = cluster.submit("ddp.job", out=tmp_path / "run", CONFIG=str(tmp_path / "mnist.toml"), **image)
+        answer("a missing bind", job, f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound")
+
+
+def test_a_head_node_that_only_knows_itself_is_answered(cluster, tmp_path, answer):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.1.1 node1\n" + cluster.run("cat", "/etc/hosts"))
+    cluster.control("on", "node1", "mount", "--bind", hosts, "/etc/hosts")
+    try:
+        job = cluster.submit("ddp.job", out=tmp_path / "run")
+        answer("a head node on loopback", job, "node1 resolves to 127.0.1.1 here")
+    finally:
+        cluster.control("on", "node1", "umount", "/etc/hosts")
+
+
+@pytest.mark.prove
+def test_a_node_that_does_not_answer_is_answered_within_a_minute(cluster, tmp_path, answer):
+    slow = tmp_path / "python"  # a file system that hangs: node2 never gets to the end of this
+    slow.write_text(f'#!/bin/sh\n[ "$(hostname)" != node2 ] || sleep 600\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    slow.rename(venv / "bin" / "python")
+    answer("a node that hangs", cluster.submit("ddp.job", out=tmp_path / "run", VENV=str(venv)), "within 60 s")
+
+
+def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
+    data = tmp_path / "images"
+    for number in range(32):
+        folder = data / ("train" if number % 4 else "val") / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
+    (tmp_path / "images.toml").write_text('[data]\ndataset = "imagefolder"\n[train]\nepochs = 1\nbatch_size = 8\n')
+    job = cluster.submit(
+        "ddp.job", out=tmp_path / "run", CONFIG=str(tmp_path / "images.toml"), DATA=str(data), STAGE="1"
+    )
+    assert job.wait()["JobState"] == "COMPLETED", job.output
+    assert f"/slipway-{job.number}/images" in (tmp_path / "run" / "config.toml").read_text()
+    for node in ("node1", "node2"):
+        assert list((cluster.folder / f"tmp.{node}").glob("slipway-*")) == []
