@@ -25,7 +25,7 @@ fi
 
 # Where am I? Paths become absolute, as they are the same inside the container.
 job_id=$(date +%Y%m%d-%H%M%S)-$$ nnodes=1 restarts=0
-scratch=$LOCAL_DISK/slipway-$job_id
+scratch=$(mktemp --dry-run -- "$LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
 : "${RUN_DIR:=$OUTPUT/ddp-$job_id}"
 per_node=()
 (umask 077 && mkdir --parents "$RUN_DIR/logs") && [ -w "$RUN_DIR" ] || die "cannot write $RUN_DIR: set OUTPUT to a folder of all nodes"
@@ -33,15 +33,16 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
+given=$(for name in USE_CONTAINER RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA DEVICE STAGE RUN_DIR; do printf '%q ' "$name=${!name}"; done)
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
+export TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv # compiled code is this job's alone
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
-if [ "$USE_CONTAINER" = 1 ]; then VENV=''; else IMAGE='' PATH=$VENV/bin:$PATH; fi
+case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"})
 for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
@@ -49,11 +50,12 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
-clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
-if [ "$STAGE" = 1 ]; then # one copy per node: ranks that all open the same files stall a shared disk
-    "${per_node[@]}" bash -c 'needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
-        [ "$(df --output=avail --block-size=1K -- "${1%/*}" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: ${1%/*} is too small" >&2 && exit 1; }
-        mkdir --parents -- "$1" && cp --recursive -- "${@:2}" "$1"' stage "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
+clean() { timeout 60 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
+if [ "$STAGE" = 1 ] && [ -n "$IMAGE$DATA" ]; then # one copy per node: ranks that all open the same files stall a shared disk
+    size=$(du --dereference --summarize --total --block-size=1K -- ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} | tail --lines=1 | cut --fields=1)
+    "${per_node[@]}" bash -c '[ "$(df --output=avail --block-size=1K -- "${2%/*}" | tail --lines=1)" -gt "$1" ] || { echo "$HOSTNAME: ${2%/*} is too small" >&2 && exit 1; }
+        umask 077 && mkdir --parents -- "$2" && cp --recursive --dereference --no-preserve=mode -- "${@:3}" "$2"' stage "$size" "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
     IMAGE=${IMAGE:+$scratch/${IMAGE##*/}} DATA=${DATA:+$scratch/${DATA##*/}}
 fi
 container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
@@ -64,25 +66,24 @@ payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arg
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
 nodes=(127.0.0.1)
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) # clients get 32768 and up
-timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
+timeout "${PREFLIGHT_SECONDS:=60}" "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within $PREFLIGHT_SECONDS s: see above"
 
 # One launch, in the background, so that traps run while it does.
 [ "$0" -ef "$RUN_DIR/job.sh" ] || cp -- "$0" "$RUN_DIR/job.sh"
 [ ! -e "$RUN_DIR/status.json" ] || mv --force -- "$RUN_DIR/status.json" "$RUN_DIR/status.previous.json"
-errors=$RUN_DIR/logs/stderr.log code=1
+errors=$RUN_DIR/logs/stderr.$TRAINER_ATTEMPT.log code=1
 trap 'interrupted=1 && kill -TERM "$step"' TERM INT # the ranks save, then end
 launch() { # its errors go to a file, and from there, as they come, to the job's log
     "${per_node[@]}" "${container[@]}" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$RANKS_PER_NODE" --rdzv-id="$job_id" --rdzv-backend=c10d --rdzv-endpoint="${nodes[0]}:$MASTER_PORT" \
-        "${payload[@]}" 2>"$errors" &
-    step=$!
-    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.1 --pid="$step" -- "$errors" >&2) &
+        "${payload[@]}" 2>"$errors" & step=$! SECONDS=0
+    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.2 --pid="$step" -- "$errors" >&2) &
     while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done # a trap ends wait
     wait || :
 }
 for _ in 1 2 3; do # somebody may hold the port, or take it between the test and the launch
-    "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors" && launch
-    grep --quiet --ignore-case 'address already in use' "$errors" || break
+    if "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors"; then launch; else cat -- "$errors" >&2; fi
+    if [ "$code" = 0 ] || [ -e "$RUN_DIR/status.json" ] || [ "$SECONDS" -gt 120 ] || ! grep --quiet --ignore-case 'address already in use' "$errors"; then break; fi
     MASTER_PORT=$((MASTER_PORT + 1))
 done
 
@@ -90,6 +91,6 @@ done
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
 state=$(word state)
 case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
-[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: RUN_DIR=$(printf '%q ' "$RUN_DIR" bash "$RUN_DIR/job.sh" "$@")" >&2 && exit 75; }
+[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: $given$(printf '%q ' bash "$RUN_DIR/job.sh" "$@")" >&2 && exit 75; }
 echo "ddp.sh: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))

@@ -10,6 +10,7 @@ from jobgen.words import Word, variable
 
 SRUN: List[Word] = [
     variable("cpus", option="--cpus-per-task"),  # since 22.05 srun does not inherit it
+    "--export=ALL",  # sbatch --export=... would hold for steps too
     "--kill-on-bad-exit=1",
 ]
 

@@ -45,17 +45,24 @@ class Lock:
             ConfigError: if its owner lives, naming it.
         """
         while not self._create():
-            owner = self._read()
-            if owner is None:  # its owner released it just now
-                continue
-            if not self._may_take_over(owner):
-                raise ConfigError(
-                    f"{self._path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
-                    f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
-                    f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
-                )
-            self._remove(owner)
+            if (owner := self.dead_owner()) is not None:
+                self._remove(owner)
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
+
+    def dead_owner(self) -> dict[str, Any] | None:
+        """Return the owner that left the lock behind; None if there is no lock (any more).
+
+        Raises:
+            ConfigError: if its owner lives, naming it.
+        """
+        owner = self._read()
+        if owner is not None and not self._may_take_over(owner):
+            raise ConfigError(
+                f"{self._path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
+                f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
+                f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
+            )
+        return owner
 
     def check(self) -> None:
         """Make sure that the lock is still ours.

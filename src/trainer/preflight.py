@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer.cli import parse
 from trainer.config import Config
 from trainer.errors import ConfigError, TrainerError
+from trainer.lock import Lock
 
 BUNDLED = ("digits", "synthetic")
 """Data sets that need no folder."""
@@ -25,6 +26,7 @@ def main() -> int:
     try:
         config = parse(sys.argv[1:])
         check_folders(config)
+        check_lock(Path(config.run.output_dir))
         check_head(os.environ.get("MASTER_ADDR", ""))
         check_device(config.run.device)
     except TrainerError as error:
@@ -50,6 +52,16 @@ def check_folders(config: Config) -> None:
             f"cannot write to --output-dir {output}: {error.strerror}. It must be on a disk that all nodes share, and "
             "bound into the container."
         ) from error
+
+
+def check_lock(folder: Path) -> None:
+    """Make sure that no other run owns ``folder``: the job script is going to put its own files there.
+
+    Raises:
+        ConfigError: naming the owner.
+    """
+    attempt = int(os.environ.get("TRAINER_ATTEMPT", "1"))
+    Lock(folder, job_id=os.environ.get("TRAINER_JOB_ID", ""), attempt=attempt).dead_owner()
 
 
 def check_head(address: str) -> None:

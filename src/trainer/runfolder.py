@@ -123,15 +123,17 @@ class RunFolder:
         if time.monotonic() < self._next_look:
             return Reason.NONE
         self._next_look = time.monotonic() + 1
-        return read_stop_file(self.path)
+        return read_stop_file(self.path)[0]
 
     def clear_stop_request(self) -> None:
-        """Remove a STOP that has been obeyed: one for the time limit, or one that the attempt before ended on.
+        """Remove a STOP that has been obeyed: one for an earlier attempt's time limit, or one that the last one ended on.
 
         Any other stays, and stops this attempt too.
         """
         obeyed = self._before is not None and self._before.reason == Reason.USER.word
-        if read_stop_file(self.path) == Reason.TIME_LIMIT or obeyed:
+        reason, meant = read_stop_file(self.path)
+        this = f"{self._env.get('TRAINER_JOB_ID', '')}/{self.attempt}"
+        if obeyed or (reason == Reason.TIME_LIMIT and meant != this):
             (self.path / STOP_FILE).unlink(missing_ok=True)
 
     def fail(self, reason: str) -> None:

@@ -67,13 +67,16 @@ def ignore_signals(_worker_id: int = 0) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def read_stop_file(folder: Path) -> Reason:
-    """Return what ``folder``/STOP asks for; an unknown word counts as the user's.
+def read_stop_file(folder: Path) -> tuple[Reason, str]:
+    """Return what ``folder``/STOP asks for, and which "job/attempt" it means ("" if it does not say).
 
-    It is opened, not looked up: shared file systems remember for up to a minute that a file was missing.
+    Any first word but "time-limit" counts as the user's. The file is opened, not looked up: shared file systems
+    remember for up to a minute that a file was missing.
     """
     try:
-        word = (folder / STOP_FILE).read_text(encoding="utf-8", errors="replace").strip()
+        words = (folder / STOP_FILE).read_text(encoding="utf-8", errors="replace").split()
     except OSError:
-        return Reason.NONE
-    return Reason.TIME_LIMIT if word == Reason.TIME_LIMIT.word else Reason.USER
+        return Reason.NONE, ""
+    if words[:1] == [Reason.TIME_LIMIT.word]:
+        return Reason.TIME_LIMIT, " ".join(words[1:])
+    return Reason.USER, ""

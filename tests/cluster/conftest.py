@@ -17,6 +17,21 @@ CLUSTER = Path(__file__).parent / "cluster"
 TOOLS = ("slurmctld", "slurmd", "munged", "nsenter", "unshare", "ip")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
 
+CONFIG = """
+[data]
+dataset = "digits"
+crop_padding = 1
+[model]
+arch = "mlp"
+[optim]
+optimizer = "adamw"
+[train]
+epochs = {epochs}
+batch_size = 64
+[run]
+log_interval = 10
+"""
+
 
 class Job:
     """One job of the cluster."""
@@ -88,7 +103,11 @@ class Cluster:
         log = out.with_name(f"{out.name}.log")
         fixed = {"DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0", "VENV": sys.prefix, "RUN_DIR": str(out)}
         words = ["sbatch", "--parsable", f"--output={log}", *sbatch, f"jobscripts/{script}", *arguments]
-        return Job(self, self.run(*words, **(fixed | env)).strip(), log)
+        return self.job(self.run(*words, **(fixed | env)).strip(), log)
+
+    def job(self, number: str, log: Path) -> Job:
+        """Return the job of that number, which writes to ``log``."""
+        return Job(self, number, log)
 
     def close(self) -> None:
         self.control("down")
@@ -124,3 +143,16 @@ def image() -> dict[str, str]:
         "PATH": f"{Path(apptainer).parent}:{os.environ['PATH']}",
         "APPTAINER_BIND": f"{ROOT}/src:/opt/slipway/src",
     }
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory):
+    """Return a function that writes a configuration of so many epochs, without dropout and batch norm."""
+    folder = tmp_path_factory.mktemp("configs")
+
+    def config(epochs):
+        path = folder / f"{epochs}.toml"
+        path.write_text(CONFIG.format(epochs=epochs))
+        return str(path)
+
+    return config

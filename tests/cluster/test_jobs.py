@@ -9,39 +9,11 @@ import pytest
 
 from support import digest, last_step, status, weights
 
-CONFIG = """
-[data]
-dataset = "digits"
-crop_padding = 1
-[model]
-arch = "mlp"
-[optim]
-optimizer = "adamw"
-[train]
-epochs = {epochs}
-batch_size = 64
-[run]
-log_interval = 10
-"""
-
 EPOCHS_OF_MINUTES = 400
 """Longer than the shortest time limit that Slurm knows."""
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """Return a function that writes a configuration of so many epochs, without dropout and batch norm."""
-    folder = tmp_path_factory.mktemp("configs")
-
-    def config(epochs):
-        path = folder / f"{epochs}.toml"
-        path.write_text(CONFIG.format(epochs=epochs))
-        return str(path)
-
-    return config
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def alone(tmp_path_factory, config):
     """Return the weights of two epochs in one process, started by hand."""
     out = tmp_path_factory.mktemp("alone") / "run"
@@ -110,7 +82,7 @@ def test_the_bound_on_requeues_holds_and_the_run_can_be_continued(cluster, tmp_p
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)
     fields = job.wait()
     assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
-    assert f"to continue: RUN_DIR={out} sbatch {out}/job.sh" in job.output
+    assert f"RUN_DIR={out} sbatch --nodes=2 {out}/job.sh" in job.output
 
 
 STANDSTILL = """

@@ -149,8 +149,13 @@ class TestLaunch:
         assert f"{script}: failed: crashed, exit code 0" in ended.err
         assert (place / "run" / "status.previous.json").read_text() == status("done")
 
+    def test_a_switch_that_is_neither_is_refused(self, run, script):
+        ended = run(script, USE_CONTAINER="yes")
+        assert (ended.code, f"{script}: USE_CONTAINER is yes: set it to 0 or 1\n") == (78, ended.err)
+
     def test_staged_files_are_used_and_removed(self, run, script, place):
         (place / "my data" / "x").write_text("x")
+        (place / "my data").chmod(0o555)  # shared data often are
         ended = run(script, STAGE="1", DATA="my data", **DONE)
         assert (ended.code, ended.err) == (0, "")
         words = payload_of(ended)
@@ -193,7 +198,7 @@ class TestEnds:
         assert ended.code == 75
         assert ended.of("scontrol")[-1] == ["scontrol", "requeue", "4711"]
         assert ended.calls[-1][0] == "scontrol"
-        assert f"{script}: out of time at step 9, requeued; restart 1 of at most 10\n" in ended.err
+        assert f"{script}: out of time at step 9, requeueing; restart 1 of at most 10\n" in ended.err
 
     def test_a_task_of_an_array_by_its_own_number(self, run, script):
         ended = run(script, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3", **OUT_OF_TIME)
@@ -203,7 +208,7 @@ class TestEnds:
         ended = run(script, attempt=3, MAX_REQUEUES="2", STUB_STATUS=status("stopped", attempt=3, requeue=True))
         assert ended.code == 75
         assert ["scontrol", "requeue", "4711"] not in ended.calls
-        assert "to continue: RUN_DIR=" in ended.err
+        assert "to continue: USE_CONTAINER=1 " in ended.err
 
     @pytest.mark.parametrize(
         "said",
@@ -227,9 +232,12 @@ class TestEnds:
         assert ended.code == 75
         command = ended.err.partition("to continue: ")[2]
         words = subprocess.check_output(
-            ["bash", "-c", f'sbatch() {{ printf "%s\\n" "$RUN_DIR" "$@"; }}; {command}'], text=True
+            ["bash", "-c", f'sbatch() {{ printf "%s\\n" "$RUN_DIR" "$CONFIG" "$USE_CONTAINER" "$@"; }}; {command}'],
+            text=True,
         )
-        assert words.splitlines() == [str(place / "run"), str(place / "run" / "job.sh"), "--epochs", "9"]
+        settings = [str(place / "run"), str(place / "configs" / "digits.toml"), "1"]
+        nodes = ["--nodes=2"]
+        assert words.splitlines() == [*settings, *nodes, str(place / "run" / "job.sh"), "--epochs", "9"]
 
     def test_the_cause_of_a_failure_is_told_in_one_line(self, run, script):
         ended = run(script, STUB_ERROR="trainer: the data are gone", STUB_CODE="1")
@@ -245,6 +253,19 @@ def test_each_rank_is_named_where_srun_starts_it(run):
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "24711",
     }
+
+
+def test_a_warning_of_a_taken_port_is_no_reason_to_train_again(run):
+    ended = run("ddp.job", STUB_ERROR="warning: Address already in use", **DONE)
+    assert (ended.code, len(ended.of("torchrun"))) == (0, 1)
+    own = run("ddp.job", STUB_ERROR="warning: Address already in use", TRAIN_SCRIPT="my train.py")
+    assert (own.code, len(own.of("torchrun"))) == (0, 1)
+
+
+def test_a_port_that_cannot_be_tested_is_told(run):
+    ended = run("ddp.job", STUB_PORT_TEST="FATAL: container creation failed")
+    assert (ended.code, "FATAL: container creation failed" in ended.err) == (1, True)
+    assert ended.of("torchrun") == []
 
 
 def test_a_port_that_is_taken_is_followed_by_the_next(run):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trainer import preflight
+from trainer.lock import Lock
 
 
 @pytest.fixture
@@ -67,3 +68,16 @@ def test_a_gpu_that_does_not_work(answer, monkeypatch):
     code, said = answer("--device", "auto")
     assert (code, "GPU 0 does not work: CUDA driver version is insufficient; is the driver older" in said) == (78, True)
     assert said.count("\n") == 1
+
+
+def test_a_folder_that_another_run_owns(answer, tmp_path, monkeypatch):
+    owner = Lock(tmp_path, job_id="4711", attempt=1)
+    owner.acquire()
+    try:
+        code, said = answer()
+        assert (code, f"{tmp_path} is in use by process" in said) == (78, True)
+        monkeypatch.setenv("TRAINER_JOB_ID", "4711")  # the same job, requeued
+        monkeypatch.setenv("TRAINER_ATTEMPT", "2")
+        assert answer() == (0, "")
+    finally:
+        owner.release()

@@ -165,6 +165,15 @@ class TestStopFile:
         opened(tmp_path).clear_stop_request()
         assert not (tmp_path / "STOP").exists()
 
+    def test_one_that_means_this_very_attempt_stays(self, tmp_path):
+        ended(tmp_path, state="stopped", reason="time-limit")
+        for meant, reason in (("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)):
+            (tmp_path / "STOP").write_text(f"time-limit {meant}\n")
+            folder = opened(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
+            folder.clear_stop_request()
+            assert folder.stop_request() == reason
+            folder.close()
+
     def test_the_users_is_removed_once_an_attempt_has_ended_on_it(self, tmp_path):
         ended(tmp_path, state="stopped", reason="user")
         (tmp_path / "STOP").write_text("user\n")

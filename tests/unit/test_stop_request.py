@@ -68,12 +68,13 @@ def test_reasons_are_spelled_as_in_the_contract():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("time-limit", Reason.TIME_LIMIT),
-        (" time-limit\n", Reason.TIME_LIMIT),
-        ("user\n", Reason.USER),
-        ("", Reason.USER),
-        ("please stop", Reason.USER),
-        ("time-limit user", Reason.USER),
+        ("time-limit", (Reason.TIME_LIMIT, "")),
+        (" time-limit\n", (Reason.TIME_LIMIT, "")),
+        ("time-limit 4711/2\n", (Reason.TIME_LIMIT, "4711/2")),
+        ("user\n", (Reason.USER, "")),
+        ("", (Reason.USER, "")),
+        ("please stop", (Reason.USER, "")),
+        ("time-limits", (Reason.USER, "")),
     ],
 )
 def test_the_word_in_the_file_is_the_reason_and_any_other_is_the_users(tmp_path, content, reason):
@@ -83,9 +84,9 @@ def test_the_word_in_the_file_is_the_reason_and_any_other_is_the_users(tmp_path,
 
 def test_bytes_that_are_no_text_count_as_the_users(tmp_path):
     (tmp_path / "STOP").write_bytes(b"\xff\xfe\x00")
-    assert read_stop_file(tmp_path) == Reason.USER
+    assert read_stop_file(tmp_path) == (Reason.USER, "")
 
 
 def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
-    assert read_stop_file(tmp_path) == Reason.NONE
-    assert read_stop_file(tmp_path / "gone") == Reason.NONE
+    assert read_stop_file(tmp_path) == (Reason.NONE, "")
+    assert read_stop_file(tmp_path / "gone") == (Reason.NONE, "")

@@ -31,4 +31,4 @@ class Local:
 
     def continued(self) -> str:
         """Run the copy in the run folder."""
-        return 'RUN_DIR=$(printf \'%q \' "$RUN_DIR" bash "$RUN_DIR/job.sh" "$@")'
+        return '$(printf \'%q \' bash "$RUN_DIR/job.sh" "$@")'

@@ -14,14 +14,14 @@ EARLY = 60
 """Seconds by which Slurm may send ``--signal`` too early (sbatch(1))."""
 
 REASONS = {
-    "job-name": "names the log and the run folder",
+    "job-name": "what squeue shows",
     "partition": "where the GPUs are",
     "account": "who pays",
     "nodes": "any number: what follows counts them",
     "gpus-per-node": "a rank each",
     "gres": "GPUs, a rank each",
     "time": "of one attempt",
-    "requeue": "after a time limit, preemption, or the loss of a node",
+    "requeue": "after a time limit, preemption, the loss of a node",
     "open-mode": "one log for all attempts",
 }
 """Why each directive is there; an option of the site that is not listed is the site's."""
@@ -55,7 +55,7 @@ class Slurm:
             ranks = f"${{GPUS_PER_NODE:-${{SLURM_GPUS_ON_NODE:-{ranks}}}}}"
         rows.append(("RANKS_PER_NODE", ranks, "on each node; GPUS_PER_NODE says the same"))
         if job.site.resume == "requeue":
-            rows.append(("MAX_REQUEUES", str(job.spec.max_requeues), "after so many restarts it stays stopped"))
+            rows.append(("MAX_REQUEUES", str(job.spec.max_requeues), "restarts, after which a time limit ends the job"))
         return rows
 
     def threads(self, job: Job) -> str:
@@ -66,7 +66,7 @@ class Slurm:
 
     def continued(self) -> str:
         """Submit the copy in the run folder."""
-        return 'RUN_DIR=$(printf \'%q \' "$RUN_DIR" sbatch "$RUN_DIR/job.sh" "$@")'
+        return '$(printf \'%q \' sbatch --nodes="$nnodes" "$RUN_DIR/job.sh" "$@")'
 
 
 def _needs(job: Job) -> Dict[str, Option]:
@@ -86,11 +86,11 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
-    per_rank = job.spec.placement == "per-rank"
+    per_rank, save = job.spec.placement == "per-rank", job.spec.save_seconds
     return {
         "ntasks-per-node": "a task is a rank" if per_rank else "a task starts all ranks of its node",
         "cpus-per-task": "threads and data loaders of " + ("a rank" if per_rank else "all ranks of a node"),
-        "signal": f"to this script (B:): {job.spec.save_seconds} s to save, and Slurm may be {EARLY} s early",
+        "signal": f"to this script (B:), {save} to {save + EARLY} s before the end: time to save",
     }
 
 

@@ -18,17 +18,18 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
+given=$(for name in USE_CONTAINER RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA DEVICE STAGE RUN_DIR; do printf '%q ' "$name=${!name}"; done)
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 @{modules}
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
+export TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv # compiled code is this job's alone
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
 @{env}
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
-if [ "$USE_CONTAINER" = 1 ]; then VENV=''; else IMAGE='' PATH=$VENV/bin:$PATH; fi
+case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"}@{binds})
 for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
@@ -36,7 +37,8 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 @{gpus}
-clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+clean() { timeout 60 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 @{stage}
 container=(${IMAGE:+@{wrapper}})
 
@@ -45,12 +47,12 @@ arguments=("$CONFIG" --backend @{backend} --device "$DEVICE" --output-dir "$RUN_
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
 @{meeting}
-timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
+timeout "${PREFLIGHT_SECONDS:=60}" "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within $PREFLIGHT_SECONDS s: see above"
 
 # One launch, in the background, so that traps run while it does.
 [ "$0" -ef "$RUN_DIR/job.sh" ] || cp -- "$0" "$RUN_DIR/job.sh"
 [ ! -e "$RUN_DIR/status.json" ] || mv --force -- "$RUN_DIR/status.json" "$RUN_DIR/status.previous.json"
-errors=$RUN_DIR/logs/stderr.log code=1
+errors=$RUN_DIR/logs/stderr.$TRAINER_ATTEMPT.log code=1
 @{traps}
 @{launch}
 @{attempts}
@@ -60,6 +62,6 @@ word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1
 state=$(word state)
 case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
 @{again}
-[ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: @{continued}" >&2 && exit 75; }
+[ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: $given@{continued}" >&2 && exit 75; }
 echo "@{name}: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))
