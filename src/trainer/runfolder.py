@@ -126,7 +126,7 @@ class RunFolder:
         return read_stop_file(self.path)[0]
 
     def clear_stop_request(self) -> None:
-        """Remove a STOP that has been obeyed: one for an earlier attempt's time limit, or one that the last one ended on.
+        """Remove a STOP that has been obeyed: for the time limit of another attempt, or one that the last one ended on.
 
         Any other stays, and stops this attempt too.
         """
