@@ -120,6 +120,7 @@ def test_a_user_ends_it_for_good(cluster, tmp_path, config, way):
     assert said["step"] >= 23
 
 
+@pytest.mark.prove
 def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
@@ -132,6 +133,7 @@ def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
     assert status(out)["attempt"] == 2
 
 
+@pytest.mark.prove
 def test_a_lost_node_is_survived(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
@@ -148,6 +150,7 @@ def test_a_lost_node_is_survived(cluster, tmp_path, config):
     assert status(out)["start_step"] > 0
 
 
+@pytest.mark.prove
 def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
     half = ("--gpus-per-node=1", "--cpus-per-task=4")
     jobs = [cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, CONFIG=config(10)) for name in ("a", "b")]

@@ -79,7 +79,7 @@ def test_a_node_that_does_not_answer_is_answered_within_a_minute(cluster, tmp_pa
 def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
     data = tmp_path / "images"
     for number in range(32):
-        folder = data / ("train" if number % 4 else "val") / str(number % 2)
+        folder = data / ("train" if number < 24 else "val") / str(number % 2)
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
     (tmp_path / "images.toml").write_text('[data]\ndataset = "imagefolder"\n[train]\nepochs = 1\nbatch_size = 8\n')
