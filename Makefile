@@ -10,7 +10,7 @@ export BUDGET_DISTRIBUTED := 24
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check cluster image test-image run pull prove prove-fresh locks clean
+.PHONY: help setup train test check cluster image test-image run pull prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -51,6 +51,9 @@ prove: ## the long proofs that `make test` leaves out
 
 prove-fresh: ## `make train` and `make test` in a fresh Debian chroot (needs root; SYSTEM=1 as in setup)
 	@build/fresh-chroot
+
+pins: ## ask the registry for the digest of the base's tag, and write it into the pins and both recipes
+	@build/pins
 
 locks: ## regenerate containers/locks from pyproject.toml and the pins
 	@python3 build/lock
