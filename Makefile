@@ -5,6 +5,8 @@ export BUDGET_SETUP       := 12
 export BUDGET_CHECK       := 3
 export BUDGET_UNIT        := 6
 export BUDGET_DISTRIBUTED := 24
+export BUDGET_IMAGE       := 15
+export BUDGET_IN_IMAGE    := 8
 
 # What `make image` reads besides its defaults; build/image says what they mean.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC
