@@ -8,8 +8,9 @@ folder=$1
 python -m pip install -qq --no-deps --require-hashes --target "$folder" --requirement "$here/../locks/cuda-build.txt" >&2
 home=$(echo "$folder"/nvidia/cu*)
 nccl=$(python -c 'import nvidia.nccl; print(*nvidia.nccl.__path__)')
-# The wheels hold all that the toolkit does, except two names that linkers look for.
+# The wheels hold all that the toolkit does, except the names that CMake and linkers look for.
 ln -s lib "$home/lib64"
+ln -s "$home"/lib/libcudart.so.* "$home/lib/libcudart.so"
 ln -s "$nccl/lib/libnccl.so.2" "$home/lib/libnccl.so"
 ln -s "$nccl"/include/* "$home/include/"
 echo "$home"
