@@ -1,9 +1,14 @@
-"""Tables that tests print at the end of the run, and CI's ban on skips."""
+"""Tables that tests print at the end of the run, CI's ban on skips, and what builds of images need."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+
+from support import ROOT
 
 TABLES = pytest.StashKey[list[str]]()
 
@@ -34,3 +39,38 @@ def pytest_runtest_makereport():
     if report.skipped and os.environ.get("SLIPWAY_FORBID_SKIPS"):
         report.outcome = "failed"
         report.longrepr = f"skipped, and SLIPWAY_FORBID_SKIPS is set: {report.longrepr}"
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """Return a copy of what builds of an image read and write, to be changed."""
+    copy = tmp_path / "tree"
+    for name in ("build", "containers", "src"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Dockerfile", "apptainer.def", "LICENSE", "Makefile", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture
+def stubs(tree) -> Path:
+    """Return the tree with install scripts and a smoke test that do nothing: recipes in seconds."""
+    for script in [*tree.glob("containers/install/[0-9]*.sh"), tree / "containers" / "smoke.sh"]:
+        script.write_text("#!/bin/bash\n")
+    return tree
+
+
+@pytest.fixture(scope="session")
+def base() -> str:
+    """Return the name of the images' base in buildah's storage, where `make image` left it."""
+    if os.getuid() != 0:
+        pytest.skip("mmdebstrap and buildah's mounts need root")
+    return subprocess.check_output([ROOT / "build/base", "localhost/none:1", "bookworm"], text=True).strip()
+
+
+@pytest.fixture(scope="session")
+def base_archive(base, tmp_path_factory) -> str:
+    """Return that base as BASE_IMAGE takes it, for builds with a SCRATCH of their own."""
+    archive = f"docker-archive:{tmp_path_factory.mktemp('base')}/base.tar"
+    subprocess.check_call([ROOT / "build/buildah", "push", "--quiet", base, f"{archive}:{base}"])
+    return archive

@@ -10,12 +10,30 @@ import os
 import socket
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainer.cli import parse
-from trainer.config import Config
 from trainer.errors import ConfigError, TrainerError
 from trainer.lock import Lock
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+NEEDED = (
+    "matplotlib",
+    "msgspec",
+    "numpy",
+    "PIL",
+    "safetensors",
+    "sklearn",
+    "tomli_w",
+    "torch",
+    "torchvision",
+    "tqdm",
+    "tyro",
+)
+"""Packages that the trainer imports, whatever it is asked for."""
 
 BUNDLED = ("digits", "synthetic")
 """Data sets that need no folder."""
@@ -24,6 +42,9 @@ BUNDLED = ("digits", "synthetic")
 def main() -> int:
     """Check this node and return the exit code: 0 or 78."""
     try:
+        check_packages()
+        from trainer.cli import parse  # noqa: PLC0415 -- it needs some of them
+
         config = parse(sys.argv[1:])
         check_folders(config)
         check_lock(Path(config.run.output_dir))
@@ -33,6 +54,20 @@ def main() -> int:
         print(f"trainer: {socket.gethostname()}: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def check_packages() -> None:
+    """Make sure that this Python has what the trainer imports: published images hold torch and little else.
+
+    Raises:
+        ConfigError: naming all that is missing.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"this Python ({sys.executable}) lacks {', '.join(missing)}: take an image that `make image` built, or "
+            "run a script of your own (TRAIN_SCRIPT) in this one."
+        )
 
 
 def check_folders(config: Config) -> None:

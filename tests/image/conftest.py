@@ -12,6 +12,7 @@ import pytest
 from support import ROOT
 
 NOBODY = 65534
+IMAGES = ("slipway-cpu.sif", "slipway-cpu-docker.sif")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,8 @@ def apptainer() -> str:
     return subprocess.check_output([ROOT / "build" / "apptainer"], text=True).strip()
 
 
-@pytest.fixture(scope="session", params=["slipway-cpu.sif", "slipway-cpu-docker.sif"])
-def image(request) -> Path:
-    path = ROOT / "dist" / request.param
+def built(name: str) -> Path:
+    path = ROOT / "dist" / name
     assert path.exists(), f"no {path}: `make image` builds it"
     return path
 
@@ -63,15 +63,15 @@ def scratch() -> Iterator[Path]:
         yield path
 
 
-@pytest.fixture
-def root(apptainer, image, tmp_path) -> Runner:
-    return Runner(apptainer, str(image), tmp_path)
+@pytest.fixture(params=IMAGES)
+def root(request, apptainer, tmp_path) -> Runner:
+    return Runner(apptainer, str(built(request.param)), tmp_path)
 
 
 @pytest.fixture(scope="session")
-def user(apptainer, image, scratch) -> Runner:
-    """Return an ordinary user, who got Apptainer by build/apptainer as anybody would."""
-    home = scratch / image.stem
+def user(apptainer, scratch) -> Runner:
+    """Return an ordinary user of one of the images, who got Apptainer by build/apptainer as anybody would."""
+    home = scratch / "home"
     tools = home / "build"
     tools.mkdir(parents=True)
     for script in ("apptainer", "apptainer-wrapper", "debs"):
@@ -79,13 +79,16 @@ def user(apptainer, image, scratch) -> Runner:
     prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     # Mounting a SIF takes /dev/fuse, which some machines keep for root; a folder always works.
     folder = home / "image"
-    subprocess.run([apptainer, "build", "--sandbox", folder, image], check=True, capture_output=True)
+    subprocess.run([apptainer, "build", "--sandbox", folder, built(IMAGES[0])], check=True, capture_output=True)
     subprocess.check_call(["chown", "-R", f"{NOBODY}:{NOBODY}", home])
     login = {"HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLIPWAY_CACHE": str(home / "cache")}
     theirs = subprocess.check_output([*prefix, tools / "apptainer"], text=True, env=login, cwd=home).strip()
     return Runner(theirs, str(folder), home, prefix)
 
 
-@pytest.fixture(params=["root", "user"])
-def anyone(request, root, user) -> Runner:
-    return {"root": root, "user": user}[request.param]
+@pytest.fixture(params=[*IMAGES, "user"])
+def anyone(request, apptainer, tmp_path) -> Runner:
+    """Return root with either image, then the user."""
+    if request.param == "user":
+        return request.getfixturevalue("user")
+    return Runner(apptainer, str(built(request.param)), tmp_path)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -36,12 +35,12 @@ class Registry:
     port: int
     env: dict[str, str]
 
-    def run(self, *words: str | Path, tree: Path = ROOT) -> subprocess.CompletedProcess:
-        return subprocess.run(words, cwd=tree, env=self.env, capture_output=True, text=True, timeout=280, check=False)
+    def run(self, *words: str | Path, tree: Path = ROOT, limit: float = 280) -> subprocess.CompletedProcess:
+        return subprocess.run(words, cwd=tree, env=self.env, capture_output=True, text=True, timeout=limit, check=False)
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory) -> Iterator[Registry]:
+def registry(tmp_path_factory, base) -> Iterator[Registry]:
     """Yield a registry that holds the base, and a home folder whose registries.conf knows it."""
     folder = tmp_path_factory.mktemp("registry")
     with socket.socket() as free:
@@ -51,12 +50,12 @@ def registry(tmp_path_factory) -> Iterator[Registry]:
     conf = folder / ".config" / "containers" / "registries.conf"
     conf.parent.mkdir(parents=True)
     conf.write_text(MIRROR.format(port=port))
-    cache = os.environ.get("SLIPWAY_CACHE", str(Path.home() / ".cache" / "slipway"))
+    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    cache = os.environ.get("SLIPWAY_CACHE", str(caches / "slipway"))
     # A scratch folder of its own, or buildah would find the base among its own images and never ask.
     ours = Registry(
         port, os.environ | {"HOME": str(folder), "SLIPWAY_CACHE": cache, "SCRATCH": str(folder / "scratch")}
     )
-    base = subprocess.check_output([ROOT / "build/base", "localhost/nowhere/none:1", "bookworm"], text=True).strip()
     root = subprocess.check_output([ROOT / "build/debs", "docker-registry"], text=True, env=ours.env).strip()
     with subprocess.Popen([f"{root}/usr/bin/docker-registry", "serve", folder / "config.yml"]) as server:
         try:
@@ -92,16 +91,6 @@ def test_a_base_that_is_not_there_is_told_in_one_line(registry):
     assert re.fullmatch(r"build/base: no docker.io/library/debian:never: .* reachable from here\?\)\n", done.stderr)
 
 
-@pytest.fixture
-def tree(tmp_path) -> Path:
-    """Return a copy of what the scripts write to."""
-    for name in ("build", "containers"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("Dockerfile", "apptainer.def"):
-        shutil.copy(ROOT / name, tmp_path)
-    return tmp_path
-
-
 def test_pins_writes_the_digest_of_the_tag(registry, tree):
     done = registry.run(tree / "build/pins", tree=tree)
     assert done.returncode == 0, done.stderr
@@ -124,14 +113,99 @@ def test_pins_changes_nothing_without_an_answer(tree, tmp_path):
     assert (tree / "Dockerfile").read_text() == before
 
 
+@pytest.fixture(scope="module")
+def machine() -> tuple[list[str], list[str]]:
+    """Return how pip reaches packages here: KEY=VALUE words, certificates bound in /mnt, and local folders."""
+    settings = subprocess.check_output([ROOT / "build/pip-config", "settings"], text=True).splitlines()
+    words = [line for line in settings if re.match("PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)=", line)]
+    folders = subprocess.check_output([ROOT / "build/pip-config", "folders"], text=True).split()
+    return [*words, "PIP_CERT=/mnt/ca-certificates.crt"], folders
+
+
+def test_the_plain_commands_make_an_image(registry, apptainer, stubs):
+    """Nothing but what README says, and install scripts that do nothing."""
+    done = registry.run(ROOT / "build/buildah", "bud", "--tag", "slipway", ".", tree=stubs)
+    assert done.returncode == 0, done.stderr
+    done = registry.run(apptainer, "build", "slipway.sif", "apptainer.def", tree=stubs)
+    assert done.returncode == 0, done.stderr
+    labels = registry.run(apptainer, "inspect", "--labels", stubs / "slipway.sif").stdout
+    assert "slipway.variant: cuda" in labels
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("builder", ["docker", "apptainer"])
+def test_the_plain_command_makes_the_whole_image(registry, apptainer, machine, tree, builder):
+    words, folders = machine
+    wheels = f"{registry.env['SLIPWAY_CACHE']}/image"
+    binds = [f"{folder}:{folder}:ro" for folder in folders] + [f"{wheels}:/mnt:ro"]
+    arguments = [word for setting in ["VARIANT=cpu", *words] for word in ("--build-arg", setting)]
+    if builder == "docker":
+        volumes = [word for bind in binds for word in ("--volume", bind)]
+        command = [ROOT / "build/buildah", "bud", "--network=host", *volumes, *arguments, "--tag", "slipway", "."]
+    else:
+        targets = ["--build-arg", f"BIND_TARGETS={' '.join(folders)}"]
+        command = [apptainer, "build", "--bind", ",".join(binds), *arguments, *targets, "slipway.sif", "apptainer.def"]
+    done = registry.run(*command, tree=tree, limit=1100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if builder == "apptainer":
+        assert "smoke: all-reduce over 2 ranks is right" in done.stdout + done.stderr
+
+
 def test_pull_makes_a_sif_of_a_published_image(registry, tree):
-    done = registry.run(tree / "build/pull", f"docker://{TAG.removeprefix('docker.io/library/')}", tree=tree)
+    done = registry.run("make", "pull", f"IMAGE=docker://{TAG.removeprefix('docker.io/library/')}", tree=tree)
     assert done.returncode == 0, done.stderr
     assert (tree / "dist" / "debian-bookworm-20250520-slim.sif").stat().st_size > 1e7
 
 
 def test_pull_leaves_nothing_where_there_is_no_image(registry, tree):
     done = registry.run(tree / "build/pull", "docker://debian:never", tree=tree)
-    assert done.returncode != 0
-    assert "no dist/debian-never.sif: see the lines above" in done.stderr
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"pull: no dist/debian-never.sif: .*manifest unknown.* \(is the name right, .*\)\n", done.stderr
+    )
     assert not list((tree / "dist").iterdir())
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tree):
+    """A script of one's own runs in it; our trainer says what it lacks."""
+    words, folders = machine
+    steps = [
+        "apt-get -qq update && apt-get -qq install --no-install-recommends python3-venv >/dev/null",
+        "python3 -m venv /venv && /venv/bin/pip install -qq torch===2.13.0+cpu",
+    ]
+    buildah = ROOT / "build/buildah"
+    container = subprocess.check_output([buildah, "from", base], text=True).strip()
+    volumes = [word for folder in folders for word in ("--volume", f"{folder}:{folder}:ro")]
+    certificates = ["--volume", "/etc/ssl/certs/ca-certificates.crt:/mnt/ca-certificates.crt:ro"]
+    environment = [word for setting in words for word in ("--env", setting)]
+    run = [buildah, "run", "--network=host", *volumes, *certificates, *environment, container, "--"]
+    subprocess.check_call([*run, "bash", "-ec", "\n".join(steps)])
+    subprocess.check_call([buildah, "config", "--env", "PATH=/venv/bin:/usr/bin:/bin", container])
+    subprocess.check_call([buildah, "commit", "--quiet", "--rm", container, "localhost/plain-torch"])
+    target = f"docker://127.0.0.1:{registry.port}/pytorch/pytorch:2.13.0"
+    subprocess.check_call([buildah, "push", "--quiet", "--tls-verify=false", "localhost/plain-torch", target])
+
+    done = registry.run("make", "pull", "IMAGE=docker://pytorch/pytorch:2.13.0", tree=tree, limit=600)
+    assert done.returncode == 0, done.stderr
+    inside = [
+        apptainer,
+        "exec",
+        "--bind",
+        tree,
+        "--pwd",
+        tree,
+        "--env",
+        f"PYTHONPATH={tree}/src",
+        "dist/pytorch-2.13.0.sif",
+    ]
+    launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    script = registry.run(*inside, *launch, "containers/allreduce.py", tree=tree)
+    assert "all-reduce over 2 ranks is right" in script.stdout, script.stderr
+    ours = registry.run(*inside, "python3", "-m", "trainer.preflight", tree=tree)
+    assert ours.returncode == 78
+    assert re.search(
+        r"^trainer: \S+: this Python \(/venv/bin/python3\) lacks .*numpy.*, tyro: take an image", ours.stderr
+    )

@@ -1,23 +1,28 @@
-"""What is wrong is told in one line, before anything is built: what, where, what to do."""
+"""What is wrong is told in one line: what, where, what to do; and nothing half-made is left."""
 
 import os
-import shutil
+import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from support import ROOT
 
+NOTICE = re.compile(r"build/(debs: fetching|base: no registry answers; making) ")
+"""Standard error of a build that goes well holds such lines too."""
 
-def answer(*words: str | Path, **env: str) -> str:
+
+def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str) -> str:
+    """Run what must fail and return the one line that it says."""
     done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=tree, env=os.environ | env, capture_output=True, text=True, timeout=limit, check=False
     )
     assert done.returncode != 0
-    assert not list((ROOT / "dist").glob("*.part")), "a half-written image is left behind"
-    *before, line = done.stderr.splitlines()
-    assert not [other for other in before if not other.startswith("ERROR: ")], before  # pip's own words may come first
+    assert not list((tree / "dist").glob("*.part")), "a half-written image is left behind"
+    (line,) = [line for line in done.stderr.splitlines() if not NOTICE.match(line)]
     return line
 
 
@@ -43,17 +48,21 @@ def test_no_space():
     assert line.endswith("MB are needed: make room, or set SCRATCH to a folder elsewhere")
 
 
-def test_an_archive_that_is_not_there():
-    line = answer("build/base", "docker-archive:/nowhere/base.tar", "")
-    assert line == "build/base: no /nowhere/base.tar: BASE_IMAGE names an archive that is not there"
+def test_no_network_for_the_tools(tmp_path):
+    env = {"SLIPWAY_CACHE": str(tmp_path / "cache"), "SCRATCH": str(tmp_path / "scratch")}
+    line = answer("unshare", "--net", "--map-root-user", "build/debs", "docker-registry", **env)
+    assert line.startswith(
+        "build/debs: apt cannot fetch docker-registry: no network, or not in /etc/apt's sources: E: "
+    )
 
 
-def test_a_pin_that_does_not_exist(tmp_path):
-    shutil.copytree(ROOT / "containers", tmp_path / "containers")
-    pins = tmp_path / "containers" / "pins" / "cpu.env"
+def test_a_pin_that_does_not_exist(tree):
+    pins = tree / "containers" / "pins" / "cpu.env"
     pins.write_text(pins.read_text().replace("TORCH_VERSION=2.", "TORCH_VERSION=99."))
-    line = answer(tmp_path / "containers/install/20-torch.sh", VARIANT="cpu", TORCH_INDEX="file:///nowhere")
+    script = 'python() { /bin/false; }; export -f python; exec "$0"'  # pip's own words come before ours
+    line = answer("bash", "-c", script, tree / "containers/install/20-torch.sh", VARIANT="cpu")
     assert line.startswith("20-torch: no torch 99.")
+    assert line.endswith("or PIP_FIND_LINKS to a folder that holds the wheel")
 
 
 def test_run_without_an_image():
@@ -62,3 +71,80 @@ def test_run_without_an_image():
 
 def test_pull_of_something_else():
     assert answer("build/pull", "pytorch").startswith("pull: IMAGE=docker://... names no image")
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory) -> str:
+    """Return a SCRATCH of the tests' own: a build prunes the layers of those before it."""
+    return str(tmp_path_factory.mktemp("scratch"))
+
+
+def broken(script: Path) -> None:
+    script.write_text(f'#!/bin/bash\necho "{script.name[:2]}-broken: on purpose" >&2\nexit 3\n')
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("docker-archive:/nowhere/base.tar", "build/base: no /nowhere/base.tar: BASE_IMAGE names an archive that is"),
+        ("localhost/nowhere:1", "build/base: no localhost/nowhere:1: "),
+    ],
+)
+def test_a_base_that_is_not_there(scratch, base, expected):
+    assert answer("build/image", BASE_IMAGE=base, SCRATCH=scratch).startswith(expected)
+
+
+def test_no_network_in_the_build(base_archive, scratch):
+    line = answer("unshare", "--net", "build/image", BASE_IMAGE=base_archive, SCRATCH=scratch)
+    assert line.startswith("image: failed: buildah: Dockerfile, up to Horovod: 10-system: apt-get could not install")
+
+
+@pytest.mark.parametrize(
+    ("route", "step"), [("docker", "buildah: Dockerfile"), ("apptainer", "apptainer.def, with its test")]
+)
+def test_a_build_that_fails_in_the_middle(stubs, base_archive, scratch, route, step):
+    broken(stubs / "containers" / "install" / "60-sbom.sh")
+    line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
+    log = f"{scratch}/build-cpu.log"
+    assert line == f"image: failed: {step}: 60-broken: on purpose; all that it said is in {log}"
+    assert not list((stubs / "dist").iterdir())
+
+
+@pytest.mark.parametrize("route", ["docker", "apptainer"])
+def test_an_image_that_fails_its_own_test_is_not_kept(stubs, base_archive, scratch, route):
+    (stubs / "containers" / "smoke.sh").write_text('#!/bin/bash\necho "smoke: on purpose" >&2\nexit 1\n')
+    line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
+    assert ": smoke: on purpose; all that it said is in " in line
+    assert not list((stubs / "dist").iterdir())
+
+
+def processes(word: str) -> list[Path]:
+    """Return the living processes whose command line holds ``word``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes():
+                found.append(path)
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_build_that_is_stopped(stubs, base_archive, scratch, number):
+    script = f"#!/bin/bash\necho + waiting\nexec -a {scratch}/waiting sleep 600\n"
+    (stubs / "containers" / "install" / "10-system.sh").write_text(script)
+    env = os.environ | {"BASE_IMAGE": base_archive, "SCRATCH": scratch}
+    with subprocess.Popen([stubs / "build/image"], env=env, stdout=subprocess.PIPE, text=True) as build:
+        while "+ waiting" not in build.stdout.readline():
+            assert build.poll() is None
+        assert processes(scratch)
+        build.send_signal(number)
+        assert build.wait(30) in (128 + number, -number)
+    deadline = time.monotonic() + 10
+    while processes(scratch) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes(scratch)
+    assert scratch not in Path("/proc/mounts").read_text()
+    if number != signal.SIGKILL:  # what is left then, the next build removes
+        assert not (Path(scratch) / "work").exists()

@@ -1,7 +1,9 @@
 """The preflight: what it finds on a node, and in which words."""
 
+import ast
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,6 +33,23 @@ def test_an_answer_is_one_line_that_names_the_node(answer, tmp_path):
     assert code == 78
     assert said.startswith(f"trainer: {socket.gethostname()}: cannot write to --output-dir {tmp_path}/nowhere: No such")
     assert said.count("\n") == 1
+
+
+def test_packages_that_this_python_lacks(answer, monkeypatch):
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in {"tyro", "tomli_w"} else name)
+    code, said = answer()
+    assert code == 78
+    assert f"this Python ({sys.executable}) lacks tomli_w, tyro: take an image that `make image` built" in said
+
+
+def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
+    source = Path(preflight.__file__).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in source.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    foreign = {name.split(".")[0] for name in imported} - sys.stdlib_module_names - {"trainer", "horovod"}
+    assert foreign == set(preflight.NEEDED)
 
 
 def test_data_that_this_node_does_not_see(answer, tmp_path):
