@@ -44,7 +44,7 @@ def test_an_image_without_the_trainer_is_answered(cluster, tmp_path, image, answ
     (tmp_path / "empty").mkdir()
     hidden = {"APPTAINER_BIND": f"{tmp_path}/empty:/opt/slipway/src"}
     job = cluster.submit("ddp.job", out=tmp_path / "run", **image | hidden)
-    answer("an image without the trainer", job, "No module named trainer")
+    answer("an image without the trainer", job, "No module named 'trainer'")
 
 
 def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image, answer):
@@ -87,6 +87,6 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
         "ddp.job", out=tmp_path / "run", CONFIG=str(tmp_path / "images.toml"), DATA=str(data), STAGE="1"
     )
     assert job.wait()["JobState"] == "COMPLETED", job.output
-    assert f"/slipway-{job.number}/images" in (tmp_path / "run" / "config.toml").read_text()
+    assert f"/slipway-{job.number}." in (tmp_path / "run" / "config.toml").read_text()
     for node in ("node1", "node2"):
         assert list((cluster.folder / f"tmp.{node}").glob("slipway-*")) == []
