@@ -54,6 +54,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One line for the script's head: what starts what."""
     backend: Literal["ddp", "single"] = "ddp"
     """How ranks train together."""
+    task: Literal["train", "check"] = "train"
+    """Whether the ranks train, or test themselves and tell what differs from the plan."""
     placement: Literal["per-node", "per-rank"] = "per-node"
     """Whether the scheduler starts one launcher per node or each rank by itself."""
     device: Literal["auto", "cuda", "cpu"] = "auto"

@@ -15,6 +15,8 @@ from jobgen.words import Word, default, one_line, quote
 
 TEMPLATES = Path(__file__).parent / "templates"
 SLOT = re.compile(r"@\{(\w+)\}")
+TASKS = {"train": "", "check": " --self-test"}
+"""What the trainer is told of the task."""
 COMMENTS_FROM = 45
 """Column from which comments stand, where what they are about is shorter."""
 
@@ -39,6 +41,7 @@ def render(job: Job, *, path: str) -> str:
         "modules": _modules(job),
         "env": _env(job),
         "backend": job.spec.backend,
+        "task": TASKS[job.spec.task],
         "per_node": _words(per_node(job)),
         "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
         "gpus": gpu_option(job),
