@@ -22,12 +22,17 @@ class Run:
         """Describe the run in ``path``."""
         self.path = path
         self.stop = path / "STOP"
-        self.errors = path / "logs" / "stderr.log"
 
     @property
     def script(self) -> str:
         """The job script that made it; "" where a person started the trainer."""
         return _text(self.path / "job.sh")
+
+    @property
+    def errors(self) -> Path:
+        """What the ranks of its last attempt said on standard error."""
+        logs = sorted(self.path.glob("logs/stderr.*.log"), key=lambda log: log.stat().st_mtime)
+        return logs[-1] if logs else self.path / "logs" / "stderr.1.log"
 
     @property
     def job_id(self) -> str:

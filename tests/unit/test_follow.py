@@ -37,7 +37,7 @@ def make_run(folder, name="ddp-7", *, state="running", script="#!/usr/bin/env ba
     (run / "status.json").write_text(json.dumps({"attempt": 1, "state": state, "reason": "", "step": 40, **status}))
     record = {"kind": "train", "step": 50, "epoch": 1.25, "loss": 0.5, "samples_per_second": 99.0}
     (run / "metrics.jsonl").write_text(json.dumps(record) + '\n{"half a l')
-    (run / "logs" / "stderr.log").write_text("a warning\n")
+    (run / "logs" / "stderr.1.log").write_text("a warning\n")
     if state == "running":
         (run / "lock").write_text(json.dumps({"job_id": "7", "pid": 1}))
         stamp = time.time() - (0 if alive else 300)
@@ -57,7 +57,7 @@ class TestThisMachine:
         run = make_run(here)
         expected = "attempt 1 running, step 50, epoch 1.2, loss 0.5, 99 samples/s"
         assert (
-            said(capsys, "status").out == f"run runs/ddp-7: {expected}\nlog {run.relative_to(here)}/logs/stderr.log\n"
+            said(capsys, "status").out == f"run runs/ddp-7: {expected}\nlog {run.relative_to(here)}/logs/stderr.1.log\n"
         )
 
     @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ class TestThisMachine:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
         assert process.stdout.readline() == "a warning\n"
-        with (run / "logs" / "stderr.log").open("a") as file:
+        with (run / "logs" / "stderr.1.log").open("a") as file:
             file.write("another\n")
         assert process.stdout.readline() == "another\n"
         (run / "lock").unlink()
