@@ -11,10 +11,10 @@ export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 15
 
 # What `make image` reads besides its defaults; build/image says what they mean.
-export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC
+export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check cluster image test-image run pull bench prove prove-fresh pins locks clean
+.PHONY: help setup train test check cluster wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -34,6 +34,9 @@ check: ## lint, format check, types, shellcheck
 
 cluster: ## a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster
+
+wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, for nodes without a network (VARIANT=cuda, HOROVOD=1)
+	@build/wheelhouse $(or $(WHEELHOUSE),wheelhouse)
 
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
 	@build/image

@@ -1,4 +1,4 @@
-"""``jobgen``: make job scripts, check the committed ones, submit one."""
+"""``jobgen``: make job scripts, check the committed ones, submit one, follow what was submitted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     except JobgenError as error:
         print(f"jobgen: {error}", file=sys.stderr)
         return EXIT_CONFIG
+    except KeyboardInterrupt:  # how people leave `logs --follow`
+        return 130
+    except BrokenPipeError:  # ... or the program that read it
+        sys.stdout = None  # nobody is there to flush it to
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jobgen", description="Make job scripts from what to run and where.")
+    about = "Make job scripts from what to run and where, submit them, and follow the jobs."
+    parser = argparse.ArgumentParser(prog="jobgen", description=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     job = argparse.ArgumentParser(add_help=False)
@@ -56,6 +62,24 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")
     command.set_defaults(command=_submit)
+
+    target = argparse.ArgumentParser(add_help=False)
+    what = "a run folder or the number of a job (default: the newest run in runs/, or in OUTPUT)"
+    target.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
+
+    command = commands.add_parser("status", parents=[target], help="tell how a job is and how far its run")
+    command.set_defaults(command=_status)
+
+    command = commands.add_parser("logs", parents=[target], help="show what a job has said")
+    command.add_argument("--follow", action="store_true", help="and what it goes on to say, until it ends")
+    command.set_defaults(command=_logs)
+
+    command = commands.add_parser("cancel", help="end a job, or a run on this machine, after a last save")
+    command.add_argument("target", metavar="RUN", help="a run folder or the number of a job")
+    command.set_defaults(command=_cancel)
+
+    command = commands.add_parser("completion", help="print what lets Bash complete these words")
+    command.set_defaults(command=_completion)
     return parser
 
 
@@ -85,3 +109,26 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     script = script_of(arguments.spec, arguments.site, arguments.settings, output=None)
     return submit(script, arguments.arguments, dry_run=arguments.dry_run, test_only=arguments.test_only)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from jobgen.follow import status  # noqa: PLC0415
+
+    return status(arguments.target)
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    from jobgen.follow import logs  # noqa: PLC0415
+
+    return logs(arguments.target, follow=arguments.follow)
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    from jobgen.follow import cancel  # noqa: PLC0415
+
+    return cancel(arguments.target)
+
+
+def _completion(_: argparse.Namespace) -> int:
+    sys.stdout.write((Path(__file__).parent / "completion.bash").read_text(encoding="utf-8"))
+    return 0

@@ -21,6 +21,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Who starts the script."""
     container: Literal["apptainer", "none"] = "apptainer"
     """What USE_CONTAINER=1 uses; "none": the default is USE_CONTAINER=0."""
+    venv: Literal["shared", "local"] = "shared"
+    """Where USE_CONTAINER=0 finds its virtual environment: as VENV on a shared disk, or built on the local disk of each
+    node at each start."""
     accelerator: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPUs the image is given: ``--nv``, ``--rocm`` or nothing."""
     gpus_per_node: int = 1
@@ -54,6 +57,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One line for the script's head: what starts what."""
     backend: Literal["ddp", "single"] = "ddp"
     """How ranks train together."""
+    task: Literal["train", "check", "venv", "image"] = "train"
+    """What the job does: train; let the ranks test themselves; build a virtual environment, or the image, on a node."""
     placement: Literal["per-node", "per-rank"] = "per-node"
     """Whether the scheduler starts one launcher per node or each rank by itself."""
     device: Literal["auto", "cuda", "cpu"] = "auto"

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Dict, List, Tuple
 
+from jobgen.builds import SETTINGS, SKELETONS, usage
 from jobgen.containers import gpu_option, wrapper
 from jobgen.errors import JobgenError
 from jobgen.launch import layers, per_node
@@ -15,6 +16,8 @@ from jobgen.words import Word, default, one_line, quote
 
 TEMPLATES = Path(__file__).parent / "templates"
 SLOT = re.compile(r"@\{(\w+)\}")
+TASKS = {"train": "", "check": " --self-test"}
+"""What the trainer is told of the task."""
 COMMENTS_FROM = 45
 """Column from which comments stand, where what they are about is shorter."""
 
@@ -29,7 +32,7 @@ def render(job: Job, *, path: str) -> str:
     template, launch = layers(job)
     slots = {
         "about": one_line(job.spec.about),
-        "usage": scheduler.usage(path),
+        "usage": usage(scheduler.usage(path)) if job.spec.task in SKELETONS else scheduler.usage(path),
         "origin": _words([*job.origin]),
         "name": Path(path).name,
         "job": job.spec.name,
@@ -39,6 +42,7 @@ def render(job: Job, *, path: str) -> str:
         "modules": _modules(job),
         "env": _env(job),
         "backend": job.spec.backend,
+        "task": TASKS.get(job.spec.task, ""),
         "per_node": _words(per_node(job)),
         "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
         "gpus": gpu_option(job),
@@ -50,6 +54,7 @@ def render(job: Job, *, path: str) -> str:
     for slot, name in {
         "choice": f"{folder}/choice",
         "where": f"{folder}/where",
+        "venv": "venv_local" if job.site.venv == "local" else "",
         "stage": "stage",
         "meeting": "" if template == "alone" else f"{folder}/meeting",
         "traps": f"{folder}/traps",
@@ -58,7 +63,7 @@ def render(job: Job, *, path: str) -> str:
         "again": f"{folder}/again" if job.site.resume == "requeue" else "",
     }.items():
         slots[slot] = _fill(name, slots) if name else ""
-    return _fill("job", slots) + "\n"
+    return _fill(SKELETONS.get(job.spec.task, "job"), slots) + "\n"
 
 
 def _fill(name: str, slots: Dict[str, str]) -> str:
@@ -86,6 +91,7 @@ def _commented(lines: List[Tuple[str, str]]) -> str:
 
 def _settings(job: Job, scheduler: Scheduler) -> str:
     spec, site = job.spec, job.site
+    disk: Setting = ("LOCAL_DISK", _path(site.local_disk), "of each node: caches, and copies if STAGE=1")
     rows: List[Setting] = [
         *scheduler.settings(job),
         ("IMAGE", "slipway.sif", "`make image` builds it"),
@@ -95,9 +101,11 @@ def _settings(job: Job, scheduler: Scheduler) -> str:
         ("DATA", "", "the trainer's --data-dir; none for sets that it brings along"),
         ("OUTPUT", "runs", "run folders are made here; on a disk that all nodes share"),
         ("DEVICE", spec.device, "cuda, cpu, or auto: a GPU where there is one"),
-        ("LOCAL_DISK", _path(site.local_disk), "of each node: caches, and copies if STAGE=1"),
+        disk,
         ("STAGE", "0", "1: copy image and data to LOCAL_DISK first"),
     ]
+    if spec.task in SETTINGS:
+        rows = [*SETTINGS[spec.task], (*disk[:2], "of the node: caches and temporary files")]
     return _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in rows])
 
 

@@ -152,6 +152,8 @@ class RunConfig:
     """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
     fp16_compression: bool = False
     """horovod: send gradients as 16-bit floats."""
+    self_test: bool = False
+    """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     output_dir: str = ""
     """The run folder; "": a new one, runs/<dataset>-<arch>-<date and time>."""
     resume: str = ""

@@ -39,6 +39,10 @@ def run(config: Config, backend: Backend, request: StopRequest) -> Status:
     folder = RunFolder(Path(config.run.output_dir))
     on_root(backend, lambda: folder.open(config, backend.world))
     try:
+        if config.run.self_test:
+            from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
+
+            return examine(config, backend, folder)
         return Run(config, backend, folder, request).train()
     except BaseException as error:
         if backend.world.rank == 0:

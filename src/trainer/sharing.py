@@ -24,6 +24,23 @@ def share_json(backend: Backend, value: Any = None) -> Any:
     return json.loads(bytes(buffer.tolist()))
 
 
+def gather_json(backend: Backend, value: Any) -> list[Any]:
+    """Return every rank's ``value``, in the order of the ranks, on every rank.
+
+    Backends sum but do not gather: each rank adds its bytes into a row of its own. In host memory, so that ranks with
+    and without a GPU understand each other.
+    """
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    rank, size = backend.world.rank, backend.world.size
+    lengths = torch.zeros(size, dtype=torch.float64)
+    lengths[rank] = len(text)
+    lengths = backend.total(lengths)
+    rows = torch.zeros(size, int(lengths.max()))
+    rows[rank, : len(text)] = text
+    rows = backend.total(rows)
+    return [json.loads(bytes(row[: int(length)].int().tolist())) for row, length in zip(rows, lengths, strict=True)]
+
+
 def on_root(backend: Backend, action: Callable[[], Any]) -> Any:
     """Run ``action`` on rank 0 and return its result on every rank.
 

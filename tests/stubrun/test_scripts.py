@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = Path(__file__).parent / "bin"
-SLURM = ["ddp.job", "ddp-ranks.job", "single.job", "cpu.job"]
+SLURM = ["ddp.job", "ddp-ranks.job", "single.job", "cpu.job", "check.job"]
 ALL = [*SLURM, "ddp.sh"]
 
 
@@ -273,6 +273,11 @@ def test_a_port_that_is_taken_is_followed_by_the_next(run):
     assert ended.code == 0
     points = [word for words in ended.of("torchrun") for word in words if word.startswith("--rdzv-endpoint=")]
     assert points == [f"--rdzv-endpoint=node1:{port}" for port in (24711, 24712, 24713)]
+
+
+def test_only_the_check_tests_itself_in_the_place_of_training(run):
+    found = {script: "--self-test" in payload_of(run(script, **DONE)) for script in ALL}
+    assert [script for script, tests in found.items() if tests] == ["check.job"]
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "::1"])

@@ -18,6 +18,8 @@ MODULES = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for p
 LAYERS = [
     "cli",
     "submit",
+    "follow",
+    "runs",
     "files",
     "load",
     "render",

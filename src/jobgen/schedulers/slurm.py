@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List
 
+from jobgen.builds import SKELETONS
 from jobgen.model import Job, Option
 from jobgen.schedulers import Directive, Setting
 from jobgen.words import one_line, quote
@@ -72,6 +73,13 @@ class Slurm:
 def _needs(job: Job) -> Dict[str, Option]:
     tasks = job.ranks_per_node if job.spec.placement == "per-rank" else 1
     hours, minutes = divmod(job.spec.minutes, 60)
+    if job.spec.task in SKELETONS:
+        return {
+            "job-name": job.spec.name,
+            "nodes": 1,
+            "cpus-per-task": job.cpus_per_node,
+            "time": f"{hours:02}:{minutes:02}:00",
+        }
     return {
         "job-name": job.spec.name,
         "nodes": job.spec.nodes,
@@ -86,6 +94,8 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
+    if job.spec.task in SKELETONS:
+        return {"nodes": "of the kind that jobs run on", "cpus-per-task": "to compile and to compress"}
     per_rank, save = job.spec.placement == "per-rank", job.spec.save_seconds
     return {
         "ntasks-per-node": "a task is a rank" if per_rank else "a task starts all ranks of its node",

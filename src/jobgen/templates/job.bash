@@ -25,11 +25,12 @@ given=$(for name in USE_CONTAINER RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT 
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
 export TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv # compiled code is this job's alone
-export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
+export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE)) TRAINER_RANKS_PER_NODE=$RANKS_PER_NODE
 @{env}
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
+@{venv}
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"}@{binds})
 for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
@@ -43,7 +44,7 @@ trap clean EXIT && trap 'die "the time limit came before training began: give it
 container=(${IMAGE:+@{wrapper}})
 
 # What runs; and first, on every node, a short step that finds what would go wrong.
-arguments=("$CONFIG" --backend @{backend} --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
+arguments=("$CONFIG" --backend @{backend}@{task} --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
 @{meeting}

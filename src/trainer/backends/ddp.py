@@ -32,9 +32,8 @@ class DDPBackend:
         if config.model.sync_bn and self.device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
         self._sync_bn = config.model.sync_bn
-        library = config.run.dist_backend
-        if library == "auto":
-            library = "nccl" if self.device.type == "cuda" else "gloo"
+        # Over NCCL, a node without its GPU could not even say so.
+        library = "gloo" if config.run.self_test else library_for(config, self.device)
         timeout = timedelta(seconds=config.run.collective_timeout)
         try:
             store, method = _store(config.run.init_method, rank=rank, size=size, timeout=timeout)
@@ -94,6 +93,13 @@ class DDPBackend:
         self.total(torch.zeros(1, device=self.device))  # all have come here, and hold nothing that is still on its way
         gc.collect()
         dist.destroy_process_group()
+
+
+def library_for(config: Config, device: torch.device) -> str:
+    """Return torch's name of the library over which ranks on ``device`` train."""
+    if config.run.dist_backend != "auto":
+        return config.run.dist_backend
+    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def _store(init_method: str, *, rank: int, size: int, timeout: timedelta) -> tuple[Any, str | None]:

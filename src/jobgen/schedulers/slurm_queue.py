@@ -1,0 +1,64 @@
+"""Slurm's queue: scontrol while the controller remembers a job, then accounting where the site has it."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List
+
+from jobgen.errors import JobgenError
+from jobgen.schedulers.queue import Phase, Seen, ask
+
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+"""Any other state is an end (squeue(1), JOB STATE CODES)."""
+FIELDS = ["JobID", "State", "ExitCode", "NodeList", "Elapsed", "Timelimit", "WorkDir"]
+"""What sacct is asked for; it says where a log is since 23.11 only."""
+
+
+class SlurmQueue:
+    """Slurm 20.11 or later, with or without slurmdbd."""
+
+    name = "slurm"
+    command = "scontrol"
+    mark = "#SBATCH"
+
+    def look(self, job_id: str) -> List[Seen]:
+        """Ask the controller, which forgets a job some minutes after its end (MinJobAge), and then sacct."""
+        code, out, error = ask(["scontrol", "--oneliner", "show", "job", job_id])
+        if code == 0:
+            return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
+        if "Invalid job id" not in error:
+            raise JobgenError(f"Slurm does not answer for job {job_id}: {error}.")
+        words = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
+        code, out, _ = ask(["sacct", f"--jobs={job_id}", *words])
+        return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting here
+
+    def cancel(self, job_id: str) -> List[str]:
+        """End it by SIGTERM to all its processes: the ranks save, the script waits for them."""
+        return ["scancel", job_id]
+
+
+def _of_scontrol(line: str) -> Seen:
+    fields = dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(.*?)(?= [A-Za-z/:]+=|$)", line))
+    task = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}" if "ArrayTaskId" in fields else fields["JobId"]
+    return _seen(task, fields["JobState"], fields, log=fields.get("StdOut", ""))
+
+
+def _of_sacct(line: str) -> Seen:
+    fields = dict(zip(FIELDS, line.split("|", len(FIELDS) - 1)))
+    names = {"RunTime": fields["Elapsed"], "TimeLimit": fields["Timelimit"], **fields}
+    log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # unless sbatch was told another
+    return _seen(fields["JobID"], fields["State"].split(" ")[0], names, log=log)  # "CANCELLED by 1000"
+
+
+def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
+    phase: Phase = "waiting" if state in WAITING else "running" if state in RUNNING else "ended"
+    took = f"{fields.get('RunTime', '?')} of {fields.get('TimeLimit', '?')}"
+    about = {
+        "waiting": f"because of {fields.get('Reason', '?')}",
+        "running": f"on {fields.get('NodeList', '?')} for {took}",
+        "ended": f"after {took} on {fields.get('NodeList', '?')}, exit code {fields.get('ExitCode', '?')}",
+    }[phase]
+    if fields.get("Restarts", "0") != "0":
+        about += f", {fields['Restarts']} restart(s)"
+    return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""))

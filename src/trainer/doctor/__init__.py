@@ -1,0 +1,45 @@
+"""The self-test: what ``--self-test`` does in the place of training, on the very ranks that a job has.
+
+Each rank measures itself and tells in one line what it found; rank 0 compares all of them with each other and with the
+plan, and says in one line what is wrong. Without a fault the run is done, like one that trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+
+from trainer.backends import Backend
+from trainer.config import Config
+from trainer.doctor.measure import Facts, measure
+from trainer.doctor.verdict import faults
+from trainer.errors import ConfigError
+from trainer.runfolder import RunFolder, Status
+from trainer.sharing import gather_json, on_root
+from trainer.threads import set_threads
+
+log = logging.getLogger(__name__)
+
+
+def examine(config: Config, backend: Backend, folder: RunFolder) -> Status:
+    """Test the ranks of ``backend`` and record the verdict in ``folder``.
+
+    Raises:
+        ConfigError: on every rank, saying all that is wrong.
+    """
+    set_threads(config.run.threads, backend)
+    facts = measure(config, backend)
+    print(facts, flush=True)  # noqa: T201 -- every rank speaks here; the log is rank 0's
+    ranks = [Facts(**found) for found in gather_json(backend, dataclasses.asdict(facts))]
+    status = Status(attempt=folder.attempt, state="done")
+    on_root(backend, lambda: _conclude(ranks, folder, status))
+    log.info("self-test: %d ranks on %d nodes, nothing wrong", len(ranks), len({rank.host for rank in ranks}))
+    return status
+
+
+def _conclude(ranks: list[Facts], folder: RunFolder, status: Status) -> None:
+    if found := faults(ranks, ranks_per_node=os.environ.get("TRAINER_RANKS_PER_NODE", "")):
+        raise ConfigError(f"self-test: {'; '.join(found)}")
+    folder.write_status(status)
+    folder.close()

@@ -1,0 +1,127 @@
+"""What one rank finds out about itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.backends import Backend
+from trainer.backends.base import count_alike
+from trainer.config import Config, ModelConfig
+from trainer.models import build_model
+
+SHAPE, CLASSES = (1, 28, 28), 10
+BATCH = {"cpu": 32, "cuda": 8192}
+"""Images of a pass: of some ten milliseconds, so that neither the clock nor the scheduler's slices matter."""
+PASSES = 9
+REDUCED = 1 << 20
+"""Numbers that are all-reduced: 4 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One rank: where it is, what runs there, and how fast."""
+
+    host: str
+    rank: int
+    local_rank: int
+    device: str
+    cpus: list[int]
+    """Numbers of the CPUs that it may use."""
+    threads: int
+    python: str
+    torch: str
+    trainer: str
+    """Digest of the trainer's sources."""
+    forward_ms: float
+    """Median time of a forward pass of a small network."""
+    reduced: float
+    """What an all-reduce of 1 + rank gave."""
+    reduce_ms: float
+    """Time of it; negative: not tried, as ranks on GPUs and on CPUs have no library in common."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        reduction = "none" if self.reduce_ms < 0 else f"{self.reduced:g} in {self.reduce_ms:.1f} ms"
+        return (
+            f"{self.host}: rank {self.rank}, local rank {self.local_rank}, {self.device}, {self.threads} thread(s) on "
+            f"{len(self.cpus)} CPU(s), forward {self.forward_ms:.1f} ms, all-reduce {reduction}, Python {self.python}, "
+            f"torch {self.torch}, trainer {self.trainer}"
+        )
+
+
+def measure(config: Config, backend: Backend) -> Facts:
+    """Return the facts of this rank; all ranks must call it, as they reduce together."""
+    world, device = backend.world, backend.device
+    alike = count_alike(device.type, rank=world.rank, size=world.size, total=backend.total, device=torch.device("cpu"))
+    forward_ms = _forward_ms(device)
+    reduced, reduce_ms = _reduction(config, backend) if alike == world.size else (0.0, -1.0)
+    return Facts(
+        host=socket.gethostname(),
+        rank=world.rank,
+        local_rank=world.local_rank,
+        device=str(device),
+        cpus=sorted(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        trainer=_sources(),
+        forward_ms=forward_ms,
+        reduced=reduced,
+        reduce_ms=reduce_ms,
+    )
+
+
+def _forward_ms(device: torch.device) -> float:
+    model = build_model(ModelConfig(), shape=SHAPE, classes=CLASSES).to(device).eval()
+    images = torch.zeros(BATCH[device.type], *SHAPE, device=device)
+    with torch.no_grad():
+        model(images)  # memory is allocated and kernels are chosen once
+        return statistics.median(_timed(lambda: model(images), device)[1] for _ in range(PASSES))
+
+
+def _reduction(config: Config, backend: Backend) -> tuple[float, float]:
+    """Return what an all-reduce gives, over the library that training uses, and its milliseconds."""
+    total = backend.total
+    if dist.is_initialized():
+        from trainer.backends.ddp import library_for  # noqa: PLC0415 -- not for every backend
+
+        group = dist.new_group(backend=library_for(config, backend.device))
+
+        def total(values: Tensor) -> Tensor:
+            dist.all_reduce(values, group=group)
+            return values
+
+    values = torch.full((REDUCED,), 1.0 + backend.world.rank, device=backend.device)
+    total(torch.zeros_like(values))  # connects, and lets all ranks begin together
+    result, milliseconds = _timed(lambda: total(values), backend.device)
+    wrong = result[result != result[0]]
+    return float(wrong[0] if len(wrong) else result[0]), milliseconds
+
+
+def _timed(action: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
+    start = time.perf_counter()
+    result = action()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return result, 1000 * (time.perf_counter() - start)
+
+
+def _sources() -> str:
+    """Return a digest of the trainer as it is here: a version number would not tell one checkout from another."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

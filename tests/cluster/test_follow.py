@@ -1,0 +1,48 @@
+"""`jobgen status`, `logs` and `cancel` against a real Slurm, which here keeps no accounts."""
+
+import subprocess
+import sys
+
+from support import ROOT, status
+
+JOBGEN = [sys.executable, "-m", "jobgen"]
+SMALL = ["--arch", "mlp", "--no-figures"]
+
+
+def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
+    held = cluster.submit("ddp.job", *SMALL, "--epochs", "6", out=tmp_path / "run", sbatch=("--hold",))
+    waiting = cluster.run(*JOBGEN, "status", held.number)
+    assert waiting.startswith(f"job {held.number}: PENDING because of JobHeldUser")
+    words = [ROOT / "tests" / "cluster" / "cluster", "run", *JOBGEN, "logs", "--follow", held.number]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=ROOT, env=cluster.env, text=True, **pipes) as follower:
+        cluster.run("scontrol", "release", held.number)
+        held.until("epoch 2/6")
+        running = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
+        out, err = follower.communicate(timeout=120)
+    assert f"job {held.number} is PENDING" in err
+    assert "epoch 6/6" in out
+    assert "test accuracy" in out
+    assert out == held.output
+    ended = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
+    assert f"job {held.number}: RUNNING on node[1-2] for " in running
+    assert "attempt 1 running, step " in running
+    assert f"job {held.number}: COMPLETED after " in ended
+    shown = (waiting + running + ended).replace(str(tmp_path), "").replace(str(ROOT), "")
+    table("jobgen status: waiting, running, ended", [[line] for line in shown.splitlines()])
+
+
+def test_a_cancelled_job_has_saved(cluster, tmp_path):
+    job = cluster.submit("ddp.job", *SMALL, "--epochs", "400", out=tmp_path / "run")
+    job.until("epoch 2/400")
+    cluster.run(*JOBGEN, "cancel", job.number)
+    assert job.wait()["JobState"] == "CANCELLED", job.output
+    follower = cluster.run(*JOBGEN, "logs", "--follow", job.number)
+    assert "epoch 2/400" in follower
+    said = status(tmp_path / "run")
+    assert (said["state"], said["reason"]) == ("stopped", "signal")
+
+
+def test_a_job_that_nobody_knows_is_answered_in_a_line(cluster):
+    said = cluster.run("bash", "-c", '"$@" 2>&1 || echo "exit code $?"', "bash", *JOBGEN, "status", "999999")
+    assert said == "jobgen: slurm does not know job 999999 (any more), nor is it in runs/.\nexit code 78\n"

@@ -1,0 +1,100 @@
+"""`--self-test` on real ranks: healthy under every launcher, and what it says of faults planted in one of them."""
+
+import shutil
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support import DIGITS, ROOT, TRAINER, started, status, train
+
+FLAGS = ["--self-test", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [
+        ("single", 1),
+        ("spawn", 2),
+        ("torchrun", 2),
+        pytest.param("horovodrun", 2, marks=pytest.mark.horovod),
+        pytest.param("mpirun", 2, marks=pytest.mark.horovod),
+    ],
+)
+def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
+    said = train(launcher, ranks, tmp_path / "run", *FLAGS)
+    for rank in range(ranks):
+        assert f": rank {rank}, local rank {rank}, cpu, 1 thread(s) on " in said
+    assert said.count(f"all-reduce {ranks * (ranks + 1) // 2} in ") == ranks
+    assert f"self-test: {ranks} ranks on 1 nodes, nothing wrong" in said
+    assert status(tmp_path / "run")["state"] == "done"
+
+
+def pair(tmp_path, *, source=ROOT / "src", meanwhile=lambda _: None, **env):
+    """Run two ranks, the second of them from ``source`` with ``env``; return their exit codes and what they said."""
+    meeting = [
+        "--init-method",
+        (tmp_path / "store").as_uri(),
+        "--backend",
+        "ddp",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    with ExitStack() as stack:
+        launches = []
+        for rank in range(2):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+            words = [*TRAINER, str(DIGITS), *FLAGS, *meeting]
+            more = {**env, "PYTHONPATH": str(source)} if rank else {}
+            launches.append(stack.enter_context(started(words, tmp_path / f"{rank}.log", **{**place, **more})))
+        meanwhile(launches)
+        codes = [launch.wait() for launch in launches]
+    said = [line for launch in launches for line in launch.output.splitlines() if line.startswith("trainer: ")]
+    return codes, said
+
+
+def test_other_sources_on_one_node(tmp_path):
+    other = tmp_path / "src"
+    shutil.copytree(ROOT / "src", other, ignore=shutil.ignore_patterns("__pycache__"))
+    with (other / "trainer" / "loop.py").open("a") as file:
+        file.write("# an older checkout\n")
+    codes, said = pair(tmp_path, source=other)
+    assert codes == [78, 78]
+    assert len(said) == 1
+    assert said[0].startswith("trainer: self-test: trainer differs: ")
+    assert status(tmp_path / "run")["state"] == "failed"
+
+
+def test_other_threads_on_one_node(tmp_path):
+    codes, said = pair(tmp_path, OMP_NUM_THREADS="64")
+    assert (codes, len(said)) == ([78, 78], 1)
+    assert "threads differs: 1 on rank 0 " in said[0]
+    assert "computes with 65 threads on " in said[0]
+
+
+def throttle(launches):
+    """Let the second rank run for a tenth of the time only, from the moment that both are about to measure."""
+    first, second = launches
+    first.until(lambda: "1 CPU thread a rank" in first.output, "the measurement")
+    while second.process.poll() is None:
+        for number, seconds in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.01)):
+            second.process.send_signal(number)
+            time.sleep(seconds)
+
+
+def test_a_rank_that_something_else_slows_down(tmp_path):
+    codes, said = pair(tmp_path, meanwhile=throttle)
+    assert codes == [78, 78], [log.read_text() for log in tmp_path.glob("*.log")]
+    assert "self-test: rank 1 on " in said[0]
+    assert "does something else run there" in said[0]
+
+
+@pytest.mark.horovod
+def test_copies_of_rank_0_of_1_where_more_were_planned(tmp_path):
+    """What a host's MPI that does not match the image's makes of mpirun: each copy would train alone."""
+    words = [*TRAINER, str(DIGITS), *FLAGS, "--backend", "horovod", "--output-dir", str(tmp_path / "run")]
+    with started(words, Path(tmp_path / "log"), TRAINER_WORLD_SIZE="2") as launch:
+        assert launch.wait() == 78
+    assert "trainer: the world has 1 ranks, but 2 were planned (TRAINER_WORLD_SIZE)" in launch.output

@@ -1,0 +1,132 @@
+"""venv_build.job and image_build.job, run by Bash in a project whose build scripts only pretend: what they leave."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = """#!/bin/bash
+env >"$HOME/seen"
+mkdir -p "$VENV/bin"
+[ "$STUB" != setup ] || exit 1
+printf '#!/bin/bash\\necho "no torch"; [ "$STUB" != trainer ]\\n' >"$VENV/bin/trainer"
+chmod +x "$VENV/bin/trainer"
+echo "$1" >"$VENV/level"
+"""
+IMAGE = """#!/bin/bash
+env >"$HOME/seen"
+[ "$STUB" != image ] || exit 1
+mkdir -p dist
+echo new >"dist/slipway-$VARIANT.sif"
+"""
+
+
+@pytest.fixture(params=["plain", "a b 'c' \"d\""])
+def place(request, tmp_path):
+    """Return a project folder, at the second time with a hostile name."""
+    folder = tmp_path / request.param
+    for name, text in {"build/setup": SETUP, "build/image": IMAGE, "bin/apptainer": "#!/bin/bash\n"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "disk").mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(place):
+    def run(script, *, stub="", **env):
+        fixed = {
+            "PATH": f"{place}/bin:/usr/bin:/bin",
+            "HOME": str(place),
+            "LOCAL_DISK": str(place / "disk"),
+            "STUB": stub,
+        }
+        words = [ROOT / "jobscripts" / script]
+        return subprocess.run(
+            words, cwd=place, env=fixed | env, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    return run
+
+
+def seen(place):
+    return dict(line.split("=", 1) for line in (place / "seen").read_text().splitlines() if "=" in line)
+
+
+def environments(place):
+    return sorted(path.name for path in place.glob(".venv*"))
+
+
+class TestVenv:
+    def test_the_link_leads_to_the_new_one_and_the_old_one_stays(self, run, place):
+        done = run("venv_build.job")
+        assert (done.returncode, done.stderr) == (0, "")
+        first = (place / ".venv").readlink().name
+        assert (place / ".venv" / "level").read_text() == "train\n"
+        done = run("venv_build.job", HOROVOD="1")
+        assert (place / ".venv" / "level").read_text() == "horovod\n"
+        assert environments(place) == sorted({".venv", first, (place / ".venv").readlink().name})
+        assert first in done.stdout.splitlines()[-1]
+
+    @pytest.mark.parametrize(
+        ("stub", "answer"), [("setup", "it could not be built: see above"), ("trainer", "it does not work: no torch")]
+    )
+    def test_one_that_fails_changes_nothing(self, run, place, stub, answer):
+        run("venv_build.job")
+        before = environments(place)
+        done = run("venv_build.job", stub=stub)
+        assert (done.returncode, done.stderr) == (78, f"venv_build.job: {answer}\n")
+        assert environments(place) == before
+        assert list((place / "disk").iterdir()) == []
+
+    def test_a_folder_that_it_did_not_make_is_left_alone(self, run, place):
+        (place / ".venv").mkdir()
+        done = run("venv_build.job")
+        assert (done.returncode, "was not made by this script" in done.stderr) == (78, True)
+
+    def test_nothing_is_written_to_the_home_folder_nor_read_from_this_shells_python(self, run, place):
+        run("venv_build.job", PYTHONPATH="/somewhere", WHEELHOUSE="wheels")
+        env = seen(place)
+        for name in ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
+            assert env[name].startswith(str(place / "disk")), name
+        assert ("PYTHONPATH" in env, env["WHEELHOUSE"], env["VARIANT"]) == (False, "wheels", "cuda")
+
+    def test_a_site_s_own_nccl_comes_with_its_own_cuda(self, run, place):
+        assert "load the module of CUDA" in run("venv_build.job", HOROVOD="1", NCCL_PATH="/nccl").stderr
+        run("venv_build.job", HOROVOD="1", NCCL_PATH="/nccl", CUDA_HOME="/cuda")
+        names = ("CUDA_COMPILER", "HOROVOD_NCCL_HOME", "HOROVOD_CUDA_HOME")
+        assert [seen(place)[name] for name in names] == ["", "/nccl", "/cuda"]
+
+    def test_it_is_submitted_in_the_project(self, run, place):
+        (place / "build" / "setup").unlink()
+        done = run("venv_build.job")
+        assert (done.returncode, "submit it in the project's folder" in done.stderr) == (78, True)
+
+
+class TestImage:
+    def test_it_takes_its_name_when_it_is_whole(self, run, place):
+        (place / "slipway.sif").write_text("old\n")
+        assert "it could not be built" in run("image_build.job", stub="image").stderr
+        assert (place / "slipway.sif").read_text() == "old\n"
+        done = run("image_build.job", BASE_IMAGE="docker-archive:base.tar")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (place / "slipway.sif").read_text() == "new\n"
+        assert list((place / "disk").iterdir()) == []
+
+    def test_caches_and_temporary_files_are_not_in_the_home_folder(self, run, place):
+        run("image_build.job", VARIANT="cpu", BASE_IMAGE="docker-archive:base.tar")
+        env = seen(place)
+        for name in ("SCRATCH", "TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
+            assert env[name].startswith(str(place / "disk")), name
+        assert [env[name] for name in ("ROUTES", "VARIANT", "BASE_IMAGE")] == [
+            "registry",
+            "cpu",
+            "docker-archive:base.tar",
+        ]
+
+    def test_without_apptainer_it_says_so(self, run, place):
+        (place / "bin" / "apptainer").unlink()
+        done = run("image_build.job")
+        assert (done.returncode, "no apptainer on " in done.stderr) == (78, True)
