@@ -24,7 +24,7 @@ if [ -z "${USE_CONTAINER:-}" ]; then
 fi
 
 # Where am I? Paths become absolute, as they are the same inside the container.
-job_id=$(date +%Y%m%d-%H%M%S)-$$ nnodes=1 restarts=0
+job_id=$(date +%Y%m%d-%H%M%S)-$$ nodes=(127.0.0.1) nnodes=1 restarts=0
 scratch=$LOCAL_DISK/slipway-$job_id
 : "${RUN_DIR:=$OUTPUT/ddp-$job_id}"
 per_node=()
@@ -35,9 +35,8 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
 done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # caches of this job alone
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
@@ -50,20 +49,20 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
 clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
-if [ "$STAGE" = 1 ]; then # one copy per node: ranks that all open the same files stall a shared disk
+[ "$STAGE" != 1 ] || # one copy per node: ranks that all open the same files stall a shared disk
     "${per_node[@]}" bash -c 'needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
         [ "$(df --output=avail --block-size=1K -- "${1%/*}" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: ${1%/*} is too small" >&2 && exit 1; }
         mkdir --parents -- "$1" && cp --recursive -- "${@:2}" "$1"' stage "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
-    IMAGE=${IMAGE:+$scratch/${IMAGE##*/}} DATA=${DATA:+$scratch/${DATA##*/}}
-fi
+[ "$STAGE" != 1 ] || IMAGE=${IMAGE:+$scratch/${IMAGE##*/}} DATA=${DATA:+$scratch/${DATA##*/}}
 container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
 
 # What runs; and first, on every node, a short step that finds what would go wrong.
 arguments=("$CONFIG" --backend ddp --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
-nodes=(127.0.0.1)
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) # clients get 32768 and up
+read -r MASTER_ADDR _ < <(getent ahosts "${nodes[0]}") && [[ $nnodes = 1 || $MASTER_ADDR != @(127.*|::1) ]] ||
+    die "${nodes[0]} resolves to ${MASTER_ADDR:-nothing} here, where no other node can reach it: the site must mend its hosts"
+export MASTER_ADDR MASTER_PORT=$((20000 + $$ % 10000)) # differs from job to job; clients get 32768 and up
 timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
 
 # One launch, in the background, so that traps run while it does.
@@ -74,11 +73,10 @@ trap 'interrupted=1 && kill -TERM "$step"' TERM INT # the ranks save, then end
 launch() { # its errors go to a file, and from there, as they come, to the job's log
     "${per_node[@]}" "${container[@]}" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$RANKS_PER_NODE" --rdzv-id="$job_id" --rdzv-backend=c10d --rdzv-endpoint="${nodes[0]}:$MASTER_PORT" \
-        "${payload[@]}" 2>"$errors" &
-    step=$!
-    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.1 --pid="$step" -- "$errors" >&2) &
+        "${payload[@]}" 2>"$errors" & step=$!
+    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.1 --pid="$step" -- "$errors" >&2) & log=$!
     while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done # a trap ends wait
-    wait || :
+    wait "$log" || :
 }
 for _ in 1 2 3; do # somebody may hold the port, or take it between the test and the launch
     "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors" && launch

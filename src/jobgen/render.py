@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import List, Tuple
 
 from jobgen.containers import gpu_option, wrapper
 from jobgen.errors import JobgenError
-from jobgen.launch import layers, per_node
+from jobgen.launch import layers, meeting, per_node
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler, Setting, scheduler_of
+from jobgen.skeletons import fill
 from jobgen.words import Word, default, one_line, quote
 
-TEMPLATES = Path(__file__).parent / "templates"
-SLOT = re.compile(r"@\{(\w+)\}")
 COMMENTS_FROM = 45
 """Column from which comments stand, where what they are about is shorter."""
 
@@ -25,16 +24,22 @@ def render(job: Job, *, path: str) -> str:
     Raises:
         JobgenError: for values that no script can hold.
     """
-    scheduler = scheduler_of(job)
-    template, launch = layers(job)
+    scheduler, kind = scheduler_of(job), meeting(job)
+    settings = _settings(job, scheduler)
     slots = {
-        "about": one_line(job.spec.about),
+        "about": one_line(job.spec.about).replace("{launcher}", job.launcher),
         "usage": scheduler.usage(path),
         "origin": _words([*job.origin]),
         "name": Path(path).name,
         "job": job.spec.name,
-        "directives": _commented(scheduler.directives(job)),
-        "settings": _settings(job, scheduler),
+        "directives": (_commented if scheduler.remarks == "behind" else _headed)(scheduler.directives(job)),
+        "number": scheduler.number,
+        "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in settings]),
+        "names": " ".join(name for name, _, _ in settings),
+        "commas": ",".join(name for name, _, _ in settings),
+        "cpus": str(job.cpus_per_node),
+        "mpi": "srun --mpi=list" if job.launcher == "srun" else "mpirun --version",
+        "save_seconds": str(job.spec.save_seconds),
         "threads": scheduler.threads(job),
         "modules": _modules(job),
         "env": _env(job),
@@ -43,7 +48,7 @@ def render(job: Job, *, path: str) -> str:
         "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
         "gpus": gpu_option(job),
         "wrapper": _words(wrapper()),
-        "words": _continued([_words(layer) for layer in launch]),
+        "words": _continued([_words(layer) for layer in layers(job)]),
         "continued": scheduler.continued(),
     }
     folder = scheduler.templates
@@ -51,24 +56,16 @@ def render(job: Job, *, path: str) -> str:
         "choice": f"{folder}/choice",
         "where": f"{folder}/where",
         "stage": "stage",
-        "meeting": "" if template == "alone" else f"{folder}/meeting",
+        "launcher": f"{job.launcher}/told",
+        "head": "head",
+        "meeting": f"{kind}/meeting",
         "traps": f"{folder}/traps",
         "launch": "launch",
-        "attempts": f"attempts_{template}",
-        "again": f"{folder}/again" if job.site.resume == "requeue" else "",
+        "attempts": f"{kind}/attempts",
+        "again": f"{folder}/{job.site.resume}",
     }.items():
-        slots[slot] = _fill(name, slots) if name else ""
-    return _fill("job", slots) + "\n"
-
-
-def _fill(name: str, slots: Dict[str, str]) -> str:
-    """Return a template with its slots filled; a line that holds only an empty slot goes."""
-    lines = []
-    for line in (TEMPLATES / f"{name}.bash").read_text(encoding="utf-8").splitlines():
-        filled = SLOT.sub(lambda slot: slots[slot[1]], line)
-        if filled or not line:
-            lines.append(filled)
-    return "\n".join(lines)
+        slots[slot] = fill(name, slots)
+    return fill("job", slots) + "\n"
 
 
 def _words(words: List[Word]) -> str:
@@ -84,9 +81,14 @@ def _commented(lines: List[Tuple[str, str]]) -> str:
     return "\n".join(f"{line:<{COMMENTS_FROM}} # {why}" if why else line for line, why in lines)
 
 
-def _settings(job: Job, scheduler: Scheduler) -> str:
+def _headed(lines: List[Tuple[str, str]]) -> str:
+    """Return lines with their reasons above."""
+    return "\n".join(f"# {why}\n{line}" for line, why in lines)
+
+
+def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
     spec, site = job.spec, job.site
-    rows: List[Setting] = [
+    return [
         *scheduler.settings(job),
         ("IMAGE", "slipway.sif", "`make image` builds it"),
         ("VENV", ".venv", "`make setup` makes it"),
@@ -98,7 +100,6 @@ def _settings(job: Job, scheduler: Scheduler) -> str:
         ("LOCAL_DISK", _path(site.local_disk), "of each node: caches, and copies if STAGE=1"),
         ("STAGE", "0", "1: copy image and data to LOCAL_DISK first"),
     ]
-    return _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in rows])
 
 
 def _path(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, Literal
 
 from jobgen.model import Job, Option
 from jobgen.schedulers import Directive, Setting
@@ -31,6 +31,11 @@ class Slurm:
     """Slurm 20.11 or later."""
 
     templates = "slurm"
+    suffix = ".job"
+    remarks: Literal["behind", "above"] = "behind"
+    number = "SLURM_JOB_ID"
+    mpirun = '$(compgen -e -P "-x " -X "SLURM_*")'
+    """The whole environment, but for what Slurm tells each process of itself."""
 
     def usage(self, path: str) -> str:
         """Return how people submit the script."""
@@ -60,9 +65,13 @@ class Slurm:
 
     def threads(self, job: Job) -> str:
         """Share the CPUs of the task among its ranks, rounded up to at least one."""
-        if job.spec.placement == "per-rank" or job.spec.backend == "single":
+        if job.per_rank or job.spec.backend == "single":
             return "$cpus"
         return "$(((cpus + RANKS_PER_NODE - 1) / RANKS_PER_NODE))"
+
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Print the job's number alone."""
+        return ["sbatch", "--parsable", path, *arguments]
 
     def continued(self) -> str:
         """Submit the copy in the run folder."""
@@ -70,7 +79,7 @@ class Slurm:
 
 
 def _needs(job: Job) -> Dict[str, Option]:
-    tasks = job.ranks_per_node if job.spec.placement == "per-rank" else 1
+    tasks = job.ranks_per_node if job.per_rank else 1
     hours, minutes = divmod(job.spec.minutes, 60)
     return {
         "job-name": job.spec.name,
@@ -86,10 +95,9 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
-    per_rank = job.spec.placement == "per-rank"
     return {
-        "ntasks-per-node": "a task is a rank" if per_rank else "a task starts all ranks of its node",
-        "cpus-per-task": "threads and data loaders of " + ("a rank" if per_rank else "all ranks of a node"),
+        "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
+        "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),
         "signal": f"to this script (B:): {job.spec.save_seconds} s to save, and Slurm may be {EARLY} s early",
     }
 

@@ -21,10 +21,10 @@ done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 @{modules}
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # not in the home folder, nor shared by jobs
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" XDG_CACHE_HOME=$scratch/cache TRITON_CACHE_DIR=$scratch/triton # caches of this job alone
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE))
+@{launcher}
 @{env}
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
