@@ -24,7 +24,7 @@ if [ -z "${USE_CONTAINER:-}" ]; then
 fi
 
 # Where am I? Paths become absolute, as they are the same inside the container.
-job_id=$(date +%Y%m%d-%H%M%S)-$$ nnodes=1 restarts=0
+job_id=$(date +%Y%m%d-%H%M%S)-$$ nodes=(127.0.0.1) nnodes=1 restarts=0
 scratch=$(mktemp --dry-run -- "$LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
 : "${RUN_DIR:=$OUTPUT/ddp-$job_id}"
 per_node=()
@@ -33,12 +33,11 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given=$(for name in USE_CONTAINER RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA DEVICE STAGE RUN_DIR; do printf '%q ' "$name=${!name}"; done)
+given=(env) && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OUTPUT DEVICE LOCAL_DISK STAGE RUN_DIR; do given+=("$name=${!name}"); done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv # compiled code is this job's alone
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE)) TRAINER_RANKS_PER_NODE=$RANKS_PER_NODE
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
@@ -64,8 +63,9 @@ container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
 arguments=("$CONFIG" --backend ddp --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
-nodes=(127.0.0.1)
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) # clients get 32768 and up
+read -r MASTER_ADDR _ < <(getent ahosts "${nodes[0]}") && [[ $nnodes = 1 || $MASTER_ADDR != @(127.*|::1) ]] ||
+    die "${nodes[0]} resolves to ${MASTER_ADDR:-nothing} here, where no other node can reach it: the site must mend its hosts"
+export MASTER_ADDR MASTER_PORT=$((20000 + $$ % 10000)) # differs from job to job; clients get 32768 and up
 timeout "${PREFLIGHT_SECONDS:=60}" "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within $PREFLIGHT_SECONDS s: see above"
 
 # One launch, in the background, so that traps run while it does.
@@ -77,9 +77,8 @@ launch() { # its errors go to a file, and from there, as they come, to the job's
     "${per_node[@]}" "${container[@]}" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$RANKS_PER_NODE" --rdzv-id="$job_id" --rdzv-backend=c10d --rdzv-endpoint="${nodes[0]}:$MASTER_PORT" \
         "${payload[@]}" 2>"$errors" & step=$! SECONDS=0
-    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.2 --pid="$step" -- "$errors" >&2) &
-    while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done # a trap ends wait
-    wait || :
+    (trap '' TERM USR1; exec tail --lines=+1 --follow --sleep-interval=0.2 --pid="$step" -- "$errors" >&2) & log=$!
+    while interrupted=0; wait "$step" && code=0 || code=$?; [ "$interrupted" = 1 ]; do :; done && wait "$log" || : # a trap ends wait
 }
 for _ in 1 2 3; do # somebody may hold the port, or take it between the test and the launch
     if "${container[@]}" python -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$MASTER_PORT" 2>"$errors"; then launch; else cat -- "$errors" >&2; fi
@@ -89,8 +88,7 @@ done
 
 # The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
-state=$(word state)
-case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
-[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: $given$(printf '%q ' bash "$RUN_DIR/job.sh" "$@")" >&2 && exit 75; }
+state=$(word state) && case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
+[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: ${given[*]@Q} bash ${RUN_DIR@Q}/job.sh ${*@Q}" >&2 && exit 75; }
 echo "ddp.sh: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))

@@ -10,6 +10,7 @@ from jobgen.errors import JobgenError, nearest
 from jobgen.load import divide, load
 from jobgen.model import Job, JobSpec, Site, resolve
 from jobgen.render import render
+from jobgen.schedulers import scheduler_of
 
 MADE_BY = "# Do not edit: it is made from the two files named here, by "
 
@@ -46,7 +47,7 @@ def script_of(spec: str, site: str, settings: List[str], *, output: Optional[str
     for setting in settings:
         origin += ["--set", setting]
     job = resolve(description, place, origin=[*origin, *(["--output", output] if output else [])])
-    return Script(job, render(job, path=output or description.name + (".sh" if place.scheduler == "local" else ".job")))
+    return Script(job, render(job, path=output or description.name + scheduler_of(job).suffix))
 
 
 def differing(folder: Path, *, parse: Callable[[List[str]], Any]) -> List[Tuple[Path, str]]:
@@ -57,7 +58,7 @@ def differing(folder: Path, *, parse: Callable[[List[str]], Any]) -> List[Tuple[
     Raises:
         JobgenError: if one has no such command, or there is no script at all.
     """
-    paths = sorted(path for path in folder.glob("*.*") if path.suffix in {".job", ".sh"})
+    paths = sorted(path for path in folder.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
     if not paths:
         raise JobgenError(f"no script in {folder}: run it in the project's folder, or name theirs.")
     found = []

@@ -12,13 +12,25 @@ Option = Union[str, int, bool]
 """A scheduler option's value: text, a number, true (given without a value) or false (dropped)."""
 
 
+NATURAL = {"slurm": "srun", "pbs": "ssh", "local": ""}
+"""The launcher where neither the job nor the site names one; one machine needs none."""
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cluster or a machine."""
 
     name: str
     """How the site is called, for people."""
-    scheduler: Literal["slurm", "local"] = "slurm"
+    scheduler: Literal["slurm", "pbs", "local"] = "slurm"
     """Who starts the script."""
+    pbs: Literal["openpbs", "torque"] = "openpbs"
+    """Which PBS: by whose words it is asked for nodes."""
+    launcher: Literal["", "srun", "mpirun", "ssh"] = ""
+    """What starts processes on the nodes of a job; "": srun under Slurm, ssh under PBS."""
+    remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=20"
+    """What the launcher "ssh" puts in front of a node's name and ``bash``; ``srun --nodes=1 --nodelist`` does, too."""
+    mpi: Literal["openmpi", "other"] = "openmpi"
+    """The family of the nodes' MPI. Only Open MPI starts ranks of the images, whose MPI is Open MPI."""
     container: Literal["apptainer", "none"] = "apptainer"
     """What USE_CONTAINER=1 uses; "none": the default is USE_CONTAINER=0."""
     venv: Literal["shared", "local"] = "shared"
@@ -30,8 +42,10 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """GPUs of a node: a job's ranks per node, unless its description says otherwise."""
     cpus_per_gpu: int = 4
     """CPU cores for each rank: its threads and its data loaders."""
-    resume: Literal["requeue", "none"] = "requeue"
-    """What follows a time limit: the script requeues its job, or only says how to continue."""
+    gpu_per_task: bool = False
+    """Whether ranks that Slurm starts are each bound to a GPU of their own, where the site wants it so."""
+    resume: Literal["requeue", "chain", "none"] = "requeue"
+    """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
     modules: Tuple[str, ...] = ()
     """Environment modules to load, after ``module purge``."""
     binds: Tuple[str, ...] = ()
@@ -43,7 +57,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cpu_options: Dict[str, Option] = {}
     """The same, for jobs without GPUs only."""
     directives: Tuple[str, ...] = ()
-    """Any other directive, as it stands behind ``#SBATCH``."""
+    """Any other directive, as it stands behind ``#SBATCH`` or ``#PBS``."""
     env: Dict[str, str] = {}
     """Variables that every rank needs here: fabric, proxies. Ones set outside win."""
 
@@ -54,13 +68,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     """Name of the job, its log and its run folder."""
     about: str
-    """One line for the script's head: what starts what."""
-    backend: Literal["ddp", "single"] = "ddp"
+    """One line for the script's head: what starts what; {launcher} is the name of the launcher."""
+    backend: Literal["ddp", "horovod", "single"] = "ddp"
     """How ranks train together."""
     task: Literal["train", "check", "venv", "image"] = "train"
     """What the job does: train; let the ranks test themselves; build a virtual environment, or the image, on a node."""
+    mpi: bool = False
+    """Whether Horovod's ranks meet over MPI, or at a rendezvous server of Horovod's on the head node."""
     placement: Literal["per-node", "per-rank"] = "per-node"
-    """Whether the scheduler starts one launcher per node or each rank by itself."""
+    """Whether torchrun is started on each node, or each rank by itself, as Horovod's always are."""
+    launcher: Literal["", "srun", "mpirun", "ssh"] = ""
+    """What starts processes on the nodes; "": what the site says."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """DEVICE's default; with cpu no GPU is asked for."""
     config: str = "configs/digits.toml"
@@ -84,6 +102,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     site: Site
     spec: JobSpec
+    launcher: str
+    """srun, mpirun or ssh; "" on one machine."""
+    per_rank: bool
+    """Whether each rank is started by itself."""
     ranks_per_node: int
     cpus_per_node: int
     gpus_per_node: int
@@ -100,25 +122,42 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     Raises:
         JobgenError: if the two contradict each other.
     """
-    local, alone = site.scheduler == "local", spec.backend == "single"
-    on_cpus = spec.device == "cpu" or site.accelerator == "none"
+    on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
     ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node
-    if local and (spec.nodes > 1 or spec.placement == "per-rank"):
-        raise JobgenError(
-            f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
-            "render a description with nodes = 1 and placement = 'per-node'."
-        )
-    if alone and spec.nodes > 1:
-        raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
-    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
-        if value < 1:
-            raise JobgenError(f"{spec.name} at {site.name}: {name} is {value} and must be at least 1.")
+    launcher = spec.launcher or site.launcher or NATURAL[site.scheduler]
+    _refuse(spec, site, launcher, ranks)
     return Job(
         site=site,
         spec=spec,
+        launcher=launcher,
+        per_rank=spec.placement == "per-rank" or spec.backend == "horovod",
         ranks_per_node=ranks,
         cpus_per_node=ranks * site.cpus_per_gpu,
         gpus_per_node=0 if on_cpus else (1 if alone else site.gpus_per_node),
         options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
         origin=tuple(origin),
     )
+
+
+def _refuse(spec: JobSpec, site: Site, launcher: str, ranks: int) -> None:
+    """Raise a JobgenError that names the way out, if ``spec`` cannot be run at ``site``."""
+    pair = f"{spec.name} at {site.name}"
+    if site.scheduler == "local" and (spec.nodes > 1 or spec.placement == "per-rank" or spec.backend == "horovod"):
+        raise JobgenError(
+            f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
+            "render a description with nodes = 1, placement = 'per-node' and backend = 'ddp'."
+        )
+    if spec.backend == "single" and spec.nodes > 1:
+        raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+    if launcher == "srun" and site.scheduler != "slurm":
+        raise JobgenError(f"{pair}: srun is Slurm's: let it be started by mpirun or ssh (launcher).")
+    if spec.mpi and launcher == "ssh":
+        raise JobgenError(f"{pair}: ssh starts no MPI: render horovod-gloo, or set launcher = 'mpirun'.")
+    if site.mpi == "other" and (spec.mpi or launcher == "mpirun"):
+        instead = "horovod-gloo" if spec.mpi else "ddp"
+        raise JobgenError(f"{pair}: the MPI there is not the images' Open MPI: render {instead}, which needs none.")
+    if site.resume == "chain" and site.scheduler != "pbs":
+        raise JobgenError(f"site {site.name}: resume = 'chain' is for PBS; Slurm lets a job requeue itself.")
+    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
+        if value < 1:
+            raise JobgenError(f"{pair}: {name} is {value} and must be at least 1.")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import List, Tuple
 
 from jobgen.builds import SETTINGS, SKELETONS, usage
 from jobgen.containers import gpu_option, wrapper
 from jobgen.errors import JobgenError
-from jobgen.launch import layers, per_node
+from jobgen.launch import layers, meeting, per_node
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler, Setting, scheduler_of
+from jobgen.skeletons import fill
 from jobgen.words import Word, default, one_line, quote
 
-TEMPLATES = Path(__file__).parent / "templates"
-SLOT = re.compile(r"@\{(\w+)\}")
 TASKS = {"train": "", "check": " --self-test"}
 """What the trainer is told of the task."""
 COMMENTS_FROM = 45
@@ -28,16 +27,22 @@ def render(job: Job, *, path: str) -> str:
     Raises:
         JobgenError: for values that no script can hold.
     """
-    scheduler = scheduler_of(job)
-    template, launch = layers(job)
+    scheduler, kind = scheduler_of(job), meeting(job)
+    settings = _settings(job, scheduler)
     slots = {
-        "about": one_line(job.spec.about),
+        "about": one_line(job.spec.about).replace("{launcher}", job.launcher),
         "usage": usage(scheduler.usage(path)) if job.spec.task in SKELETONS else scheduler.usage(path),
         "origin": _words([*job.origin]),
         "name": Path(path).name,
         "job": job.spec.name,
-        "directives": _commented(scheduler.directives(job)),
-        "settings": _settings(job, scheduler),
+        "directives": (_commented if scheduler.remarks == "behind" else _headed)(scheduler.directives(job)),
+        "number": scheduler.number,
+        "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in settings]),
+        "names": " ".join(name for name, _, _ in settings),
+        "commas": ",".join(name for name, _, _ in settings),
+        "cpus": str(job.cpus_per_node),
+        "mpi": "srun --mpi=list" if job.launcher == "srun" else "mpirun --version",
+        "save_seconds": str(job.spec.save_seconds),
         "threads": scheduler.threads(job),
         "modules": _modules(job),
         "env": _env(job),
@@ -47,8 +52,8 @@ def render(job: Job, *, path: str) -> str:
         "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
         "gpus": gpu_option(job),
         "wrapper": _words(wrapper()),
-        "words": _continued([_words(layer) for layer in launch]),
-        "continued": scheduler.continued(),
+        "words": _continued([_words(layer) for layer in layers(job)]),
+        "continued": scheduler.continued([name for name, _, _ in settings]),
     }
     folder = scheduler.templates
     for slot, name in {
@@ -56,24 +61,16 @@ def render(job: Job, *, path: str) -> str:
         "where": f"{folder}/where",
         "venv": "venv_local" if job.site.venv == "local" else "",
         "stage": "stage",
-        "meeting": "" if template == "alone" else f"{folder}/meeting",
+        "launcher": f"{job.launcher}/told",
+        "head": "head",
+        "meeting": f"{kind}/meeting",
         "traps": f"{folder}/traps",
         "launch": "launch",
-        "attempts": f"attempts_{template}",
-        "again": f"{folder}/again" if job.site.resume == "requeue" else "",
+        "attempts": f"{kind}/attempts",
+        "again": f"{folder}/{job.site.resume}",
     }.items():
-        slots[slot] = _fill(name, slots) if name else ""
-    return _fill(SKELETONS.get(job.spec.task, "job"), slots) + "\n"
-
-
-def _fill(name: str, slots: Dict[str, str]) -> str:
-    """Return a template with its slots filled; a line that holds only an empty slot goes."""
-    lines = []
-    for line in (TEMPLATES / f"{name}.bash").read_text(encoding="utf-8").splitlines():
-        filled = SLOT.sub(lambda slot: slots[slot[1]], line)
-        if filled or not line:
-            lines.append(filled)
-    return "\n".join(lines)
+        slots[slot] = fill(name, slots)
+    return fill(SKELETONS.get(job.spec.task, "job"), slots) + "\n"
 
 
 def _words(words: List[Word]) -> str:
@@ -89,10 +86,17 @@ def _commented(lines: List[Tuple[str, str]]) -> str:
     return "\n".join(f"{line:<{COMMENTS_FROM}} # {why}" if why else line for line, why in lines)
 
 
-def _settings(job: Job, scheduler: Scheduler) -> str:
+def _headed(lines: List[Tuple[str, str]]) -> str:
+    """Return lines with their reasons above."""
+    return "\n".join(f"# {why}\n{line}" for line, why in lines)
+
+
+def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
     spec, site = job.spec, job.site
     disk: Setting = ("LOCAL_DISK", _path(site.local_disk), "of each node: caches, and copies if STAGE=1")
-    rows: List[Setting] = [
+    if spec.task in SETTINGS:
+        return [*SETTINGS[spec.task], (*disk[:2], "of the node: caches and temporary files")]
+    return [
         *scheduler.settings(job),
         ("IMAGE", "slipway.sif", "`make image` builds it"),
         ("VENV", ".venv", "`make setup` makes it"),
@@ -104,9 +108,6 @@ def _settings(job: Job, scheduler: Scheduler) -> str:
         disk,
         ("STAGE", "0", "1: copy image and data to LOCAL_DISK first"),
     ]
-    if spec.task in SETTINGS:
-        rows = [*SETTINGS[spec.task], (*disk[:2], "of the node: caches and temporary files")]
-    return _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in rows])
 
 
 def _path(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import List
 
 from jobgen.errors import JobgenError
 from jobgen.files import Script
+from jobgen.schedulers import scheduler_of
 
 
 def submit(script: Script, arguments: List[str], *, dry_run: bool, test_only: bool) -> int:
@@ -23,22 +25,22 @@ def submit(script: Script, arguments: List[str], *, dry_run: bool, test_only: bo
         JobgenError: if the job could not start as things are.
     """
     _check(script)
+    scheduler = scheduler_of(script.job)
     if dry_run:
         sys.stdout.write(script.text)
-        print(f"jobgen: would submit this with: {' '.join(_command('SCRIPT', arguments))}", file=sys.stderr)
+        words = scheduler.submission("SCRIPT", arguments)
+        print(f"jobgen: would submit this with: {shlex.join(words)}", file=sys.stderr)
         return 0
-    if not shutil.which("sbatch"):
-        raise JobgenError("no sbatch on this machine: submit on a login node, or look with --dry-run.")
+    if test_only and script.job.site.scheduler != "slurm":
+        raise JobgenError("--test-only asks Slurm; PBS has no such question: look with --dry-run.")
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
-        path = Path(folder, script.job.spec.name + ".job")  # Slurm copies it, and keeps the name
+        path = Path(folder, script.job.spec.name + scheduler.suffix)  # the scheduler copies it, and keeps the name
         script.write(path)
-        words = _command(str(path), arguments)
+        words = scheduler.submission(str(path), arguments)
+        if not shutil.which(words[0]):
+            raise JobgenError(f"no {words[0]} on this machine: submit on a login node, or look with --dry-run.")
         done = subprocess.run([words[0], "--test-only", *words[1:]] if test_only else words, check=False)
     return done.returncode
-
-
-def _command(path: str, arguments: List[str]) -> List[str]:
-    return ["sbatch", "--parsable", path, *arguments]
 
 
 def _check(script: Script) -> None:

@@ -7,6 +7,7 @@ otherwise be a hundred tracebacks. It looks at what only the node can see; the s
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -37,6 +38,10 @@ NEEDED = (
 
 BUNDLED = ("digits", "synthetic")
 """Data sets that need no folder."""
+FAMILIES = ("Open MPI", "Intel", "MVAPICH", "MPICH", "Hydra")
+"""How implementations of MPI, and their launchers, call themselves."""
+OLDEST_PMIX = [2, 1]
+"""From here on, PMIx on one side speaks to any other one on the other (its FAQ, on containers)."""
 
 
 def main() -> int:
@@ -49,6 +54,7 @@ def main() -> int:
         check_folders(config)
         check_lock(Path(config.run.output_dir))
         check_head(os.environ.get("MASTER_ADDR", ""))
+        check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
         check_device(config.run.device)
     except TrainerError as error:
         print(f"trainer: {socket.gethostname()}: {error}", file=sys.stderr)
@@ -115,6 +121,41 @@ def check_head(address: str) -> None:
             probe.connect((address, 9))
     except OSError as error:
         raise ConfigError(f"no way to the head node at {address}: {error.strerror}; is the network up?") from error
+
+
+def check_mpi(outside: str, pmix: str) -> None:
+    """Compare the MPI that is going to start the ranks with the one in here.
+
+    ``outside`` is what ``mpirun --version`` or ``srun --mpi=list`` said there, "" for a run without MPI; ``pmix`` the
+    version of the PMIx by which it tells ranks of each other, "" if this process was started in another way. Ranks
+    that a foreign MPI starts would each be rank 0 of 1.
+
+    Raises:
+        ConfigError: if the ranks could not find each other.
+    """
+    if not outside:
+        return
+    import mpi4py  # noqa: PLC0415 -- most runs have no MPI
+
+    mpi4py.rc.initialize = False
+    from mpi4py.MPI import Get_library_version  # noqa: PLC0415
+
+    inside = " ".join(Get_library_version().split(",")[0].replace("\0", "").split())
+    remedy = "Use horovod-gloo, which needs no MPI, or an image built with the MPI of the nodes."
+    if "plugin" in outside:  # srun lists what it can speak
+        if "pmix" not in outside or "Open MPI" not in inside:
+            raise ConfigError(f"{inside} needs PMIx, and srun offers {' '.join(outside.split()[4:])}. {remedy}")
+    elif _family(outside) != _family(inside):
+        raise ConfigError(f"the ranks' MPI is {inside}, and what starts them {outside.splitlines()[0]}. {remedy}")
+    if pmix and [int(number) for number in re.findall(r"\d+", pmix)[:2]] < OLDEST_PMIX:
+        raise ConfigError(f"the nodes' PMIx {pmix} cannot speak to newer ones, such as that of {inside}. {remedy}")
+
+
+def _family(version: str) -> tuple[str, str]:
+    """Return the name of an MPI and its major version."""
+    name = next((name for name in FAMILIES if name.lower() in version.lower()), version)
+    number = re.search(r"\d+(?=\.\d)", version)
+    return name, number[0] if number else ""
 
 
 def check_device(requested: str) -> None:

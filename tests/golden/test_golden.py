@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 SPECS = sorted(path.stem for path in (ROOT / "jobscripts" / "specs").glob("*.toml"))
 SITES = sorted(path.stem for path in (ROOT / "jobscripts" / "sites").glob("*.toml"))
-COMMITTED = [*(ROOT / "jobscripts").glob("*.job"), *(ROOT / "jobscripts").glob("*.sh")]
+COMMITTED = sorted(path for path in (ROOT / "jobscripts").glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
 LONGEST = 110
 """Lines that a person reads in a minute or two."""
 
@@ -78,3 +78,11 @@ def test_every_directive_has_its_reason(path):
     directives = [line for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
     assert len(directives) >= 6
     assert [line for line in directives if " # " not in line] == []
+
+
+@pytest.mark.parametrize("path", [path for path in COMMITTED if path.suffix == ".pbs"], ids=lambda path: path.name)
+def test_every_directive_of_pbs_has_its_reason_above(path):
+    lines = path.read_text().splitlines()
+    directives = [number for number, line in enumerate(lines) if line.startswith("#PBS")]
+    assert len(directives) >= 3
+    assert [lines[number] for number in directives if not lines[number - 1].startswith("# ")] == []

@@ -1,6 +1,8 @@
 """The committed scripts, run by Bash with programs that record their words: what they start, and how they end."""
 
 import json
+import shlex
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -8,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = Path(__file__).parent / "bin"
-SLURM = ["ddp.job", "ddp-ranks.job", "single.job", "cpu.job", "check.job"]
-ALL = [*SLURM, "ddp.sh"]
+HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
+SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "check.job"]
+PBS = ["ddp.pbs", "horovod.pbs"]
+ALL = [*SLURM, *PBS, "ddp.sh"]
 
 
 @dataclass
@@ -37,6 +43,7 @@ def place(request, tmp_path):
     shutil.copytree(STUBS, folder / ".venv" / "bin", symlinks=True)
     (folder / "my data").mkdir()
     (folder / "my train.py").touch()
+    (folder / "nodes").write_text("node1\nnode1\nnode2\nnode2\n")
     return folder
 
 
@@ -50,18 +57,29 @@ def run(place):
             "STUB_LOG": str(log),
             "RUN_DIR": str(place / "run"),
             "LOCAL_DISK": str(place),
+            "PYTHONPATH": "/somewhere",
+        }
+        slurm = {
             "SLURM_SUBMIT_DIR": str(place),
             "SLURM_JOB_ID": "4711",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_CPUS_PER_TASK": "8",
             "SLURM_GPUS_ON_NODE": "2",
             "SLURM_RESTART_COUNT": str(attempt - 1),
-            "PYTHONPATH": "/somewhere",
         }
+        pbs = {
+            "PBS_O_WORKDIR": str(place),
+            "PBS_JOBID": "4711.head",
+            "PBS_NODEFILE": str(place / "nodes"),
+            "NCPUS": "8",
+            "STUB_RUNS": str(attempt),
+            "TRAIN_ARGS": shlex.join(arguments),
+        }
+        path = ROOT / "jobscripts" / script
         done = subprocess.run(
-            [ROOT / "jobscripts" / script, *arguments],
-            cwd=place,
-            env={**fixed, "USE_CONTAINER": "1", **env},
+            [path] if path.suffix == ".pbs" else [path, *arguments],
+            cwd="/" if path.suffix == ".pbs" else place,
+            env={**fixed, **(pbs if path.suffix == ".pbs" else slurm), "USE_CONTAINER": "1", **env},
             capture_output=True,
             text=True,
             timeout=60,
@@ -108,7 +126,8 @@ class TestLaunch:
         words = [[word for word in payload_of(ended) if "--rdzv-" not in word] for ended in (inside, outside)]
         assert words[0] == words[1]
         assert outside.of("apptainer") == []
-        assert [words for words in inside.of("srun") if "rm" not in words] != [] or script == "ddp.sh"
+        starts = [words for words in inside.of("srun") + inside.of("mpirun") if "rm" not in words]
+        assert starts != [] or script == "ddp.sh"
 
     def test_paths_are_the_same_inside(self, run, script, place):
         launch = run(script, DATA=str(place / "my data"), **DONE).of("apptainer")[-1]
@@ -208,7 +227,7 @@ class TestEnds:
         ended = run(script, attempt=3, MAX_REQUEUES="2", STUB_STATUS=status("stopped", attempt=3, requeue=True))
         assert ended.code == 75
         assert ["scontrol", "requeue", "4711"] not in ended.calls
-        assert "to continue: USE_CONTAINER=1 " in ended.err
+        assert "to continue: 'env' 'USE_CONTAINER=1' " in ended.err
 
     @pytest.mark.parametrize(
         "said",
@@ -230,14 +249,11 @@ class TestEnds:
     def test_where_requeueing_is_refused_the_way_on_is_told(self, run, script, place):
         ended = run(script, "--epochs", "9", STUB_REQUEUE="1", **OUT_OF_TIME)
         assert ended.code == 75
-        command = ended.err.partition("to continue: ")[2]
-        words = subprocess.check_output(
-            ["bash", "-c", f'sbatch() {{ printf "%s\\n" "$RUN_DIR" "$CONFIG" "$USE_CONTAINER" "$@"; }}; {command}'],
-            text=True,
-        )
-        settings = [str(place / "run"), str(place / "configs" / "digits.toml"), "1"]
-        nodes = ["--nodes=2"]
-        assert words.splitlines() == [*settings, *nodes, str(place / "run" / "job.sh"), "--epochs", "9"]
+        words = shlex.split(ended.err.partition("to continue: ")[2])
+        assert {f"RUN_DIR={place}/run", f"CONFIG={place}/configs/digits.toml", "USE_CONTAINER=1"} <= set(words)
+        nodes = 1 if script in {"single.job", "cpu.job"} else 2
+        job = ["sbatch", f"--nodes={nodes}", str(place / "run" / "job.sh"), "--epochs", "9"]
+        assert (words[0], words[-5:]) == ("env", job)
 
     def test_the_cause_of_a_failure_is_told_in_one_line(self, run, script):
         ended = run(script, STUB_ERROR="trainer: the data are gone", STUB_CODE="1")
@@ -293,3 +309,111 @@ def test_the_number_of_ranks_follows_the_gpus_of_the_job(run):
         ({"RANKS_PER_NODE": "1"}, "1"),
     ):
         assert f"--nproc-per-node={ranks}" in payload_of(run("ddp.job", **given, **DONE))
+
+
+class TestHorovod:
+    def test_ranks_are_numbered_and_meet_at_the_server_on_the_head_node(self, run):
+        ended = run("horovod-gloo.job", **DONE)
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+        assert [ended.env[f"HOROVOD_{name}"] for name in names] == ["1", "4", "1", "2", "0", "2", "0"]
+        assert ended.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
+        assert ended.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "54321"
+        server = next(words for words in ended.of("python") if "RendezvousHTTPServer" in words[2])
+        assert server[3:] == ["10.0.0.1", "2", "2"]
+
+    def test_over_mpi_ranks_are_told_nothing_but_what_the_preflight_compares(self, run):
+        env = run("horovod.job", **DONE).env
+        assert env["TRAINER_MPI"] == "mpirun (Open MPI) 4.1.4"
+        assert [name for name in env if name.startswith("HOROVOD_") or name == "RANK"] == []
+
+    def test_slurm_is_asked_for_its_pmix(self, run):
+        ended = run("horovod-srun.job", **DONE)
+        assert ended.env["TRAINER_MPI"] == "MPI plugin types are pmix"
+        assert "--mpi=pmix" in next(
+            words for words in ended.of("srun") if "--mpi=list" not in words and "trainer" in words
+        )
+
+
+class TestMpirun:
+    def test_every_variable_is_handed_over_by_name(self, run):
+        words = run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-2]
+        named = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
+        assert {"STRANGE", "MASTER_ADDR", "MASTER_PORT", "PATH", "OMP_NUM_THREADS", "TRAINER_WORLD_SIZE"} <= named
+        assert [name for name in named if name.startswith("SLURM_")] == []
+
+    def test_ranks_get_more_than_a_second_to_save(self, run):
+        env = run("ddp-mpirun.job", **DONE).env
+        assert env["OMPI_MCA_odls_base_sigkill_timeout"] == env["PRTE_MCA_odls_base_sigkill_timeout"] == "15"
+
+
+class TestPBS:
+    def test_arguments_come_by_a_variable_quoted_as_in_a_shell(self, run):
+        assert payload_of(run("ddp.pbs", TRAIN_ARGS="--name 'a  b' --epochs 2 *", **DONE))[-5:] == [
+            *("--name", "a  b", "--epochs", "2", "*")
+        ]
+
+    def test_out_of_time_it_is_continued_by_a_job_with_the_same_settings(self, run, place):
+        ended = run("ddp.pbs", "--epochs", "9", DATA="my data", **OUT_OF_TIME)
+        assert ended.code == 75
+        assert ended.err.endswith("continued by job 4712.head; restart 1 of at most 10\n")
+        words = ended.of("qsub")[0]
+        assert words[1] == "-v"
+        assert words[3:] == ["-W", "depend=afterany:4711.head", str(place / "run" / "job.sh")]
+        assert {"RESTARTS", "RUN_DIR", "TRAIN_ARGS", "DATA", "CONFIG", "DEVICE"} <= set(words[2].split(","))
+        assert (place / "calls.qsub").read_text().split("\0")[:-1] == ["RESTARTS=1", "DATA=my data"]
+
+    def test_as_often_as_allowed_and_then_the_way_on_is_told(self, run, place):
+        ended = run("ddp.pbs", RESTARTS="2", MAX_REQUEUES="2", STUB_STATUS=status("stopped", attempt=3, requeue=True))
+        assert (ended.code, ended.of("qsub")) == (75, [])
+        words = shlex.split(ended.err.partition("to continue: ")[2])
+        assert words[words.index("qsub") - 1] == "RESTARTS=0"
+        assert f"RUN_DIR={place / 'run'}" in words
+        assert words[-1] == str(place / "run" / "job.sh")
+
+    def test_where_submitting_is_refused_the_way_on_is_told(self, run):
+        ended = run("ddp.pbs", STUB_REQUEUE="1", **OUT_OF_TIME)
+        assert (ended.code, " RESTARTS=0 qsub " in ended.err) == (75, True)
+
+    def test_short_of_the_limit_it_asks_the_ranks_to_stop(self, run, place):
+        ended = run("ddp.pbs", STUB_WALLTIME="00:01:59", STUB_SLEEP="1", **DONE)
+        assert ended.code == 0
+        assert (place / "run" / "STOP").read_text() == "time-limit 4711/1\n"
+
+
+class TestSsh:
+    """One node's words: the stub starts nothing on the other."""
+
+    @pytest.fixture
+    def script(self, tmp_path):
+        def script(spec):
+            path = tmp_path / f"{spec}.pbs"
+            words = ["render", spec, "--site", "torque", "--set", "modules=[]", "--set", "gpus_per_node=2"]
+            assert main([*words, "--output", str(path)]) == 0
+            return path
+
+        return script
+
+    @pytest.fixture(autouse=True)
+    def in_the_project(self, monkeypatch):
+        monkeypatch.chdir(ROOT)
+
+    def test_a_node_gets_its_number_its_folder_and_the_environment(self, run, script, place):
+        ended = run(script("ddp"), "--epochs", "a b", STRANGE="a\n'b", **DONE)
+        assert (ended.code, ended.err) == (0, "")
+        assert "--rdzv-backend=static" in payload_of(ended)
+        assert payload_of(ended)[-2:] == ["--epochs", "a b"]
+        assert {name: ended.env[name] for name in ("PET_NODE_RANK", "PWD", "STRANGE")} == {
+            "PET_NODE_RANK": "1",
+            "PWD": str(place),
+            "STRANGE": "a\n'b",
+        }
+        assert "SSH_CLIENT" not in ended.env
+
+    def test_ranks_are_numbered_across_the_nodes(self, run, script):
+        ended = run(script("horovod-gloo"), **DONE)
+        assert ended.code == 0
+        assert (ended.env["HOROVOD_CROSS_RANK"], ended.env["HOROVOD_RANK"] in {"2", "3"}) == ("1", True)
+
+    def test_a_node_that_fails_is_noticed(self, run, script):
+        assert run(script("ddp"), STUB_PREFLIGHT="78").code == 78
+        assert run(script("ddp"), TRAIN_SCRIPT="my train.py", STUB_CODE="7").code == 7

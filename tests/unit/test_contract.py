@@ -37,8 +37,8 @@ def test_the_variables_in_the_code_are_those_of_the_contract():
 def test_the_settings_of_the_job_scripts_are_those_of_the_contract():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "jobscripts").glob("*.*") if path.is_file()]
     found = {name for text in texts for name in re.findall(r"\$\{([A-Z_]+):[-=]", text)}
-    schedulers = {name for name in found if name.startswith("SLURM_")}
-    ranks = {"OMP_NUM_THREADS", "MASTER_ADDR"}
+    schedulers = {name for name in found if name.startswith(("SLURM_", "PBS_")) or name == "NCPUS"}
+    ranks = {"OMP_NUM_THREADS", "MASTER_ADDR", "GLOO_SOCKET_IFNAME"}
     named = {cell.strip("`") for cell in first_cells(section("Settings of a job script"))}
     assert found - schedulers - ranks == named
 

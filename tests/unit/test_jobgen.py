@@ -28,6 +28,7 @@ LAYERS = [
     "containers",
     "schedulers",
     "model",
+    "skeletons",
     "words",
 ]
 HOSTILE = ["a b", "a'b", 'a"b', "a:b,c", "$(touch x)", "`touch x`", "a;b", "ü", "-n", "", "*", "\\", "}", "#"]
@@ -111,7 +112,7 @@ class TestRefusals:
         assert "unknown key 'node'. Did you mean 'nodes'?" in refused(capsys, "node=3")
 
     def test_an_unknown_site_with_those_there_are(self, capsys):
-        assert "Did you mean 'example'? There are: example, laptop" in refused(capsys, site="exampel")
+        assert "Did you mean 'example'? There are: amd, cray, example, " in refused(capsys, site="exampel")
 
     def test_a_value_of_the_wrong_kind(self, capsys):
         assert "Expected `int`, got `str` - at `$.nodes`" in refused(capsys, "nodes=two")
@@ -124,6 +125,20 @@ class TestRefusals:
 
     def test_many_nodes_without_a_scheduler(self, capsys):
         assert "site laptop is one machine" in refused(capsys, site="laptop")
+
+    @pytest.mark.parametrize(
+        ("spec", "site", "setting", "way_out"),
+        [
+            ("horovod", "cray", "nodes=2", "render horovod-gloo, which needs none"),
+            ("ddp-mpirun", "cray", "nodes=2", "render ddp, which needs none"),
+            ("horovod", "pbs", "launcher=ssh", "render horovod-gloo, or set launcher = 'mpirun'"),
+            ("horovod-srun", "pbs", "nodes=2", "let it be started by mpirun or ssh"),
+            ("ddp", "example", "resume=chain", "Slurm lets a job requeue itself"),
+            ("horovod-gloo", "laptop", "nodes=1", "is one machine"),
+        ],
+    )
+    def test_what_cannot_be_run_somewhere_is_told_with_the_way_out(self, capsys, spec, site, setting, way_out):
+        assert way_out in refused(capsys, setting, spec=spec, site=site)
 
     @pytest.mark.parametrize("setting", ["nodes=0", "minutes=0", "ranks_per_node=-1"])
     def test_counts_below_one(self, capsys, setting):
@@ -141,7 +156,7 @@ class TestArchitecture:
     def test_only_schedulers_name_their_variables(self):
         for path in SOURCE.rglob("*.*"):
             if path.suffix in {".py", ".bash"} and ("SLURM_" in path.read_text() or "PBS_" in path.read_text()):
-                assert {"schedulers", "slurm"} & set(path.parts), path
+                assert {"schedulers", "slurm", "pbs"} & set(path.parts), path
 
     def test_nothing_but_the_standard_library_and_a_validator_is_imported(self):
         allowed = sys.stdlib_module_names | {"jobgen", "msgspec", "tomli", "__future__"}
@@ -164,6 +179,12 @@ class TestSubmit:
         out, err = capsys.readouterr()
         assert out.startswith("#!/usr/bin/env bash")
         assert err == "jobgen: would submit this with: sbatch --parsable SCRIPT --epochs 2\n"
+
+    def test_pbs_gets_the_arguments_in_a_variable(self, capsys, monkeypatch, tmp_path):
+        (tmp_path / "image.sif").touch()
+        monkeypatch.setenv("IMAGE", str(tmp_path / "image.sif"))
+        assert main(["submit", "ddp", "--site", "pbs", "--dry-run", "--", "--epochs", "2"]) == 0
+        assert capsys.readouterr().err == "jobgen: would submit this with: qsub -V -v 'TRAIN_ARGS=--epochs 2' SCRIPT\n"
 
     @pytest.mark.parametrize(
         ("name", "others"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trainer import preflight
+from trainer.errors import ConfigError
 from trainer.lock import Lock
 
 
@@ -100,3 +101,40 @@ def test_a_folder_that_another_run_owns(answer, tmp_path, monkeypatch):
         assert answer() == (0, "")
     finally:
         owner.release()
+
+
+class TestMPI:
+    """The nodes' MPI against the one of this environment."""
+
+    @pytest.fixture(autouse=True)
+    def inside(self, monkeypatch):
+        mpi = pytest.importorskip("mpi4py.MPI", reason="no MPI library here")
+        monkeypatch.setattr(
+            mpi, "Get_library_version", lambda: "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4\0"
+        )
+
+    @pytest.mark.parametrize(
+        ("outside", "pmix"),
+        [
+            ("", ""),
+            ("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "4.2.2"),
+            ("mpirun (Open MPI) 4.0.3", ""),
+            ("MPI plugin types are...\n\tnone\n\tpmix\nspecific pmix plugin versions available: pmix_v4", ""),
+        ],
+    )
+    def test_one_that_can_start_the_ranks(self, outside, pmix):
+        preflight.check_mpi(outside, pmix)
+
+    @pytest.mark.parametrize(
+        ("outside", "pmix", "answer"),
+        [
+            ("mpirun (Open MPI) 5.0.11", "", "MPI is Open MPI v4.1.4, and what starts them mpirun .Open MPI. 5.0.11"),
+            ("HYDRA build details:\n  Version: 4.1", "", "what starts them HYDRA build details"),
+            ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "", "what starts them Intel"),
+            ("MPI plugin types are...\n\tnone\n\tpmi2", "", "needs PMIx, and srun offers none pmi2"),
+            ("mpirun (Open MPI) 4.1.4", "1.2.5", "PMIx 1.2.5 cannot speak to newer ones"),
+        ],
+    )
+    def test_one_that_cannot_is_told_with_the_way_out(self, outside, pmix, answer):
+        with pytest.raises(ConfigError, match=f"{answer}.*Use horovod-gloo, which needs no MPI"):
+            preflight.check_mpi(outside, pmix)

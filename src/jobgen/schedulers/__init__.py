@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Protocol, Tuple
+from typing import List, Literal, Protocol, Tuple
 
 from jobgen.model import Job
 
@@ -16,8 +16,16 @@ class Scheduler(Protocol):
     """How a scheduler is told what a job needs, and how a script in it learns where it is."""
 
     templates: str
-    """The folder of its where.bash (sets job_id, restarts, nnodes, head_node, number, threads, scratch, RUN_DIR),
-    traps.bash, and again.bash (starts a job again that may be resumed)."""
+    """The folder of its where.bash (sets job_id, restarts, nodes, nnodes, cpus, scratch, RUN_DIR), traps.bash, and one
+    for each ``resume`` but none (starts a job again that may be resumed)."""
+    suffix: str
+    """Of the scripts' names."""
+    remarks: Literal["behind", "above"]
+    """Where a reason can stand: some schedulers read a directive to the end of its line."""
+    number: str
+    """The job's number, in Bash arithmetic."""
+    mpirun: str
+    """What mpirun has to be told here, as it stands in Bash: where its nodes are, and what to hand over to them."""
 
     def usage(self, path: str) -> str:
         """Return how people start the script at ``path``."""
@@ -35,8 +43,12 @@ class Scheduler(Protocol):
         """Return Bash arithmetic for the CPU threads of one rank."""
         ...
 
-    def continued(self) -> str:
-        """Return, as it stands between double quotes, the command by which a person continues a run."""
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Return the command that submits the script at ``path`` and gives ``arguments`` to what it trains."""
+        ...
+
+    def continued(self, settings: List[str]) -> str:
+        """Return, as it stands between double quotes, the command by which a person continues a run with its settings."""
         ...
 
 
@@ -46,6 +58,10 @@ def scheduler_of(job: Job) -> Scheduler:
         from jobgen.schedulers.slurm import Slurm  # noqa: PLC0415 -- one of them is enough
 
         return Slurm()
+    if job.site.scheduler == "pbs":
+        from jobgen.schedulers.pbs import PBS  # noqa: PLC0415
+
+        return PBS()
     from jobgen.schedulers.local import Local  # noqa: PLC0415
 
     return Local()

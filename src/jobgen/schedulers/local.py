@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Literal
 
 from jobgen.model import Job
 from jobgen.schedulers import Directive, Setting
@@ -12,6 +12,10 @@ class Local:
     """A shell."""
 
     templates = "local"
+    suffix = ".sh"
+    remarks: Literal["behind", "above"] = "behind"
+    number = "$$"
+    mpirun = '$(compgen -e -P "-x ")'
 
     def usage(self, path: str) -> str:
         """Return how people start the script."""
@@ -29,6 +33,10 @@ class Local:
         """Share the cores, rounded up to at least one."""
         return "$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))"
 
-    def continued(self) -> str:
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Run it."""
+        return [path, *arguments]
+
+    def continued(self, settings: List[str]) -> str:  # noqa: ARG002
         """Run the copy in the run folder."""
-        return '$(printf \'%q \' bash "$RUN_DIR/job.sh" "$@")'
+        return "${given[*]@Q} bash ${RUN_DIR@Q}/job.sh ${*@Q}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, Literal
 
 from jobgen.builds import SKELETONS
 from jobgen.model import Job, Option
@@ -32,6 +32,11 @@ class Slurm:
     """Slurm 20.11 or later."""
 
     templates = "slurm"
+    suffix = ".job"
+    remarks: Literal["behind", "above"] = "behind"
+    number = "SLURM_JOB_ID"
+    mpirun = '$(compgen -e -P "-x " -X "SLURM_*")'
+    """The whole environment, but for what Slurm tells each process of itself."""
 
     def usage(self, path: str) -> str:
         """Return how people submit the script."""
@@ -61,17 +66,21 @@ class Slurm:
 
     def threads(self, job: Job) -> str:
         """Share the CPUs of the task among its ranks, rounded up to at least one."""
-        if job.spec.placement == "per-rank" or job.spec.backend == "single":
+        if job.per_rank or job.spec.backend == "single":
             return "$cpus"
         return "$(((cpus + RANKS_PER_NODE - 1) / RANKS_PER_NODE))"
 
-    def continued(self) -> str:
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Print the job's number alone."""
+        return ["sbatch", "--parsable", path, *arguments]
+
+    def continued(self, settings: List[str]) -> str:  # noqa: ARG002 -- of the protocol; sbatch takes the environment along
         """Submit the copy in the run folder."""
-        return '$(printf \'%q \' sbatch --nodes="$nnodes" "$RUN_DIR/job.sh" "$@")'
+        return "${given[*]@Q} sbatch --nodes=$nnodes ${RUN_DIR@Q}/job.sh ${*@Q}"
 
 
 def _needs(job: Job) -> Dict[str, Option]:
-    tasks = job.ranks_per_node if job.spec.placement == "per-rank" else 1
+    tasks = job.ranks_per_node if job.per_rank else 1
     hours, minutes = divmod(job.spec.minutes, 60)
     if job.spec.task in SKELETONS:
         return {
@@ -96,10 +105,10 @@ def _needs(job: Job) -> Dict[str, Option]:
 def _reasons(job: Job) -> Dict[str, str]:
     if job.spec.task in SKELETONS:
         return {"nodes": "of the kind that jobs run on", "cpus-per-task": "to compile and to compress"}
-    per_rank, save = job.spec.placement == "per-rank", job.spec.save_seconds
+    save = job.spec.save_seconds
     return {
-        "ntasks-per-node": "a task is a rank" if per_rank else "a task starts all ranks of its node",
-        "cpus-per-task": "threads and data loaders of " + ("a rank" if per_rank else "all ranks of a node"),
+        "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
+        "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),
         "signal": f"to this script (B:), {save} to {save + EARLY} s before the end: time to save",
     }
 

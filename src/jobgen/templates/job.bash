@@ -18,14 +18,14 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given=$(for name in USE_CONTAINER RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA DEVICE STAGE RUN_DIR; do printf '%q ' "$name=${!name}"; done)
+given=(env) && for name in @{names} RUN_DIR; do given+=("$name=${!name}"); done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 @{modules}
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" PYTHONNOUSERSITE=1 # ~/.local was made for another Python
-export TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv # compiled code is this job's alone
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-@{threads}}" TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv
 export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE)) TRAINER_RANKS_PER_NODE=$RANKS_PER_NODE
+@{launcher}
 @{env}
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
@@ -60,9 +60,8 @@ errors=$RUN_DIR/logs/stderr.$TRAINER_ATTEMPT.log code=1
 
 # The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
-state=$(word state)
-case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
+state=$(word state) && case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
 @{again}
-[ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: $given@{continued}" >&2 && exit 75; }
+[ "$state" != stopped ] || { echo "@{name}: stopped ($(word reason)); to continue: @{continued}" >&2 && exit 75; }
 echo "@{name}: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))
