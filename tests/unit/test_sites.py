@@ -34,7 +34,7 @@ def test_a_default_is_the_codes():
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
         said = ROWS[name][0].strip("`")
-        assert said == ("required" if default is None else str(default or "none")), name
+        assert said == ("required" if default is None else str(default if default not in ("", (), {}) else "none")), name
 
 
 def test_every_choice_is_explained():
