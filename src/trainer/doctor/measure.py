@@ -111,11 +111,17 @@ def _reduction(config: Config, backend: Backend) -> tuple[float, float]:
 
 
 def _timed(action: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
+    _settle(device)
     start = time.perf_counter()
     result = action()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    _settle(device)
     return result, 1000 * (time.perf_counter() - start)
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for what a GPU has been told to do; a CPU has done it already."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _sources() -> str:
