@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass

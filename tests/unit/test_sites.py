@@ -33,8 +33,8 @@ def test_a_default_is_the_codes():
         default = field.default if field.default is not msgspec.NODEFAULT else None
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        said = ROWS[name][0].strip("`")
-        assert said == ("required" if default is None else str(default if default not in ("", (), {}) else "none")), name
+        expected = "required" if default is None else "none" if default in ("", (), {}) else str(default)
+        assert ROWS[name][0].strip("`") == expected, name
 
 
 def test_every_choice_is_explained():

@@ -48,7 +48,7 @@ class Scheduler(Protocol):
         ...
 
     def continued(self, settings: List[str]) -> str:
-        """Return, as it stands between double quotes, the command by which a person continues a run with its settings."""
+        """Return, as it stands between double quotes, the command that continues a run with its settings."""
         ...
 
 
