@@ -4,8 +4,8 @@
 # the 90 that CI allows.
 export BUDGET_SETUP       := 12
 export BUDGET_CHECK       := 3
-export BUDGET_UNIT        := 6
-export BUDGET_DISTRIBUTED := 26
+export BUDGET_UNIT        := 8
+export BUDGET_DISTRIBUTED := 25
 export BUDGET_IMAGE       := 16
 export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 15
