@@ -16,7 +16,6 @@ python -m pip install -qq --no-deps --require-hashes --target "$work/tools" --re
 if [ -n "${CUDA_COMPILER:-}" ]; then
     CUDA_HOME=$("$here/cuda-compiler.sh" "$work/cuda")
     export CUDA_HOME HOROVOD_CUDA_HOME=$CUDA_HOME HOROVOD_NCCL_HOME=$CUDA_HOME PATH=$CUDA_HOME/bin:$PATH
-    export CUDAHOSTCXX=${CXX:-g++} # without what is added to it below: nvcc must read headers by the standard it compiles by
 fi
 # Horovod sets C++14, torch's headers need C++20; the last -std on the command line wins.
 printf '#!/bin/sh\nexec %s "$@" -std=c++20\n' "${CXX:-g++}" >"$work/c++"
