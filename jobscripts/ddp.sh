@@ -48,7 +48,7 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
-clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+clean() { timeout 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
 [ "$STAGE" != 1 ] || # one copy per node: ranks that all open the same files stall a shared disk
     "${per_node[@]}" bash -c 'needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
         [ "$(df --output=avail --block-size=1K -- "${1%/*}" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: ${1%/*} is too small" >&2 && exit 1; }

@@ -36,7 +36,7 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 @{gpus}
-clean() { "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+clean() { timeout 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
 @{stage}
 container=(${IMAGE:+@{wrapper}})
 
