@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from jobgen.model import Job
-from jobgen.placement import one_per_node, one_per_rank
+from jobgen.placement import each_node, one_per_node, one_per_rank
 from jobgen.words import Expansion, Word, array, variable
 
 Layer = List[Word]
@@ -20,7 +20,7 @@ def layers(job: Job) -> List[Layer]:
         return [[array("per_node"), *CONTAINER], ["python", *PAYLOAD]]
     if job.per_rank:
         return [one_per_rank(job), [*CONTAINER, "python", *PAYLOAD]]
-    return [[array("per_node"), *CONTAINER], _torchrun(job), PAYLOAD]
+    return [[*each_node(job), *CONTAINER], _torchrun(job), PAYLOAD]
 
 
 def meeting(job: Job) -> str:
@@ -32,7 +32,7 @@ def meeting(job: Job) -> str:
 
 def per_node(job: Job) -> Layer:
     """Return what ``per_node`` holds: how a step gets onto every node once."""
-    return one_per_node(job)
+    return one_per_node(job, job.steps)
 
 
 def _torchrun(job: Job) -> Layer:

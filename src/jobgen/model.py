@@ -103,7 +103,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
     spec: JobSpec
     launcher: str
-    """srun, mpirun or ssh; "" on one machine."""
+    """What starts the ranks, or their torchruns: srun, mpirun or ssh; "" on one machine."""
+    steps: str
+    """What starts a step of the script on each node: the site's own way, whatever starts the ranks."""
     per_rank: bool
     """Whether each rank is started by itself."""
     ranks_per_node: int
@@ -124,12 +126,14 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     """
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
     ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node
-    launcher = spec.launcher or site.launcher or NATURAL[site.scheduler]
+    steps = site.launcher or NATURAL[site.scheduler]
+    launcher = spec.launcher or steps
     _refuse(spec, site, launcher, ranks)
     return Job(
         site=site,
         spec=spec,
         launcher=launcher,
+        steps=steps,
         per_rank=spec.placement == "per-rank" or spec.backend == "horovod",
         ranks_per_node=ranks,
         cpus_per_node=ranks * site.cpus_per_gpu,

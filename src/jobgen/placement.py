@@ -26,16 +26,21 @@ SRUN: List[Word] = [
 ]
 
 
-def one_per_node(job: Job) -> List[Word]:
+def one_per_node(job: Job, launcher: str) -> List[Word]:
     """Return the words that run a command once on each node of the job."""
-    if job.launcher == "srun":
+    if launcher == "srun":
         nodes = variable("nnodes", option="--nodes"), variable("nnodes", option="--ntasks")
         return ["srun", *nodes, "--ntasks-per-node=1", *SRUN]
-    if job.launcher == "mpirun":
+    if launcher == "mpirun":
         return [*_mpirun(job), "--map-by", "ppr:1:node:OVERSUBSCRIBE"]
-    if job.launcher == "ssh":
+    if launcher == "ssh":
         return ["bash", "-c", _each_node(job), Expansion('"${nodes[*]}"')]
     return []
+
+
+def each_node(job: Job) -> List[Word]:
+    """Return the same for the launcher of the ranks, which mostly is that of all steps."""
+    return [array("per_node")] if job.launcher == job.steps else one_per_node(job, job.launcher)
 
 
 def one_per_rank(job: Job) -> List[Word]:
@@ -45,7 +50,7 @@ def one_per_rank(job: Job) -> List[Word]:
     """
     own = RANK_OF_HOROVOD if job.spec.backend == "horovod" else ""
     if job.launcher == "ssh":
-        return [array("per_node"), "bash", "-c", _each_rank(own), variable("RANKS_PER_NODE")]
+        return [*each_node(job), "bash", "-c", _each_rank(own), variable("RANKS_PER_NODE")]
     if job.launcher == "mpirun":
         ranks = Expansion('"ppr:$RANKS_PER_NODE:node:OVERSUBSCRIBE"')
         words, names = [*_mpirun(job), "--map-by", ranks], RANK_OF_PROCESS

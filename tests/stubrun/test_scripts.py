@@ -334,7 +334,7 @@ class TestHorovod:
 
 class TestMpirun:
     def test_every_variable_is_handed_over_by_name(self, run):
-        words = run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-2]
+        words = run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-1]
         named = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
         assert {"STRANGE", "MASTER_ADDR", "MASTER_PORT", "PATH", "OMP_NUM_THREADS", "TRAINER_WORLD_SIZE"} <= named
         assert [name for name in named if name.startswith("SLURM_")] == []
