@@ -7,8 +7,8 @@ die() { echo "ddp.sh: $*" >&2; exit 78; } # 78: trying again unchanged cannot he
 
 # Settings: a variable of the same name in the environment wins.
 : "${RANKS_PER_NODE:=2}"                      # each on a GPU, or on its share of the cores
-: "${IMAGE:=slipway.sif}"                     # `make image` builds it
-: "${VENV:=.venv}"                            # `make setup` makes it
+: "${IMAGE:=slipway.sif}"                     # image_build.job makes it
+: "${VENV:=.venv}"                            # venv_build.job makes it, or on a laptop `make setup`
 : "${CONFIG:=configs/digits.toml}"            # what is trained, and how
 : "${TRAIN_SCRIPT:=}"                         # run this Python script instead of the trainer
 : "${DATA:=}"                                 # the trainer's --data-dir; none for sets that it brings along
@@ -38,14 +38,14 @@ given=(env) && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OU
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((($(nproc) + RANKS_PER_NODE - 1) / RANKS_PER_NODE))}" TRITON_CACHE_DIR=$scratch/triton TORCHINDUCTOR_CACHE_DIR=$scratch/inductor CUDA_CACHE_PATH=$scratch/nv
-export TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE)) TRAINER_RANKS_PER_NODE=$RANKS_PER_NODE
+export RUN_DIR DATA TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRAINER_WORLD_SIZE=$((nnodes * RANKS_PER_NODE)) TRAINER_RANKS_PER_NODE=$RANKS_PER_NODE
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"})
 for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
-    [ -r "$path" ] || die "$path is missing: see the settings in this script (\`make image\` builds IMAGE, \`make setup\` VENV)"
+    [ -r "$path" ] || die "$path is missing: see the settings in this script (image_build.job makes IMAGE, venv_build.job VENV)"
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
@@ -57,7 +57,7 @@ if [ "$STAGE" = 1 ] && [ -n "$IMAGE$DATA" ]; then # one copy per node: ranks tha
         umask 077 && mkdir --parents -- "$2" && cp --recursive --dereference --no-preserve=mode -- "${@:3}" "$2"' stage "$size" "$scratch" ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} || die "STAGE: see above"
     IMAGE=${IMAGE:+$scratch/${IMAGE##*/}} DATA=${DATA:+$scratch/${DATA##*/}}
 fi
-container=(${IMAGE:+apptainer run "${options[@]}" --pwd="$PWD" "$IMAGE"})
+container=(${IMAGE:+apptainer run --no-eval "${options[@]}" --pwd="$PWD" "$IMAGE"})
 
 # What runs; and first, on every node, a short step that finds what would go wrong.
 arguments=("$CONFIG" --backend ddp --device "$DEVICE" --output-dir "$RUN_DIR" --resume auto ${DATA:+--data-dir "$DATA"} "$@")

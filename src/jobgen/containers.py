@@ -15,9 +15,9 @@ def wrapper() -> List[Word]:
     """Return the words in front of a command that runs in IMAGE, the binds left to the script.
 
     The environment is passed on whole: with ``--cleanenv`` ranks that a launcher numbers by variables would each be
-    rank 0.
+    rank 0. ``--no-eval``: the run script of an image from Docker would have a shell expand the arguments.
     """
-    return ["apptainer", "run", array("options"), variable("PWD", option="--pwd"), variable("IMAGE")]
+    return ["apptainer", "run", "--no-eval", array("options"), variable("PWD", option="--pwd"), variable("IMAGE")]
 
 
 def gpu_option(job: Job) -> str:

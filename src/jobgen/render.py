@@ -98,8 +98,8 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
         return [*SETTINGS[spec.task], (*disk[:2], "of the node: caches and temporary files")]
     return [
         *scheduler.settings(job),
-        ("IMAGE", "slipway.sif", "`make image` builds it"),
-        ("VENV", ".venv", "`make setup` makes it"),
+        ("IMAGE", "slipway.sif", "image_build.job makes it"),
+        ("VENV", ".venv", "venv_build.job makes it, or on a laptop `make setup`"),
         ("CONFIG", default(spec.config), "what is trained, and how"),
         ("TRAIN_SCRIPT", "", "run this Python script instead of the trainer"),
         ("DATA", "", "the trainer's --data-dir; none for sets that it brings along"),
