@@ -35,7 +35,7 @@ check: ## lint, format check, types, shellcheck
 cluster: ## a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster
 
-wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, for nodes without a network (VARIANT=cuda, HOROVOD=1)
+wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, for nodes without a network (VARIANT=cpu, HOROVOD=1)
 	@build/wheelhouse $(or $(WHEELHOUSE),wheelhouse)
 
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
