@@ -31,7 +31,7 @@ class Runner:
         """Return what a fresh login has; above all, nothing of the test's own Python."""
         return {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
-    def run(self, action: str, *rest: str, env: dict[str, str] | None = None, limit: float = 120):
+    def run(self, action: str, *rest: str, env: dict[str, str] | None = None, limit: float = 240):
         return subprocess.run(
             self.words(action, *rest),
             cwd=self.home,

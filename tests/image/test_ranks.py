@@ -50,7 +50,7 @@ def outside(anyone, mpirun, *payload: str, binds: tuple[str, ...] = ()) -> subpr
         env=anyone.environment() | variables | AS_ROOT | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
 

@@ -135,7 +135,9 @@ def test_nothing_is_left_of_a_build_that_is_stopped(stubs, base_archive, scratch
     script = f"#!/bin/bash\necho + waiting\nexec -a {scratch}/waiting sleep 600\n"
     (stubs / "containers" / "install" / "10-system.sh").write_text(script)
     env = os.environ | {"BASE_IMAGE": base_archive, "SCRATCH": scratch}
-    with subprocess.Popen([stubs / "build/image"], env=env, stdout=subprocess.PIPE, text=True) as build:
+    # A shell cannot trap what was ignored when it started, as SIGINT is in the background of another one.
+    words = ["env", "--default-signal=INT", stubs / "build/image"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as build:
         while "+ waiting" not in build.stdout.readline():
             assert build.poll() is None
         assert processes(scratch)
