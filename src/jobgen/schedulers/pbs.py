@@ -67,7 +67,7 @@ class PBS:
 
     def continued(self) -> str:
         """Submit the copy in the run folder."""
-        return "${again[*]@Q} ${RUN_DIR@Q}/job.sh"
+        return "RUN_DIR=${RUN_DIR@Q} TRAIN_ARGS=${TRAIN_ARGS@Q} qsub -V ${RUN_DIR@Q}/job.sh"
 
 
 def _needs(job: Job) -> Dict[str, Option]:

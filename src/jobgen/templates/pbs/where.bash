@@ -4,5 +4,4 @@ mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE") # a file of this node on
 runs=$(qstat -f "$PBS_JOBID" | sed --quiet 's/.*\(run\|start\)_count = //p') restarts=$((${RESTARTS:-0} + ${runs:-1} - 1))
 job_id=${PBS_JOBID%%.*} nnodes=${#nodes[@]} cpus=${NCPUS:-${PBS_NUM_PPN:-@{cpus}}} scratch=$LOCAL_DISK/slipway-$job_id
 RUN_DIR=$(realpath --canonicalize-missing -- "${RUN_DIR:-$OUTPUT/@{job}-$job_id}")
-again=(env RESTARTS=0 "RUN_DIR=$RUN_DIR") && for name in @{names}; do again+=("$name=${!name}"); done
-again+=(qsub -v "RESTARTS,RUN_DIR,@{commas}") # continues this run in another job, with the same settings
+given=() && for name in $(compgen -e); do given+=("$name=${!name}"); done # for the next job of a chain, before anything changes
