@@ -84,7 +84,7 @@ def run(place):
             timeout=60,
             check=False,
         )
-        calls = log.read_text().split("\036\n")[:-1] if log.exists() else []
+        calls = log.read_text().split("\036\0")[:-1] if log.exists() else []
         seen = Path(f"{log}.env")
         variables = dict(item.split("=", 1) for item in seen.read_text().split("\0") if item) if seen.exists() else {}
         return Ended(done.returncode, done.stderr, [call.split("\0")[:-1] for call in calls], variables, place / "run")
