@@ -48,7 +48,7 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
-clean() { timeout 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+clean() { timeout --kill-after=5 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
 [ "$STAGE" != 1 ] || # one copy per node: ranks that all open the same files stall a shared disk
     "${per_node[@]}" bash -c 'needed=$(du --summarize --total --block-size=1K -- "${@:2}" | tail --lines=1 | cut --fields=1)
         [ "$(df --output=avail --block-size=1K -- "${1%/*}" | tail --lines=1)" -gt "$needed" ] || { echo "$HOSTNAME: ${1%/*} is too small" >&2 && exit 1; }
@@ -63,7 +63,7 @@ payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arg
 read -r MASTER_ADDR _ < <(getent ahosts "${nodes[0]}") && [[ $nnodes = 1 || $MASTER_ADDR != @(127.*|::1) ]] ||
     die "${nodes[0]} resolves to ${MASTER_ADDR:-nothing} here, where no other node can reach it: the site must mend its hosts"
 export MASTER_ADDR MASTER_PORT=$((20000 + $$ % 10000)) # differs from job to job; clients get 32768 and up
-timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
+timeout --kill-after=5 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
 
 # One launch, in the background, so that traps run while it does.
 [ "$0" -ef "$RUN_DIR/job.sh" ] || cp -- "$0" "$RUN_DIR/job.sh"

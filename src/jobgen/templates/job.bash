@@ -36,7 +36,7 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 @{gpus}
-clean() { timeout 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
+clean() { timeout --kill-after=5 20 "${per_node[@]}" rm -rf -- "$scratch" || :; } && trap clean EXIT
 @{stage}
 container=(${IMAGE:+@{wrapper}})
 
@@ -45,7 +45,7 @@ arguments=("$CONFIG" --backend @{backend} --device "$DEVICE" --output-dir "$RUN_
 payload=(-m trainer "${arguments[@]}") check=(python -m trainer.preflight "${arguments[@]}")
 [ -z "$TRAIN_SCRIPT" ] || payload=("$TRAIN_SCRIPT" "$@") check=(bash -c 'ls --directory -- "$@" >/dev/null' ls "${needed[@]}")
 @{meeting}
-timeout 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
+timeout --kill-after=5 60 "${per_node[@]}" "${container[@]}" "${check[@]}" || die "not every node was ready within 60 s: see above (\"No module named trainer\": IMAGE or VENV lacks it)"
 
 # One launch, in the background, so that traps run while it does.
 [ "$0" -ef "$RUN_DIR/job.sh" ] || cp -- "$0" "$RUN_DIR/job.sh"
