@@ -29,7 +29,8 @@ class Script(NamedTuple):
         """
         try:
             path.write_text(self.text, encoding="utf-8")
-            path.chmod(0o755)
+            if path.is_file():  # root could take /dev/null from everybody else
+                path.chmod(0o755)
         except OSError as error:
             raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
 

@@ -76,7 +76,7 @@ def _mpirun(job: Job) -> List[Word]:
     By its whole path, it finds its own parts on other nodes. It hands no variable over that it is not told by name, and
     binds each process to a core unless told otherwise, with all of its threads.
     """
-    return ["bash", "-c", f'exec "$(command -v mpirun)" --bind-to none {scheduler_of(job).mpirun} "$@"', "mpirun"]
+    return ["bash", "-c", f'exec $DEAF "$(command -v mpirun)" --bind-to none {scheduler_of(job).mpirun} "$@"', "mpirun"]
 
 
 def _each_node(job: Job) -> Expansion:

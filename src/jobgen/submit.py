@@ -50,7 +50,11 @@ def _check(script: Script) -> None:
         raise JobgenError(f"site {site.name} has no scheduler: run the script that `jobgen render` writes.")
     default = "0" if site.container == "none" else "1"
     if os.environ.get("USE_CONTAINER", default) == "1":
-        _need("IMAGE", os.environ.get("IMAGE", "slipway.sif"), "`jobgen submit image_build` makes it, or set USE_CONTAINER=0")
+        _need(
+            "IMAGE",
+            os.environ.get("IMAGE", "slipway.sif"),
+            "`jobgen submit image_build` makes it, or set USE_CONTAINER=0",
+        )
     else:
         venv = os.environ.get("VENV", ".venv")
         _need("VENV", f"{venv}/bin/python", "`jobgen submit venv_build` makes it, or set USE_CONTAINER=1")

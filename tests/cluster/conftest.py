@@ -1,19 +1,34 @@
 """One cluster for all tests of this folder, which leaves no process even where the test run is killed."""
 
 import fcntl
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import weights
+
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = Path(__file__).parent / "cluster"
+FACE = Path(__file__).parent / "pbs"
+FIXED = {
+    "DEVICE": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "USE_CONTAINER": "0",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes only pretend to have so many cores
+}
+"""What every job is told here."""
 TOOLS = ("slurmctld", "slurmd", "munged", "nsenter", "unshare", "ip")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
 
@@ -51,7 +66,7 @@ class Job:
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
-    def until(self, text: str, *, times: int = 1, limit: float = 120) -> None:
+    def until(self, text: str, *, times: int = 1, limit: float = 200) -> None:
         """Wait until the job has said ``text`` so often."""
         deadline = time.monotonic() + limit
         while self.output.count(text) < times:
@@ -59,7 +74,7 @@ class Job:
             assert time.monotonic() < deadline, f"no {text!r} within {limit} s:\n{self.output}"
             time.sleep(0.2)
 
-    def wait(self, limit: float = 180) -> dict[str, str]:
+    def wait(self, limit: float = 280) -> dict[str, str]:
         """Wait for the job's end and return what Slurm knows of it."""
         deadline = time.monotonic() + limit
         while (fields := self.fields)["JobState"] not in ENDED:
@@ -67,13 +82,31 @@ class Job:
             time.sleep(0.3)
         return fields
 
+    def proven(self, out: Path, alone: dict, *, ranks: int) -> tuple[dict[str, str], float]:
+        """Wait for a run of so many ranks; return the job's fields and the distance of its weights from one rank's."""
+        fields = self.wait()
+        assert fields["JobState"] == "COMPLETED", self.output
+        assert json.loads((out / "run.json").read_text())["world_size"] == ranks
+        trained = weights(out / "checkpoints" / "latest")
+        distance = max(float((trained[name] - alone[name]).abs().max()) for name in alone)
+        assert distance < 1e-5
+        return fields, distance
+
+
+def sshd() -> str:
+    """Return the path of an sshd: this machine's, or else Debian's, unpacked."""
+    if path := shutil.which("sshd", path="/usr/sbin:/usr/bin"):
+        return path
+    folder = subprocess.check_output([ROOT / "build" / "debs", "openssh-server"], text=True).strip()
+    return f"{folder}/usr/sbin/sshd"
+
 
 class Cluster:
     """A head and two nodes, in namespaces."""
 
     def __init__(self, folder: Path, shared: Path) -> None:
-        self.folder = folder
-        self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}"}
+        self.folder, self.home = folder, folder / "home"
+        self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
         # The environment of `make test` is not the one that a user submits from.
         for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
             self.env.pop(name, None)
@@ -99,11 +132,18 @@ class Cluster:
         return self.control("run", *words, **env)
 
     def submit(self, script: str, *arguments: str, out: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
-        """Submit a committed script as it is, to compute on CPUs into the run folder ``out``."""
-        log = out.with_name(f"{out.name}.log")
-        fixed = {"DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0", "VENV": sys.prefix, "RUN_DIR": str(out)}
-        words = ["sbatch", "--parsable", f"--output={log}", *sbatch, f"jobscripts/{script}", *arguments]
-        return self.job(self.run(*words, **(fixed | env)).strip(), log)
+        """Submit a committed script as it is, or that of another path, to compute on CPUs into ``out``."""
+        log, path = out.with_name(f"{out.name}.log"), ROOT / "jobscripts" / script
+        env = {**FIXED, "VENV": sys.prefix, "RUN_DIR": str(out), **env}
+        if path.suffix == ".pbs":
+            settings = ",".join(
+                f"{name}={value}" for name, value in (env | {"TRAIN_ARGS": shlex.join(arguments)}).items()
+            )
+            words = ["env", f"--chdir={out.parent}", FACE / "qsub", *sbatch, "-v", settings, path]
+            number = self.run(*map(str, words)).strip().removesuffix(".head")
+            return Job(self, number, out.with_name(f"{path.stem}.o{number}"))
+        words = ["sbatch", "--parsable", f"--output={log}", *sbatch, str(path), *arguments]
+        return self.job(self.run(*words, **env).strip(), log)
 
     def job(self, number: str, log: Path) -> Job:
         """Return the job of that number, which writes to ``log``."""
@@ -120,9 +160,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
     if os.geteuid() != 0:
         pytest.skip("only root may make the namespaces of the cluster's nodes")
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), tmp_path_factory.getbasetemp())
-    yield cluster
-    cluster.close()
+    # not in pytest's own folder, which is root's alone
+    with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
+        cluster = Cluster(Path(folder), tmp_path_factory.getbasetemp())
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture(scope="session")
@@ -146,6 +188,28 @@ def image() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
+def users_image(cluster: Cluster, image: dict[str, str]) -> dict[str, str]:
+    """Return the same for alice, who has nothing but a shell: her own Apptainer, and the image as a folder."""
+    home, login = cluster.home, {"SLIPWAY_CACHE": str(cluster.home / "cache"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    root_apptainer = shutil.which("apptainer", path=image["PATH"])
+    subprocess.run(
+        [root_apptainer, "build", "--sandbox", home / "image", image["IMAGE"]], check=True, capture_output=True
+    )
+    for folder in ("build", "src", "configs", "jobscripts"):
+        shutil.copytree(ROOT / folder, home / folder)
+    subprocess.check_call(["chown", "--recursive", "20001:20001", home])
+    alice = ["setpriv", "--reuid=20001", "--regid=20001", "--clear-groups"]
+    apptainer = subprocess.check_output([*alice, home / "build" / "apptainer"], text=True, env=login, cwd=home).strip()
+    return {
+        "USE_CONTAINER": "1",
+        "IMAGE": str(home / "image"),
+        "PATH": f"{Path(apptainer).parent}:{login['PATH']}",
+        "APPTAINER_BIND": f"{home}/src:/opt/slipway/src",
+        "CLUSTER_AS": "alice",
+    }
+
+
+@pytest.fixture(scope="session")
 def config(tmp_path_factory):
     """Return a function that writes a configuration of so many epochs, without dropout and batch norm."""
     folder = tmp_path_factory.mktemp("configs")
@@ -156,3 +220,12 @@ def config(tmp_path_factory):
         return str(path)
 
     return config
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory, config):
+    """Return the weights of two epochs in one process, started by hand."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    words = [sys.executable, "-m", "trainer", config(2), "--output-dir", out, "--device", "cpu", "--threads", "1"]
+    subprocess.run(words, check=True, capture_output=True)
+    return weights(out / "checkpoints" / "latest")

@@ -1,48 +1,39 @@
 """The committed scripts, unedited, on a real Slurm cluster of two nodes."""
 
-import json
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from support import digest, last_step, status, weights
+from support import digest, last_step, status
 
+FOREIGN = Path(__file__).parent / "foreign"
 EPOCHS_OF_MINUTES = 400
 """Longer than the shortest time limit that Slurm knows."""
 
 
-@pytest.fixture(scope="session")
-def alone(tmp_path_factory, config):
-    """Return the weights of two epochs in one process, started by hand."""
-    out = tmp_path_factory.mktemp("alone") / "run"
-    words = [sys.executable, "-m", "trainer", config(2), "--output-dir", out, "--device", "cpu", "--threads", "1"]
-    subprocess.run(words, check=True, capture_output=True)
-    return weights(out / "checkpoints" / "latest")
-
-
 @pytest.mark.parametrize("way", ["venv", "container"])
-@pytest.mark.parametrize(("script", "ranks"), [("ddp.job", 4), ("ddp-ranks.job", 4), ("single.job", 1), ("cpu.job", 2)])
+@pytest.mark.parametrize(
+    ("script", "ranks"),
+    [
+        ("ddp.job", 4),
+        ("ddp-ranks.job", 4),
+        ("ddp-mpirun.job", 4),
+        ("horovod-gloo.job", 4),
+        ("horovod.job", 4),
+        ("horovod-srun.job", 4),
+        ("single.job", 1),
+        ("cpu.job", 2),
+        ("ddp.pbs", 4),
+        ("horovod.pbs", 4),
+    ],
+)
 def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     job = cluster.submit(script, out=tmp_path / "run", CONFIG=config(2), **inside)
-    fields = job.wait()
-    assert fields["JobState"] == "COMPLETED", job.output
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["world_size"] == ranks
-    trained = weights(tmp_path / "run" / "checkpoints" / "latest")
-    distance = max(float((trained[name] - alone[name]).abs().max()) for name in alone)
-    row = [
-        script,
-        way,
-        fields["JobState"],
-        f"{ranks} ranks",
-        fields["NodeList"],
-        fields["RunTime"],
-        f"{distance:.1e}",
-    ]
-    table(f"cluster: {script}, {way}", [row])
-    assert distance < 1e-5
+    fields, distance = job.proven(tmp_path / "run", alone, ranks=ranks)
+    row = [fields["JobState"], f"{ranks} ranks", fields["NodeList"], fields["RunTime"], f"{distance:.1e}"]
+    table(f"cluster: {script}, {way}", [[script, way, *row]])
 
 
 def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluster, tmp_path, config):
@@ -160,33 +151,8 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
     assert max(field["StartTime"] for field in fields) < min(field["EndTime"] for field in fields)
 
 
-TUTORIAL = """
-import os
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = DDP(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-inputs = torch.randn(256, 8)
-targets = inputs.sum(1, keepdim=True)
-mine = slice(dist.get_rank(), None, dist.get_world_size())
-for step in range(200):
-    loss = torch.nn.functional.mse_loss(model(inputs[mine]), targets[mine])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-if dist.get_rank() == 0:
-    print(f"{dist.get_world_size()} ranks, final loss {loss.item():.4f}")
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job"])
 def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
-    (tmp_path / "tutorial.py").write_text(TUTORIAL)
-    job = cluster.submit(script, out=tmp_path / "run", TRAIN_SCRIPT=str(tmp_path / "tutorial.py"))
+    job = cluster.submit(script, out=tmp_path / "run", TRAIN_SCRIPT=str(FOREIGN / "plain_ddp.py"))
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert "4 ranks, final loss 0.0000" in job.output

@@ -70,7 +70,11 @@ def test_a_committed_script_can_be_read_and_run(path):
     assert len(lines) <= LONGEST
     assert lines[0] == "#!/usr/bin/env bash"
     assert os.access(path, os.X_OK)
-    assert not [line for line in lines if re.search(r"(?<!-)\beval ", line) or "<<" in line.replace("<<<", "") or "| head" in line]
+    assert not [
+        line
+        for line in lines
+        if re.search(r"(?<!-)\beval ", line) or "<<" in line.replace("<<<", "") or "| head" in line
+    ]
     subprocess.run(["bash", "-n", path], check=True)
 
 

@@ -1,7 +1,9 @@
 """jobgen: what its options mean, what it refuses, what it may import."""
 
 import ast
+import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,15 @@ class TestWords:
         assert quote(variable("PWD", option="--pwd")) == '--pwd="$PWD"'
         assert shell(f'list=("a b" c); printf "<%s>" {quote(array("list"))}') == "<a b><c>"
         assert quote(Expansion('"$a"')) == '"$a"'
+
+
+def test_what_is_no_file_keeps_its_mode(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert main(["render", "ddp", "--site", "example", "--output", str(pipe)]) == 0
+        assert reader.stdout.read().startswith(b"#!/usr/bin/env bash")
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o600
 
 
 class TestSettings:

@@ -65,9 +65,9 @@ class PBS:
 
         return ["qsub", "-V", *(["-v", f"TRAIN_ARGS={join(arguments)}"] if arguments else []), path]
 
-    def continued(self, settings: List[str]) -> str:
+    def continued(self, settings: List[str]) -> str:  # noqa: ARG002 -- of the protocol; -V hands them over
         """Submit the copy in the run folder, and begin to count its restarts anew."""
-        return f"${{given[*]@Q}} RESTARTS=0 qsub -v RESTARTS,RUN_DIR,{','.join(settings)} ${{RUN_DIR@Q}}/job.sh"
+        return "${given[*]@Q} RESTARTS=0 qsub -V ${RUN_DIR@Q}/job.sh"
 
 
 def _needs(job: Job) -> Dict[str, Option]:
