@@ -28,6 +28,7 @@ def render(job: Job, *, path: str) -> str:
         JobgenError: for values that no script can hold.
     """
     scheduler, kind = scheduler_of(job), meeting(job)
+    settings = _settings(job, scheduler)
     slots = {
         "about": one_line(job.spec.about).replace("{launcher}", job.launcher),
         "usage": usage(scheduler.usage(path)) if job.spec.task in SKELETONS else scheduler.usage(path),
@@ -36,7 +37,8 @@ def render(job: Job, *, path: str) -> str:
         "job": job.spec.name,
         "directives": (_commented if scheduler.remarks == "behind" else _headed)(scheduler.directives(job)),
         "number": scheduler.number,
-        "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in _settings(job, scheduler)]),
+        "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in settings]),
+        "names": " ".join(name for name, _, _ in settings),
         "cpus": str(job.cpus_per_node),
         "mpi": "srun --mpi=list" if job.launcher == "srun" else "mpirun --version",
         "save_seconds": str(job.spec.save_seconds),
@@ -50,7 +52,7 @@ def render(job: Job, *, path: str) -> str:
         "gpus": gpu_option(job),
         "wrapper": _words(wrapper()),
         "words": _continued([_words(layer) for layer in layers(job)]),
-        "continued": scheduler.continued([name for name, _, _ in settings]),
+        "continued": scheduler.continued(),
     }
     folder = scheduler.templates
     for slot, name in {

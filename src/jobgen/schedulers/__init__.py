@@ -47,8 +47,8 @@ class Scheduler(Protocol):
         """Return the command that submits the script at ``path`` and gives ``arguments`` to what it trains."""
         ...
 
-    def continued(self, settings: List[str]) -> str:
-        """Return, as it stands between double quotes, the command that continues a run with its settings."""
+    def continued(self) -> str:
+        """Return, as it stands between double quotes, the command that continues a run, ``given`` the settings."""
         ...
 
 

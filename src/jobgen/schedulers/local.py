@@ -37,6 +37,6 @@ class Local:
         """Run it."""
         return [path, *arguments]
 
-    def continued(self, settings: List[str]) -> str:  # noqa: ARG002
+    def continued(self) -> str:
         """Run the copy in the run folder."""
         return "${given[*]@Q} bash ${RUN_DIR@Q}/job.sh ${*@Q}"

@@ -65,7 +65,7 @@ class PBS:
 
         return ["qsub", "-V", *(["-v", f"TRAIN_ARGS={join(arguments)}"] if arguments else []), path]
 
-    def continued(self, settings: List[str]) -> str:  # noqa: ARG002 -- of the protocol; -V hands them over
+    def continued(self) -> str:
         """Submit the copy in the run folder, and begin to count its restarts anew."""
         return "${given[*]@Q} RESTARTS=0 qsub -V ${RUN_DIR@Q}/job.sh"
 

@@ -74,7 +74,7 @@ class Slurm:
         """Print the job's number alone."""
         return ["sbatch", "--parsable", path, *arguments]
 
-    def continued(self, settings: List[str]) -> str:  # noqa: ARG002 -- of the protocol; sbatch takes the environment along
+    def continued(self) -> str:
         """Submit the copy in the run folder."""
         return "${given[*]@Q} sbatch --nodes=$nnodes ${RUN_DIR@Q}/job.sh ${*@Q}"
 
