@@ -11,7 +11,8 @@ env >"$HOME/seen"
 mkdir -p "$VENV/bin"
 [ "$STUB" != setup ] || exit 1
 printf '#!/bin/bash\\necho "no torch"; [ "$STUB" != trainer ]\\n' >"$VENV/bin/trainer"
-chmod +x "$VENV/bin/trainer"
+printf '#!/bin/bash\\necho "no libmpi" >&2; [ "$STUB" != horovod ]\\n' >"$VENV/bin/python"
+chmod +x "$VENV/bin/trainer" "$VENV/bin/python"
 echo "$1" >"$VENV/level"
 """
 IMAGE = """#!/bin/bash
@@ -71,12 +72,17 @@ class TestVenv:
         assert first in done.stdout.splitlines()[-1]
 
     @pytest.mark.parametrize(
-        ("stub", "answer"), [("setup", "it could not be built: see above"), ("trainer", "it does not work: no torch")]
+        ("stub", "answer"),
+        [
+            ("setup", "it could not be built: see above"),
+            ("trainer", "it does not work: no torch"),
+            ("horovod", "Horovod does not work: no libmpi"),
+        ],
     )
     def test_one_that_fails_changes_nothing(self, run, place, stub, answer):
         run("venv_build.job")
         before = environments(place)
-        done = run("venv_build.job", stub=stub)
+        done = run("venv_build.job", stub=stub, HOROVOD="1")
         assert (done.returncode, done.stderr) == (78, f"venv_build.job: {answer}\n")
         assert environments(place) == before
         assert list((place / "disk").iterdir()) == []

@@ -27,6 +27,7 @@ level=train
 [ "$HOROVOD" = 0 ] || level=horovod
 VENV=$built build/setup "$level" || die "it could not be built: see above"
 "$built/bin/trainer" --dry-run --device cpu --output-dir "$scratch/try" >"$scratch/log" 2>&1 || die "it does not work: $(tail --lines=1 "$scratch/log")"
+[ "$HOROVOD" = 0 ] || "$built/bin/python" -c 'import horovod.torch' 2>"$scratch/log" || die "Horovod does not work: $(tail --lines=1 "$scratch/log")"
 ln --symbolic -- "${built##*/}" "$scratch/link"
 mv --no-target-directory -- "$scratch/link" "$VENV.new" && mv --no-target-directory -- "$VENV.new" "$VENV"
 trap 'rm -rf -- "$scratch"' EXIT
