@@ -57,6 +57,7 @@ def render(job: Job, *, path: str) -> str:
     folder = scheduler.templates
     for slot, name in {
         "choice": f"{folder}/choice",
+        "begin": f"{folder}/begin",
         "where": f"{folder}/where",
         "venv": "venv_local" if job.site.venv == "local" else "",
         "stage": "stage",

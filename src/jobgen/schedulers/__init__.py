@@ -16,8 +16,9 @@ class Scheduler(Protocol):
     """How a scheduler is told what a job needs, and how a script in it learns where it is."""
 
     templates: str
-    """The folder of its where.bash (sets job_id, restarts, nodes, nnodes, cpus, scratch, RUN_DIR), traps.bash, and one
-    for each ``resume`` but none (starts a job again that may be resumed)."""
+    """The folder of its begin.bash (goes to where the job was submitted), where.bash (sets job_id, restarts, nodes,
+    nnodes, cpus, scratch, RUN_DIR), traps.bash, and one for each ``resume`` but none (starts a job again that may be
+    resumed)."""
     suffix: str
     """Of the scripts' names."""
     remarks: Literal["behind", "above"]

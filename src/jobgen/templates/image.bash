@@ -12,6 +12,7 @@ die() { echo "@{name}: $*" >&2; exit 78; } # 78: trying again unchanged cannot h
 # What builds: the modules of the jobs, and caches that are not in the home folder.
 @{modules}
 @{env}
+@{begin}
 [ -x build/image ] || die "no build/image in $PWD: submit it in the project's folder"
 command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module"
 scratch=$(mktemp --directory "$LOCAL_DISK/slipway-image-XXXXXX") || die "cannot write to $LOCAL_DISK: set LOCAL_DISK to another folder"

@@ -11,6 +11,7 @@ die() { echo "@{name}: $*" >&2; exit 78; } # 78: trying again unchanged cannot h
 @{choice}
 
 # Where am I? Paths become absolute, as they are the same inside the container.
+@{begin}
 @{where}
 per_node=(@{per_node})
 (umask 077 && mkdir --parents "$RUN_DIR/logs") && [ -w "$RUN_DIR" ] || die "cannot write $RUN_DIR: set OUTPUT to a folder of all nodes"

@@ -13,6 +13,7 @@ die() { echo "@{name}: $*" >&2; exit 78; } # 78: trying again unchanged cannot h
 @{modules}
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 @{env}
+@{begin}
 [ -x build/setup ] || die "no build/setup in $PWD: submit it in the project's folder"
 [ ! -e "$VENV" ] || [ -L "$VENV" ] || die "$VENV was not made by this script: move it away, or set VENV to another name"
 scratch=$(mktemp --directory "$LOCAL_DISK/slipway-venv-XXXXXX") || die "cannot write to $LOCAL_DISK: set LOCAL_DISK to another folder"

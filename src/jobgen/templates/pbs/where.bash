@@ -1,4 +1,3 @@
-cd -- "$PBS_O_WORKDIR" # PBS starts at home
 mapfile -t words < <(xargs --no-run-if-empty printf '%s\n' <<<"$TRAIN_ARGS") && set -- "${words[@]}"
 mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE") # a file of this node only, in which nodes stand several times
 runs=$(qstat -f "$PBS_JOBID" | sed --quiet 's/.*\(run\|start\)_count = //p') restarts=$((${RESTARTS:-0} + ${runs:-1} - 1))

@@ -1,0 +1,1 @@
+cd -- "$PBS_O_WORKDIR" # PBS starts at home
