@@ -163,7 +163,7 @@ def image() -> dict[str, str]:
     return {
         "USE_CONTAINER": "1",
         "IMAGE": str(path),
-        "PATH": f"{Path(apptainer).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(apptainer).parent}:/usr/local/bin:/usr/bin:/bin",  # not the environment's mpirun
         "APPTAINER_BIND": f"{ROOT}/src:/opt/slipway/src",
     }
 
