@@ -18,14 +18,14 @@ EPOCHS_OF_MINUTES = 400
     [
         ("ddp.job", 4),
         ("ddp-ranks.job", 4),
-        ("ddp-mpirun.job", 4),
-        ("horovod-gloo.job", 4),
-        ("horovod.job", 4),
-        ("horovod-srun.job", 4),
+        pytest.param("ddp-mpirun.job", 4, marks=pytest.mark.prove),
+        pytest.param("horovod-gloo.job", 4, marks=pytest.mark.prove),
+        pytest.param("horovod.job", 4, marks=pytest.mark.prove),
+        pytest.param("horovod-srun.job", 4, marks=pytest.mark.prove),
         ("single.job", 1),
         ("cpu.job", 2),
-        ("ddp.pbs", 4),
-        ("horovod.pbs", 4),
+        pytest.param("ddp.pbs", 4, marks=pytest.mark.prove),
+        pytest.param("horovod.pbs", 4, marks=pytest.mark.prove),
     ],
 )
 def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures

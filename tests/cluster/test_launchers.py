@@ -9,6 +9,8 @@ import pytest
 from jobgen.cli import main
 from support import status
 
+pytestmark = pytest.mark.prove
+
 SLURM = ["horovod.job", "horovod-gloo.job", "ddp-mpirun.job"]
 FOREIGN = Path(__file__).parent / "foreign"
 LATE = ("-l", "walltime=00:02:50")
