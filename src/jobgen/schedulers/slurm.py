@@ -16,7 +16,6 @@ EARLY = 60
 
 REASONS = {
     "job-name": "what squeue shows",
-    "partition": "where the GPUs are",
     "account": "who pays",
     "nodes": "any number: what follows counts them",
     "gpus-per-node": "a rank each",
@@ -103,10 +102,12 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
+    partition = "where the GPUs are" if job.gpus_per_node else "no GPU is needed"
     if job.spec.task in SKELETONS:
-        return {"nodes": "of the kind that jobs run on", "cpus-per-task": "to compile and to compress"}
+        return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
     save = job.spec.save_seconds
     return {
+        "partition": partition,
         "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
         "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),
         "signal": f"to this script (B:), {save} to {save + EARLY} s before the end: time to save",
