@@ -10,6 +10,10 @@ export BUDGET_IMAGE       := 16
 export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 15
 
+# What `make test` runs besides the set-up. Two more parts take root: image builds the CPU image and tests it, cluster needs that
+# image and Slurm (SYSTEM=1): make test PARTS="image cluster" SYSTEM=1
+export PARTS ?= check unit distributed
+
 # What `make image` reads besides its defaults; build/image says what they mean.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
