@@ -42,6 +42,8 @@ export RUN_DIR DATA TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRA
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
+clean() { timeout --kill-after=5 20 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"})
 for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, for --bind splits at colons and commas
@@ -49,8 +51,6 @@ for path in "${needed[@]}" "${IMAGE:-$VENV/bin/python}"; do # bound by --mount, 
     options+=(--mount "type=bind,\"source=${path//\"/\"\"}\",\"destination=${path//\"/\"\"}\"")
 done
 [ "$DEVICE" = cpu ] || options+=(--nv) # says nothing where there is no GPU
-clean() { timeout --kill-after=5 20 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
-trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 if [ "$STAGE" = 1 ] && [ -n "$IMAGE$DATA" ]; then # one copy per node: ranks that all open the same files stall a shared disk
     size=$(du --dereference --summarize --total --block-size=1K -- ${IMAGE:+"$IMAGE"} ${DATA:+"$DATA"} | tail --lines=1 | cut --fields=1)
     "${per_node[@]}" bash -c '[ "$(df --output=avail --block-size=1K -- "${2%/*}" | tail --lines=1)" -gt "$1" ] || { echo "$HOSTNAME: ${2%/*} is too small" >&2 && exit 1; }

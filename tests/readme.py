@@ -12,7 +12,7 @@ SCRIPT = WANTED.partition("```python\n")[2].partition("```")[0]
 
 ELSEWHERE = {
     "make wheelhouse": "tests/cluster/test_builds.py",
-    "WHEELHOUSE=wheelhouse sbatch jobscripts/venv_build.job": "tests/cluster/test_builds.py",
+    "WHEELHOUSE=wheelhouse VENV=.venv-nodes sbatch jobscripts/venv_build.job": "tests/cluster/test_builds.py",
     "sbatch jobscripts/image_build.job": "tests/stubrun/test_builds.py",
 }
 """Commands that take minutes, and the tests that run them in their own way."""

@@ -9,6 +9,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ HEARTBEAT = 10.0
 """Seconds between two signs of life: the lock file's modification time."""
 STALE = 60.0
 """Age of the last sign, in seconds, from which on the owner counts as dead."""
+
+
+def given_attempt(env: Mapping[str, str]) -> int:
+    """Return which attempt the job script says this is, by TRAINER_ATTEMPT; 0 if nobody says.
+
+    Raises:
+        ConfigError: if that is no whole number.
+    """
+    given = env.get("TRAINER_ATTEMPT", "")
+    if given and not given.isdecimal():
+        raise ConfigError(f"TRAINER_ATTEMPT={given!r} must be a whole number; look at what starts the ranks.")
+    return int(given or 0)
 
 
 class Lock:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import ConfigError, TrainerError
-from trainer.lock import Lock
+from trainer.lock import Lock, given_attempt
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -99,10 +99,9 @@ def check_lock(folder: Path) -> None:
     """Make sure that no other run owns ``folder``: the job script is going to put its own files there.
 
     Raises:
-        ConfigError: naming the owner.
+        ConfigError: naming the owner, or what is wrong with TRAINER_ATTEMPT.
     """
-    attempt = int(os.environ.get("TRAINER_ATTEMPT", "1"))
-    Lock(folder, job_id=os.environ.get("TRAINER_JOB_ID", ""), attempt=attempt).dead_owner()
+    Lock(folder, job_id=os.environ.get("TRAINER_JOB_ID", ""), attempt=given_attempt(os.environ)).dead_owner()
 
 
 def check_head(address: str) -> None:

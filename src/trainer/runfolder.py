@@ -24,7 +24,7 @@ import torch
 from trainer.config import Config
 from trainer.errors import ConfigError, TrainerError
 from trainer.files import write_atomically, write_json
-from trainer.lock import Lock
+from trainer.lock import Lock, given_attempt
 from trainer.stop import STOP_FILE, Reason, read_stop_file
 from trainer.world import World
 
@@ -86,7 +86,7 @@ class RunFolder:
             ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
         """
         self._before = self._read_status()
-        self.attempt = self._count_attempt()
+        self.attempt = given_attempt(self._env) or 1 + (self._before.attempt if self._before else 0)
         self._lock = Lock(self.path, job_id=self._env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,12 +103,6 @@ class RunFolder:
             )
         write_atomically(self.path / "config.toml", tomli_w.dumps(msgspec.to_builtins(config)))
         write_json(self.path / "run.json", _provenance(world))
-
-    def _count_attempt(self) -> int:
-        given = self._env.get("TRAINER_ATTEMPT", "")
-        if given and not given.isdecimal():
-            raise ConfigError(f"TRAINER_ATTEMPT={given!r} must be a whole number; look at what starts the ranks.")
-        return int(given) if given else 1 + (self._before.attempt if self._before else 0)
 
     def check(self) -> None:
         """Make sure that the folder is still ours; see Lock.check."""

@@ -1,6 +1,7 @@
-"""venv_build.job and image_build.job, run by Bash in a project whose build scripts only pretend: what they leave."""
+"""venv_build.job and image_build.job, in a project whose build scripts only pretend; and what build/setup refuses."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,26 @@ class TestImage:
         (place / "bin" / "apptainer").unlink()
         done = run("image_build.job")
         assert (done.returncode, "no apptainer on " in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("mark", "env", "answer"),
+    [
+        (None, {}, "was not made by build/setup: set VENV to another folder, or move that one away"),
+        ("cpu", {"VARIANT": "cuda"}, "was made for cpu, not cuda: set VENV to another folder, or `make clean` first"),
+        ("cpu", {"WHEELHOUSE": "/nowhere"}, "`make wheelhouse` fills one, where there is a network"),
+    ],
+)
+def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, answer):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if mark:
+        (theirs / ".setup-variant").write_text(f"{mark}\n")
+    before = list(theirs.iterdir())
+    fixed = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "VENV": str(theirs), "PYTHON": sys.executable}
+    done = subprocess.run(
+        [ROOT / "build" / "setup", "train"], env=fixed | env, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"{answer}\n")
+    assert list(theirs.iterdir()) == before

@@ -99,6 +99,9 @@ def test_a_folder_that_another_run_owns(answer, tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINER_JOB_ID", "4711")  # the same job, requeued
         monkeypatch.setenv("TRAINER_ATTEMPT", "2")
         assert answer() == (0, "")
+        monkeypatch.setenv("TRAINER_ATTEMPT", "second")
+        code, said = answer()
+        assert (code, "TRAINER_ATTEMPT='second' must be a whole number" in said) == (78, True)
     finally:
         owner.release()
 

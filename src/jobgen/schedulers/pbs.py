@@ -12,7 +12,7 @@ from jobgen.model import Job, Option
 from jobgen.schedulers import Directive, Setting
 from jobgen.words import one_line
 
-NAME = "names the log and the run folder; one log of output and errors; again after the loss of a node"
+NAME = "names the log; one log of output and errors; again after the loss of a node"
 NODES = "any number of nodes, each with GPUs, and cores for threads and data loaders, for the time of one attempt"
 SITE = "asked for by the site"
 REASONS = {"N": NAME, "j": NAME, "r": NAME, "select": NODES, "place": NODES, "nodes": NODES, "walltime": NODES}
