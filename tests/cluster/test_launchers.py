@@ -12,6 +12,7 @@ from support import status
 pytestmark = pytest.mark.prove
 
 SLURM = ["horovod.job", "horovod-gloo.job", "ddp-mpirun.job"]
+DDP = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", "ddp.pbs"]
 FOREIGN = Path(__file__).parent / "foreign"
 LATE = ("-l", "walltime=00:02:50")
 """Short enough for a test; beyond the 120 s that the script keeps for a save, there is time to gain some steps."""
@@ -152,6 +153,8 @@ def test_a_host_mpi_that_differs_is_told_with_the_way_out(cluster, image, tmp_pa
     [
         ("ddp-mpirun.job", "plain_ddp.py"),
         ("ddp.pbs", "plain_ddp.py"),
+        *((script, "accelerate_ddp.py") for script in DDP),
+        *((script, "lightning_on_cpu.py") for script in DDP),
         ("horovod-gloo.job", "horovod_torch.py"),
         ("horovod.job", "horovod_torch.py"),
         ("horovod.pbs", "horovod_torch.py"),
