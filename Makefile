@@ -10,8 +10,9 @@ export BUDGET_IMAGE       := 16
 export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 15
 
-# What `make test` runs besides the set-up. Two more parts take root: image builds the CPU image and tests it, cluster needs that
-# image and Slurm (SYSTEM=1): make test PARTS="image cluster" SYSTEM=1
+# What `make test` runs besides the set-up. Three more parts take root: image builds the CPU image by both recipes, in-image
+# tests it and trains in it, cluster trains on a Slurm of two nodes, in it too (SYSTEM=1 installs Slurm). CI runs all:
+# make test SYSTEM=1 PARTS="check unit distributed image in-image cluster"
 export PARTS ?= check unit distributed
 
 # What `make image` reads besides its defaults; build/image says what they mean.
@@ -45,9 +46,8 @@ wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, f
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
 	@build/image
 
-test-image: ## test the images in dist/ (SRC=src tests this checkout's sources in them)
-	@build/setup test
-	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest tests/recipes tests/image
+test-image: ## test the images in dist/, with this checkout's sources where ranks train
+	@PARTS=in-image build/test
 
 run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this checkout's sources, without a rebuild)
 	@build/run $(or $(IMAGE),dist/slipway-cpu.sif) $(ARGS)

@@ -20,7 +20,19 @@ MARK = "SLIPWAY_TEST_RUN"
 LIMIT = 180.0
 """Seconds that one run may take before it counts as hanging."""
 
-TRAINER = [sys.executable, "-m", "trainer"]
+def _inside() -> list[str]:
+    """Return the words that put a command into the image that SLIPWAY_TEST_IMAGE names, with this checkout's sources."""
+    image = os.environ.get("SLIPWAY_TEST_IMAGE")
+    if not image:
+        return []
+    apptainer = subprocess.check_output([ROOT / "build" / "apptainer"], text=True).strip()
+    return [apptainer, "exec", "--bind", str(ROOT), "--bind", f"{ROOT}/src:/opt/slipway/src", image]
+
+
+INSIDE = _inside()
+PROGRAM = ["python" if INSIDE else sys.executable, "-m", "trainer"]
+TRAINER = [*INSIDE, *PROGRAM]
+"""The trainer as one process, in the image or in this environment."""
 
 
 def launch_words(launcher: str, ranks: int) -> list[str]:
@@ -32,12 +44,12 @@ def launch_words(launcher: str, ranks: int) -> list[str]:
             return [*TRAINER, "--nproc-per-node", str(ranks)]
         case "torchrun":
             words = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
-            return [*words, "-m", "trainer", "--backend", "ddp"]
+            return [*INSIDE, *words, "-m", "trainer", "--backend", "ddp"]
         case "horovodrun":
-            return ["horovodrun", "--gloo", "-np", str(ranks), *TRAINER, "--backend", "horovod"]
+            return [*INSIDE, "horovodrun", "--gloo", "-np", str(ranks), *PROGRAM, "--backend", "horovod"]
         case "mpirun":
             words = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-            return [*words, *TRAINER, "--backend", "horovod"]
+            return [*INSIDE, *words, *PROGRAM, "--backend", "horovod"]
     raise AssertionError(launcher)
 
 

@@ -30,7 +30,7 @@ def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str
     ("env", "expected"),
     [
         ({"VARIANT": "rocm"}, "image: no variant rocm: there are cpu cuda"),
-        ({"ROUTES": "podman"}, "image: ROUTES: no route podman; there are docker and apptainer"),
+        ({"ROUTES": "podman"}, "image: ROUTES: no route podman; there are docker, apptainer and registry"),
         (
             {"BUILD_ARGS": "TORHC=1"},
             "image: BUILD_ARGS: nothing uses TORHC; there are BASE_IMAGE CUDA_VERSION HOROVOD_",
