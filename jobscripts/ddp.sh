@@ -33,7 +33,7 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given=(env) && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OUTPUT DEVICE LOCAL_DISK STAGE RUN_DIR; do given+=("$name=${!name}"); done
+given='' && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OUTPUT DEVICE LOCAL_DISK STAGE RUN_DIR; do given+="$name=$(printf %q "${!name}") "; done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
@@ -89,6 +89,6 @@ done
 # The trainer's status decides, for launchers hide exit codes; without one, a script of yours is known by its code.
 word() { sed --quiet "/\"attempt\": *${TRAINER_ATTEMPT}[,}]/s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$RUN_DIR/status.json" 2>/dev/null || :; }
 state=$(word state) && case ${state:-${TRAIN_SCRIPT:+own}} in done) exit 0 ;; own) exit "$code" ;; esac
-[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: ${given[*]@Q} bash ${RUN_DIR@Q}/job.sh ${*@Q}" >&2 && exit 75; }
+[ "$state" != stopped ] || { echo "ddp.sh: stopped ($(word reason)); to continue: ${given}bash $(printf "%q " "$RUN_DIR/job.sh" "$@")" >&2 && exit 75; }
 echo "ddp.sh: failed: $(grep '^trainer: ' "$errors" | tail --lines=1 || echo "${state:-crashed}, exit code $code, see above")" >&2
 exit $((code > 0 ? code : 1))

@@ -20,8 +20,9 @@ MARK = "SLIPWAY_TEST_RUN"
 LIMIT = 180.0
 """Seconds that one run may take before it counts as hanging."""
 
+
 def _inside() -> list[str]:
-    """Return the words that put a command into the image that SLIPWAY_TEST_IMAGE names, with this checkout's sources."""
+    """Return the words that put a command into the image of SLIPWAY_TEST_IMAGE, with this checkout's sources."""
     image = os.environ.get("SLIPWAY_TEST_IMAGE")
     if not image:
         return []

@@ -32,7 +32,7 @@ def test_out_of_time_it_goes_on_as_often_as_allowed(cluster, tmp_path, config, s
     for attempt in (1, 2):
         job.until("samples/s", times=2 * attempt)
         cluster.run("scancel", "--batch", "--signal=USR1", job.number)
-        job.until("out of time" if attempt == 1 else "to continue: RUN_DIR=")
+        job.until("out of time" if attempt == 1 else "to continue: ")
         if attempt == 1:
             job.until("resumed at step")
     fields = job.wait()
@@ -68,7 +68,7 @@ def test_under_pbs_it_looks_at_the_clock_and_is_continued_by_another_job(cluster
     following.until("resumed at step")
     (tmp_path / "run" / "STOP").write_text("time-limit\n")
     assert following.wait()["ExitCode"] == "75:0"
-    assert "to continue: RUN_DIR=" in following.output  # the bound
+    assert "to continue: " in following.output  # the bound
 
 
 def test_under_pbs_it_requeues_itself_where_the_site_lets_it(cluster, tmp_path, config):

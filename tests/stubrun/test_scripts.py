@@ -98,6 +98,18 @@ def status(state, *, attempt=1, reason="", requeue=False):
 
 
 DONE = {"STUB_STATUS": status("done")}
+
+
+def pasted(said, command):
+    """Return the words and the environment that ``command`` gets when what a script said is pasted into a shell."""
+    script = f'{command}() {{ printf "%s\\0" "$@" --; env --null; }}; {said.partition("to continue: ")[2]}'
+    done = subprocess.run(
+        ["bash", "-c", script], env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    words, _, env = done.stdout.partition("\0--\0")
+    return words.split("\0"), set(env.split("\0"))
+
+
 OUT_OF_TIME = {"STUB_STATUS": status("stopped", reason="time-limit", requeue=True)}
 
 
@@ -226,7 +238,7 @@ class TestEnds:
         ended = run(script, attempt=3, MAX_REQUEUES="2", STUB_STATUS=status("stopped", attempt=3, requeue=True))
         assert ended.code == 75
         assert ["scontrol", "requeue", "4711"] not in ended.calls
-        assert "to continue: 'env' 'USE_CONTAINER=1' " in ended.err
+        assert "to continue: USE_CONTAINER=1 " in ended.err
 
     @pytest.mark.parametrize(
         "said",
@@ -248,10 +260,9 @@ class TestEnds:
     def test_where_requeueing_is_refused_the_way_on_is_told(self, run, script, place):
         ended = run(script, "--epochs", "9", STUB_REQUEUE="1", **OUT_OF_TIME)
         assert ended.code == 75
-        words = shlex.split(ended.err.partition("to continue: ")[2])
-        assert {f"RUN_DIR={place}/run", f"CONFIG={place}/configs/digits.toml", "USE_CONTAINER=1"} <= set(words)
-        job = ["sbatch", "--nodes=2", str(place / "run" / "job.sh"), "--epochs", "9"]
-        assert (words[0], words[-5:]) == ("env", job)
+        words, env = pasted(ended.err, "sbatch")
+        assert words == ["--nodes=2", str(place / "run" / "job.sh"), "--epochs", "9"]
+        assert {f"RUN_DIR={place}/run", f"CONFIG={place}/configs/digits.toml", "USE_CONTAINER=1"} <= env
 
     def test_the_cause_of_a_failure_is_told_in_one_line(self, run, script):
         ended = run(script, STUB_ERROR="trainer: the data are gone", STUB_CODE="1")
@@ -369,9 +380,9 @@ class TestPBS:
             STUB_STATUS=status("stopped", attempt=3, requeue=True),
         )
         assert (ended.code, ended.of("qsub")) == (75, [])
-        words = shlex.split(ended.err.partition("to continue: ")[2])
-        assert words[-4:] == ["RESTARTS=0", "qsub", "-V", str(place / "run" / "job.sh")]
-        assert {f"RUN_DIR={place / 'run'}", "TRAIN_ARGS=--epochs 9"} <= set(words)
+        words, env = pasted(ended.err, "qsub")
+        assert words == ["-V", str(place / "run" / "job.sh")]
+        assert {f"RUN_DIR={place / 'run'}", "TRAIN_ARGS=--epochs 9", "RESTARTS=0"} <= env
 
     def test_where_submitting_is_refused_the_way_on_is_told(self, run):
         ended = run("ddp.pbs", STUB_REQUEUE="1", **OUT_OF_TIME)

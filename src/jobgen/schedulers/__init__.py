@@ -49,7 +49,7 @@ class Scheduler(Protocol):
         ...
 
     def continued(self) -> str:
-        """Return, as it stands between double quotes, the command that continues a run, ``given`` the settings."""
+        """Return, as it stands between double quotes, the command that continues a run; ``$given`` are the settings."""
         ...
 
 

@@ -39,4 +39,4 @@ class Local:
 
     def continued(self) -> str:
         """Run the copy in the run folder."""
-        return "${given[*]@Q} bash ${RUN_DIR@Q}/job.sh ${*@Q}"
+        return '${given}bash $(printf "%q " "$RUN_DIR/job.sh" "$@")'

@@ -67,7 +67,7 @@ class PBS:
 
     def continued(self) -> str:
         """Submit the copy in the run folder, and begin to count its restarts anew."""
-        return "${given[*]@Q} RESTARTS=0 qsub -V ${RUN_DIR@Q}/job.sh"
+        return '${given}RESTARTS=0 qsub -V $(printf %q "$RUN_DIR/job.sh")'
 
 
 def _needs(job: Job) -> Dict[str, Option]:

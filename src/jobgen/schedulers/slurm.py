@@ -75,7 +75,7 @@ class Slurm:
 
     def continued(self) -> str:
         """Submit the copy in the run folder."""
-        return "${given[*]@Q} sbatch --nodes=$nnodes ${RUN_DIR@Q}/job.sh ${*@Q}"
+        return '${given}sbatch --nodes=$nnodes $(printf "%q " "$RUN_DIR/job.sh" "$@")'
 
 
 def _needs(job: Job) -> Dict[str, Option]:

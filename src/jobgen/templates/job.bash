@@ -19,7 +19,7 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given=(env) && for name in @{names} RUN_DIR; do given+=("$name=${!name}"); done
+given='' && for name in @{names} RUN_DIR; do given+="$name=$(printf %q "${!name}") "; done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 @{modules}
