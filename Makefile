@@ -2,12 +2,12 @@
 
 # Minutes after which a part of `make test` counts as hung: about twice what it takes on two quiet cores, and together below
 # the 90 that CI allows.
-export BUDGET_SETUP       := 12
-export BUDGET_CHECK       := 3
-export BUDGET_UNIT        := 8
-export BUDGET_DISTRIBUTED := 25
+export BUDGET_SETUP       := 8
+export BUDGET_CHECK       := 2
+export BUDGET_UNIT        := 7
+export BUDGET_DISTRIBUTED := 24
 export BUDGET_IMAGE       := 16
-export BUDGET_IN_IMAGE    := 10
+export BUDGET_IN_IMAGE    := 15
 export BUDGET_CLUSTER     := 15
 
 # What `make test` runs besides the set-up. Three more parts take root: image builds the CPU image by both recipes, in-image
