@@ -19,7 +19,7 @@ def layers(job: Job) -> List[Layer]:
     if job.spec.backend == "single":
         return [[array("per_node"), *CONTAINER], ["python", *PAYLOAD]]
     if job.per_rank:
-        return [one_per_rank(job), [*CONTAINER, "python", *PAYLOAD]]
+        return [*one_per_rank(job), [*CONTAINER, "python", *PAYLOAD]]
     return [[*each_node(job), *CONTAINER], _torchrun(job), PAYLOAD]
 
 

@@ -43,20 +43,20 @@ def each_node(job: Job) -> List[Word]:
     return [array("per_node")] if job.launcher == job.steps else one_per_node(job, job.launcher)
 
 
-def one_per_rank(job: Job) -> List[Word]:
-    """Return the words that run a command once for each rank, told by variables which one it is.
+def one_per_rank(job: Job) -> List[List[Word]]:
+    """Return the words that run a command once for each rank, and those that tell it by variables which one it is.
 
     Ranks that meet over MPI learn it there.
     """
     own = RANK_OF_HOROVOD if job.spec.backend == "horovod" else ""
     if job.launcher == "ssh":
-        return [*each_node(job), "bash", "-c", _each_rank(own), variable("RANKS_PER_NODE")]
+        return [each_node(job), ["bash", "-c", _each_rank(own), variable("RANKS_PER_NODE")]]
     if job.launcher == "mpirun":
         ranks = Expansion('"ppr:$RANKS_PER_NODE:node:OVERSUBSCRIBE"')
         words, names = [*_mpirun(job), "--map-by", ranks], RANK_OF_PROCESS
     else:
         words, names = _srun(job), RANK_OF_TASK
-    return words if job.spec.mpi else [*words, "bash", "-c", f'export {names}; {own}exec "$@"', "rank"]
+    return [words] if job.spec.mpi else [words, ["bash", "-c", f'export {names}; {own}exec "$@"', "rank"]]
 
 
 def _srun(job: Job) -> List[Word]:
