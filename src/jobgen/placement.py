@@ -10,7 +10,10 @@ from jobgen.schedulers.slurm import RANK_OF_TASK
 from jobgen.skeletons import fill
 from jobgen.words import Expansion, Word, array, one_line, variable
 
-RANK_OF_PROCESS = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
+RANK_OF_PROCESS = (
+    "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "
+    "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE"
+)
 """What a process that Open MPI's mpirun starts is called by torch."""
 NODE_OF_RANK = "$((RANK / HOROVOD_LOCAL_SIZE))"
 RANK_OF_HOROVOD = (

@@ -269,11 +269,15 @@ class TestEnds:
         assert (ended.code, ended.err.splitlines()[-1]) == (1, f"{script}: failed: trainer: the data are gone")
 
 
+PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def test_each_rank_is_named_where_srun_starts_it(run):
     env = run("ddp-ranks.job", **DONE).env
-    assert {name: env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")} == {
+    assert {name: env[name] for name in PLACE} == {
         "RANK": "1",
         "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
         "WORLD_SIZE": "4",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "24711",

@@ -9,7 +9,9 @@ from jobgen.model import Job, Option
 from jobgen.schedulers import Directive, Setting
 from jobgen.words import one_line, quote
 
-RANK_OF_TASK = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
+RANK_OF_TASK = (
+    "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$TRAINER_RANKS_PER_NODE"
+)
 """What a task that srun starts is called by torch."""
 EARLY = 60
 """Seconds by which Slurm may send ``--signal`` too early (sbatch(1))."""
