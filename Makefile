@@ -2,10 +2,10 @@
 
 # Minutes after which a part of `make test` counts as hung: about twice what it takes on two quiet cores, and together below
 # the 90 that CI allows.
-export BUDGET_SETUP       := 8
+export BUDGET_SETUP       := 12
 export BUDGET_CHECK       := 2
 export BUDGET_UNIT        := 7
-export BUDGET_DISTRIBUTED := 24
+export BUDGET_DISTRIBUTED := 22
 export BUDGET_IMAGE       := 16
 export BUDGET_IN_IMAGE    := 15
 export BUDGET_CLUSTER     := 15
