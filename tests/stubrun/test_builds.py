@@ -160,3 +160,32 @@ def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, answer):
     assert done.returncode == 1
     assert done.stderr.endswith(f"{answer}\n")
     assert list(theirs.iterdir()) == before
+
+
+PYTHON = """#!/bin/bash
+if [ "$2" = venv ]; then mkdir -p "$3/bin" && exec cp "$0" "$3/bin/python"; fi
+printf '%s\\n' "$*" >>"$HOME/calls"
+"""
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
+    (tmp_path / "python3").write_text(PYTHON)
+    (tmp_path / "python3").chmod(0o755)
+    folder = tmp_path / "wheel house"
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHON": str(tmp_path / "python3")}
+    done = subprocess.run(
+        [ROOT / "build" / "wheelhouse", folder],
+        env=env | {"VARIANT": variant, "HOROVOD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    downloads = [call for call in calls if " pip " in call]
+    assert all(call.startswith(f"-m pip download --dest {folder} ") for call in downloads)
+    wanted = ["torch===", "torchvision==", f"locks/{variant}.txt", "locks/build.txt", "source.txt"]
+    wanted += ["locks/cuda-build.txt"] if variant == "cuda" else []
+    assert all(any(word in call for call in downloads) for word in wanted), calls
