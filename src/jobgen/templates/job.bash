@@ -31,7 +31,7 @@ export RUN_DIR DATA TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRA
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
-clean() { timeout --kill-after=5 20 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+clean() { timeout --kill-after=5 60 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
 trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 @{venv}
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
