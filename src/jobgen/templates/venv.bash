@@ -32,5 +32,6 @@ VENV=$built build/setup "$level" || die "it could not be built: see above"
 ln --symbolic -- "${built##*/}" "$scratch/link"
 mv --no-target-directory -- "$scratch/link" "$VENV.new" && mv --no-target-directory -- "$VENV.new" "$VENV"
 trap 'rm -rf -- "$scratch"' EXIT
-echo "@{name}: $VENV is ready, for USE_CONTAINER=0 VENV=$(printf %q "$VENV"); before it there were, to remove when no job runs in them:"
-find "$(dirname "$VENV")" -maxdepth 1 -name "${VENV##*/}.2*" ! -name "${built##*/}"
+echo "@{name}: $VENV is ready, for USE_CONTAINER=0 VENV=$(printf %q "$VENV")"
+older=$(find "$(dirname "$VENV")" -maxdepth 1 -name "${VENV##*/}.2*" ! -name "${built##*/}")
+[ -z "$older" ] || printf '%s\n' "before it there were, to remove when no job runs in them:" "$older"
