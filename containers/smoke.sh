@@ -22,7 +22,7 @@ found = ["%d.%d" % sys.version_info[:2], *map(version, ("torch", "torchvision", 
 print("smoke: Python {}, torch {}, torchvision {}, Horovod {}, MPI".format(*found), mpi4py.MPI.Get_library_version().split(",")[0])
 print(f"smoke: CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version() if torch.version.cuda else None}")
 for name, is_, pin in zip(["Python", "torch", "torchvision", "Horovod"], found, sys.argv[1:]):
-    if is_ != pin:
+    if is_ != pin and not is_.startswith(f"{pin}+"):  # what comes behind "+" says how it was built
         sys.exit(f"smoke: {name} is {is_}, pinned is {pin}")
 END
 

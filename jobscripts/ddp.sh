@@ -33,7 +33,7 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given='' && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OUTPUT DEVICE LOCAL_DISK STAGE RUN_DIR; do given+="$name=$(printf %q "${!name}") "; done
+given='' && for name in RANKS_PER_NODE IMAGE VENV CONFIG TRAIN_SCRIPT DATA OUTPUT DEVICE LOCAL_DISK STAGE RUN_DIR; do given+="$name=$(printf %q "${!name-}") "; done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP && export PYTHONNOUSERSITE=1 # ~/.local was made for another Python
@@ -42,7 +42,7 @@ export RUN_DIR DATA TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRA
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
-clean() { timeout --kill-after=5 60 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+clean() { timeout --kill-after=5 20 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
 trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 options=() needed=("$PWD" "$RUN_DIR" "$LOCAL_DISK" "${TRAIN_SCRIPT:-$CONFIG}" ${TRAIN_SCRIPT:+"${TRAIN_SCRIPT%/*}"} ${DATA:+"$DATA"})

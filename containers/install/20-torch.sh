@@ -16,4 +16,5 @@ install "torch===$TORCH_VERSION" 2>/dev/null || { index=(--index-url "$TORCH_IND
     echo "20-torch: no torch $TORCH_VERSION in pip's own indexes nor at $TORCH_INDEX: set TORCH_INDEX, or PIP_FIND_LINKS to a folder that holds the wheel" >&2
     exit 1
 }
-install "${index[@]}" "torchvision==$TORCHVISION_VERSION" # from where torch was, so that its build is torch's if there is one
+# From where torch was, so that its build is torch's too if there is one.
+install "${index[@]}" "torchvision==$TORCHVISION_VERSION" || install "torchvision==$TORCHVISION_VERSION"

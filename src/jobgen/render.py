@@ -38,7 +38,8 @@ def render(job: Job, *, path: str) -> str:
         "directives": (_commented if scheduler.remarks == "behind" else _headed)(scheduler.directives(job)),
         "number": scheduler.number,
         "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in settings]),
-        "names": " ".join(name for name, _, _ in settings),
+        "names": _given(job, settings),
+        "clean_seconds": "60" if job.site.venv == "local" else "20",  # an environment is thousands of files
         "cpus": str(job.cpus_per_node),
         "mpi": "srun --mpi=list" if job.launcher == "srun" else "mpirun --version",
         "save_seconds": str(job.spec.save_seconds),
@@ -108,6 +109,13 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
         disk,
         ("STAGE", "0", "1: copy image and data to LOCAL_DISK first"),
     ]
+
+
+def _given(job: Job, settings: List[Setting]) -> str:
+    """Return the names of what a run is continued with: all settings but a folder that is gone with the job."""
+    gone = {"LOCAL_DISK"} if job.site.local_disk.startswith("$") else set()
+    of_setup = ["VARIANT", "WHEELHOUSE", "PYTHON"] if job.site.venv == "local" else []
+    return " ".join([name for name, _, _ in settings if name not in gone] + of_setup)
 
 
 def _path(text: str) -> str:

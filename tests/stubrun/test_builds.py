@@ -142,8 +142,8 @@ class TestImage:
 @pytest.mark.parametrize(
     ("mark", "env", "answer"),
     [
-        (None, {}, "was not made by build/setup: set VENV to another folder, or move that one away"),
-        ("cpu", {"VARIANT": "cuda"}, "was made for cpu, not cuda: set VENV to another folder, or `make clean` first"),
+        (None, {}, "was not made by build/setup: move it away, or set VENV to another folder"),
+        ("cpu", {"VARIANT": "cuda"}, "was made for cpu, not cuda: move it away, or set VENV to another folder"),
         ("cpu", {"WHEELHOUSE": "/nowhere"}, "`make wheelhouse` fills one, where there is a network"),
     ],
 )

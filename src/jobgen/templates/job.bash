@@ -19,7 +19,7 @@ for name in IMAGE VENV CONFIG TRAIN_SCRIPT DATA RUN_DIR; do
     [[ ${!name} != *$'\n'* ]] || die "$name holds a line break: rename it"
     [ -z "${!name}" ] || printf -v "$name" %s "$(realpath --canonicalize-missing -- "${!name}")"
 done
-given='' && for name in @{names} RUN_DIR; do given+="$name=$(printf %q "${!name}") "; done
+given='' && for name in @{names} RUN_DIR; do given+="$name=$(printf %q "${!name-}") "; done
 
 # What ranks are told: nothing of this shell's Python, and the plan to compare with.
 @{modules}
@@ -31,7 +31,7 @@ export RUN_DIR DATA TRAINER_JOB_ID=$job_id TRAINER_ATTEMPT=$((restarts + 1)) TRA
 
 # The wrapper: USE_CONTAINER=0 takes away a prefix and changes nothing else.
 case $USE_CONTAINER in 1) VENV='' ;; 0) IMAGE='' PATH=$VENV/bin:$PATH ;; *) die "USE_CONTAINER is $USE_CONTAINER: set it to 0 or 1" ;; esac
-clean() { timeout --kill-after=5 60 "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
+clean() { timeout --kill-after=5 @{clean_seconds} "${per_node[@]}" rm --recursive --force -- "$scratch" || rm --recursive --force -- "$scratch"; }
 trap clean EXIT && trap 'die "the time limit came before training began: give it more time"' USR1
 @{venv}
 [ -z "$IMAGE" ] || command -v apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
