@@ -42,12 +42,17 @@ EXPECTED = {
 }
 
 
-# mpirun differs from horovodrun only in how it passes signals on; the ranks are the same.
-CASES = [(launcher, how) for launcher in LAUNCHERS for how in EXPECTED if launcher != "mpirun" or how.startswith("SIG")]
+def cases():
+    """Yield each launcher with each way to stop it, those that are much like another only for `make prove`."""
+    for launcher in LAUNCHERS:
+        for how in EXPECTED:
+            like_another = how in {"STOP user", "SIGUSR1"} or (launcher, how) == ("mpirun", "STOP time-limit")
+            marks = [pytest.mark.prove] if launcher != "torchrun" and like_another else []
+            yield pytest.param(launcher, how, marks=marks)
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize(("launcher", "how"), CASES)
+@pytest.mark.parametrize(("launcher", "how"), list(cases()))
 def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_path, table):
     out = tmp_path / "run"
     flags = [*LONG, *(SLOW_SAVE if "save" in how else [])]
