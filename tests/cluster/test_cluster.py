@@ -29,7 +29,7 @@ def test_no_process_is_left_where_the_test_run_is_killed(tmp_path):
     program = f"""
         import sys, time
         from pathlib import Path
-        sys.path.insert(0, {str(HERE)!r})
+        sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
         from conftest import Cluster
         cluster = Cluster(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}))
         print("up", flush=True)

@@ -89,4 +89,4 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert f"/slipway-{job.number}." in (tmp_path / "run" / "config.toml").read_text()
     for node in ("node1", "node2"):
-        assert list((cluster.folder / f"tmp.{node}").glob("slipway-*")) == []
+        assert list((cluster.folder / f"tmp.{node}").glob(f"slipway-{job.number}.*")) == []
