@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 
 from trainer.backends import Backend
 from trainer.config import Config
@@ -30,7 +31,8 @@ def examine(config: Config, backend: Backend, folder: RunFolder) -> Status:
     """
     set_threads(config.run.threads, backend)
     facts = measure(config, backend)
-    print(facts, flush=True)  # noqa: T201 -- every rank speaks here; the log is rank 0's
+    sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
+    sys.stdout.flush()
     ranks = [Facts(**found) for found in gather_json(backend, dataclasses.asdict(facts))]
     status = Status(attempt=folder.attempt, state="done")
     on_root(backend, lambda: _conclude(ranks, folder, status))
