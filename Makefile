@@ -1,7 +1,7 @@
 # `make` lists the targets. Each calls one script in build/ or one command; settings go on the command line: make train ARGS="--epochs 5"
 
-# Minutes after which a part of `make test` counts as hung: about twice what it takes on two quiet cores, and together below
-# the 90 that CI allows, with its two `make train`.
+# Minutes after which a part of `make test` counts as hung: well above what it takes on two quiet cores with nothing cached, and
+# together below the 90 that CI allows, with its two `make train`.
 export BUDGET_SETUP       := 12
 export BUDGET_CHECK       := 2
 export BUDGET_UNIT        := 7

@@ -112,7 +112,11 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
 
 
 def _given(job: Job, settings: List[Setting]) -> str:
-    """Return the names of what a run is continued with: all settings but a folder that is gone with the job."""
+    """Return the names of what a run is continued with.
+
+    All settings but a folder that is gone with the job; and what build/setup is told where it makes an environment on
+    each node.
+    """
     gone = {"LOCAL_DISK"} if job.site.local_disk.startswith("$") else set()
     of_setup = ["VARIANT", "WHEELHOUSE", "PYTHON"] if job.site.venv == "local" else []
     return " ".join([name for name, _, _ in settings if name not in gone] + of_setup)
