@@ -164,6 +164,12 @@ def status(out: Path) -> dict:
     return json.loads((out / "status.json").read_text(encoding="utf-8"))
 
 
+def verdict(out: Path, attempt: int = 1) -> str:
+    """Return the line that an attempt left for the job script; "" if it left none."""
+    path = out / f"verdict.{attempt}"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 def weights(checkpoint: Path) -> dict:
     """Return the tensors of a checkpoint's model, read without the trainer."""
     return load_file(checkpoint / "model.safetensors")

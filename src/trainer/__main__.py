@@ -13,7 +13,7 @@ def main() -> int:
     request = StopRequest()
     request.listen()  # before the slow imports, during which a signal would otherwise end the rank
     from trainer.cli import parse  # noqa: PLC0415 -- see above
-    from trainer.errors import ConfigError, TrainerError  # noqa: PLC0415
+    from trainer.errors import ConfigError, TrainerError, one_line  # noqa: PLC0415
 
     argv = sys.argv[1:]
     try:
@@ -28,7 +28,7 @@ def main() -> int:
 
         return run_rank(config, request)
     except TrainerError as error:
-        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        print(f"trainer: {one_line(str(error))}", file=sys.stderr, flush=True)
         return error.exit_code
 
 

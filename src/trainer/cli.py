@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import tyro
 
+from slipway.flags import argument_error
 from trainer.config import Config
-from trainer.errors import EXIT_USAGE, ConfigError, did_you_mean
+from trainer.errors import ConfigError, UsageError, did_you_mean
+from trainer.schema import schema
 
 ConfigPath = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CONFIG.toml")]
 
@@ -30,18 +31,21 @@ class Arguments:
 def parse(argv: list[str]) -> Config:
     """Read the file that ``argv`` names, then let the flags of ``argv`` override it.
 
-    Exits with 2 on an unknown flag or an impossible value of one (and with 0 after ``--help``).
+    Exits with 0 after ``--help``.
 
     Raises:
+        UsageError: for an unknown flag, or an impossible value of one.
         ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
     """
+    if mistake := argument_error(argv, schema()):
+        raise UsageError(mistake)
     path = _arguments(argv, Arguments()).path
     defaults = Arguments(path, load(Path(path)) if path else Config())
     config = _arguments(argv, defaults).config
     try:
         return _convert(msgspec.to_builtins(config))
     except ConfigError as error:  # the file was valid, so a flag is at fault
-        _exit_usage(str(error))
+        raise UsageError(str(error)) from error
 
 
 def load(path: Path) -> Config:
@@ -60,11 +64,6 @@ def load(path: Path) -> Config:
 
 def _arguments(argv: list[str], default: Arguments) -> Arguments:
     return tyro.cli(Arguments, prog="trainer", args=argv, default=default, config=(tyro.conf.OmitArgPrefixes,))
-
-
-def _exit_usage(message: str) -> NoReturn:
-    print(f"trainer: {message}", file=sys.stderr)
-    raise SystemExit(EXIT_USAGE)
 
 
 def _convert(table: dict[str, Any]) -> Config:

@@ -1,4 +1,4 @@
-"""One run, one folder: the lock that a second run in the same folder meets."""
+"""One run, one folder: the lock that refuses a second run in the same folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slipway.layout import HEARTBEAT, LOCK, STALE
 from trainer.errors import ConfigError, TrainerError
 
-HEARTBEAT = 10.0
-"""Seconds between two signs of life: the lock file's modification time."""
-STALE = 60.0
-"""Age of the last sign, in seconds, from which on the owner counts as dead."""
+
+class LostFolderError(TrainerError):
+    """Another run has taken the run folder over; the verdict on it is that run's."""
+
+    final = False
 
 
 def given_attempt(env: Mapping[str, str]) -> int:
@@ -38,7 +40,7 @@ class Lock:
 
     def __init__(self, folder: Path, *, job_id: str, attempt: int) -> None:
         """Prepare to lock ``folder`` as attempt number ``attempt`` of the scheduler's job ``job_id`` ("" for none)."""
-        self._path = folder / "lock"
+        self._path = folder / LOCK
         self._owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -81,14 +83,14 @@ class Lock:
         """Make sure that the lock is still ours.
 
         Raises:
-            TrainerError: if another run has taken it over (this one had stopped to give signs of life).
+            LostFolderError: if another run has taken it over (this one had stopped to give signs of life).
         """
         try:
             owner = self._read()
         except OSError:  # a shared disk that stumbles says nothing about the owner
             return
         if owner != self._owner:
-            raise TrainerError(
+            raise LostFolderError(
                 f"{self._path} is no longer this run's: another one has taken the folder over, or somebody removed the "
                 "lock. This run ends without touching the folder."
             )

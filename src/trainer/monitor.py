@@ -123,7 +123,7 @@ class Monitor:
         if bad > self._bad_share * len(self._dataset):
             raise TrainerError(
                 f"{bad:.0f} of {position.samples} images read in this epoch cannot be decoded (paths above), more than "
-                f"bad_image_share={self._bad_share} of the set: mend the data, or raise --bad-image-share."
+                f"bad_image_share={self._bad_share} of the set: fix the data, or raise --bad-image-share."
             )
 
     def _write(self, position: Position) -> None:

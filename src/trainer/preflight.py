@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, TrainerError, one_line
 from trainer.lock import Lock, given_attempt
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OLDEST_PMIX = [2, 1]
 
 
 def main() -> int:
-    """Check this node and return the exit code: 0 or 78."""
+    """Check this node and return the exit code: 0, 2 for a wrong flag, or 78."""
     try:
         check_packages()
         from trainer.cli import parse  # noqa: PLC0415 -- it needs some of them
@@ -57,7 +57,7 @@ def main() -> int:
         check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
         check_device(config.run.device)
     except TrainerError as error:
-        print(f"trainer: {socket.gethostname()}: {error}", file=sys.stderr)
+        print(f"trainer: {socket.gethostname()}: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -72,7 +72,7 @@ def check_packages() -> None:
     if missing:
         raise ConfigError(
             f"this Python ({sys.executable}) lacks {', '.join(missing)}: take an image that `make image` built, or "
-            "run a script of your own (TRAIN_SCRIPT) in this one."
+            "run a script of your own (SLIPWAY_SCRIPT) in this one."
         )
 
 
@@ -169,7 +169,9 @@ def check_device(requested: str) -> None:
 
     count = torch.cuda.device_count()
     if requested == "cuda" and not count:
-        raise ConfigError("--device cuda, but torch sees no GPU: ask the scheduler for some, or set DEVICE=cpu.")
+        raise ConfigError(
+            "--device cuda, but torch sees no GPU: ask the scheduler for some, or set SLIPWAY_DEVICE=cpu."
+        )
     for index in range(count):
         try:
             torch.zeros(1, device=f"cuda:{index}")

@@ -11,10 +11,12 @@ import traceback
 from dataclasses import replace
 from typing import NoReturn
 
+from slipway.layout import EXIT_STOPPED
 from trainer.backends import Backend, open_backend
 from trainer.config import Config
-from trainer.errors import EXIT_STOPPED, TrainerError
+from trainer.errors import TrainerError, is_final
 from trainer.run import run
+from trainer.runfolder import refuse
 from trainer.sharing import share_json
 from trainer.stop import StopRequest
 
@@ -34,7 +36,11 @@ def run_rank(config: Config, request: StopRequest) -> int:
     Raises:
         TrainerError: if this rank cannot join it.
     """
-    backend = open_backend(config)
+    try:
+        backend = open_backend(config)
+    except TrainerError as error:
+        refuse(config, error)
+        raise
     _start_logging(backend.world.rank)
     try:
         status = run(_name_folder(config, backend), backend, request)
@@ -78,6 +84,8 @@ def _abandon(error: Exception, backend: Backend) -> NoReturn:
     elif any(text in f"{type(error).__name__} {error}" for text in LOST_PEER):
         said = str(error).partition("\n")[0]
         print(who, f"lost contact with another rank; look for the one that ended first ({said})", file=sys.stderr)
+    elif isinstance(error, OSError) and is_final(error):  # a full disk, say
+        print(who, error, file=sys.stderr)
     else:
         traceback.print_exception(error)
         print(who, f"{type(error).__name__}: {error}", file=sys.stderr)

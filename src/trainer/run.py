@@ -37,8 +37,8 @@ def run(config: Config, backend: Backend, request: StopRequest) -> Status:
         TrainerError: on every rank, if training cannot go on.
     """
     folder = RunFolder(Path(config.run.output_dir))
-    on_root(backend, lambda: folder.open(config, backend.world))
     try:
+        on_root(backend, lambda: folder.open(config))
         if config.run.self_test:
             from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
 
@@ -46,7 +46,7 @@ def run(config: Config, backend: Backend, request: StopRequest) -> Status:
         return Run(config, backend, folder, request).train()
     except BaseException as error:
         if backend.world.rank == 0:
-            folder.fail(str(error).partition("\n")[0] or type(error).__name__)
+            folder.fail(error)
         raise
 
 
@@ -97,6 +97,7 @@ class Run:
             if checkpoint := find_checkpoint(self.config.run.resume, store):
                 check_resumable(checkpoint, self.config, self.learner)
                 found.append(checkpoint)
+            self.folder.record(self.config, self.backend.world)
 
         on_root(self.backend, find)
         position = restore(self.learner, found[0] if found else None)
@@ -217,8 +218,7 @@ class Run:
             title = f"{self.config.model.arch} on {self.config.data.dataset}, {self.backend.world.size} rank(s)"
             figures = self.config.run.figures
             write_results(self.folder, self.evaluation, self.test_set.classes, title=title, figures=figures)
-        self.folder.write_status(status)
-        self.folder.close()
+        self.folder.conclude(status)
         log_end(
             status,
             self.folder,

@@ -21,11 +21,22 @@ import msgspec
 import tomli_w
 import torch
 
+from slipway.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    FIGURES,
+    LOGS,
+    METRICS,
+    PROVENANCE,
+    STATUS,
+    STOP,
+    verdict_file,
+)
 from trainer.config import Config
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, TrainerError, is_final, one_line
 from trainer.files import write_atomically, write_json
 from trainer.lock import Lock, given_attempt
-from trainer.stop import STOP_FILE, Reason, read_stop_file
+from trainer.stop import Reason, read_stop_file
 from trainer.world import World
 
 RECORDED_VARIABLES = (
@@ -49,7 +60,7 @@ State = Literal["running", "done", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What became of one attempt, for the job script to decide on: the one line of status.json."""
+    """How far one attempt is, and how it ended: the one line of status.json, for people and ``jobgen``."""
 
     attempt: int
     state: State
@@ -62,62 +73,87 @@ class Status:
     requeue: bool = False
     """Whether starting again makes sense without asking anyone: it stopped for time and had gained a step."""
 
+    @property
+    def verdict(self) -> str:
+        """STATE STEP REASON, as the job script reads them; see slipway.layout.VERDICTS."""
+        state = "out-of-time" if self.requeue else self.state
+        return f"{state} {self.step} {self.reason or 'complete'}"
+
 
 class RunFolder:
-    """An output directory, locked for one run at a time."""
+    """An output directory, locked for one run at a time.
+
+    An attempt opens it, records itself after the checks, and then concludes or fails. An attempt that fails before it
+    has recorded itself is refused: a run that the folder holds stays as it was.
+    """
 
     def __init__(self, path: Path, env: Mapping[str, str] = os.environ) -> None:
         """Describe the folder; ``open`` creates and locks it."""
         self.path = path
-        self.metrics = path / "metrics.jsonl"
-        self.figures = path / "figures"
-        self.logs = path / "logs"
-        self.checkpoints = path / "checkpoints"
+        self.metrics = path / METRICS
+        self.figures = path / FIGURES
+        self.logs = path / LOGS
+        self.checkpoints = path / CHECKPOINTS
         self.attempt = 0
         """Number of this attempt, counted from 1; known once the folder is open."""
         self._before: Status | None = None
+        self._lock: Lock | None = None
+        self._recorded = False
         self._next_look = 0.0
         self._env = env
 
-    def open(self, config: Config, world: World) -> None:
-        """Create and lock the folder, and record what runs in it.
+    def open(self, config: Config) -> None:
+        """Create and lock the folder.
+
+        Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
 
         Raises:
             ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
         """
         self._before = self._read_status()
-        self.attempt = given_attempt(self._env) or 1 + (self._before.attempt if self._before else 0)
-        self._lock = Lock(self.path, job_id=self._env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
+        self.attempt = given_attempt(self._env) or 1 + self._last_attempt()
+        lock = Lock(self.path, job_id=self._env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock.acquire()
+            lock.acquire()
             for folder in (self.figures, self.logs, self.checkpoints):
-                folder.mkdir(mode=0o700, exist_ok=True)
+                folder.mkdir(exist_ok=True)
+            self._require_continuable(config)
         except OSError as error:
-            self._lock.release()
+            lock.release()
             raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
-        if not config.run.resume and any(self.checkpoints.iterdir()):
-            self._lock.release()
-            raise ConfigError(
-                f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
-            )
-        write_atomically(self.path / "config.toml", tomli_w.dumps(msgspec.to_builtins(config)))
-        write_json(self.path / "run.json", _provenance(world))
+        except ConfigError:
+            lock.release()
+            raise
+        self._lock = lock
+
+    def record(self, config: Config, world: World) -> None:
+        """Record what runs in the folder: only after the check that this attempt may continue the run in it."""
+        self._recorded = True
+        write_atomically(self.path / CONFIG, tomli_w.dumps(msgspec.to_builtins(config)))
+        write_json(self.path / PROVENANCE, _provenance(world))
 
     def check(self) -> None:
         """Make sure that the folder is still ours; see Lock.check."""
-        self._lock.check()
+        if self._lock:
+            self._lock.check()
 
     def write_status(self, status: Status) -> None:
         """Replace status.json."""
-        write_json(self.path / "status.json", dataclasses.asdict(status))
+        write_json(self.path / STATUS, dataclasses.asdict(status))
 
     def stop_request(self) -> Reason:
-        """Return what the file STOP asks for; it looks at most once a second and says nothing in between."""
+        """Return what the file STOP asks of this attempt.
+
+        It looks at most once a second and says nothing in between. A time limit of an older attempt does not count.
+        """
         if time.monotonic() < self._next_look:
             return Reason.NONE
         self._next_look = time.monotonic() + 1
-        return read_stop_file(self.path)[0]
+        reason, meant = read_stop_file(self.path)
+        number = meant.rpartition("/")[2]
+        older = number.isdecimal() and int(number) < self.attempt
+        return Reason.NONE if reason == Reason.TIME_LIMIT and older else reason
 
     def clear_stop_request(self) -> None:
         """Remove a STOP that has been obeyed: for the time limit of another attempt, or one that the last one ended on.
@@ -128,31 +164,84 @@ class RunFolder:
         reason, meant = read_stop_file(self.path)
         this = f"{self._env.get('TRAINER_JOB_ID', '')}/{self.attempt}"
         if obeyed or (reason == Reason.TIME_LIMIT and meant != this):
-            (self.path / STOP_FILE).unlink(missing_ok=True)
+            (self.path / STOP).unlink(missing_ok=True)
 
-    def fail(self, reason: str) -> None:
-        """Record that the attempt ended in an error, and unlock the folder; leave it alone if it is another run's."""
+    def conclude(self, status: Status) -> None:
+        """Record that the attempt ended in good order, for people and for the job script, and unlock the folder."""
+        self.write_status(status)
+        self._write_verdict(status)
+        self.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Record that the attempt ended in ``error``, and unlock the folder; leave it alone if it is another run's.
+
+        There is a verdict only where trying again unchanged cannot help. A refused attempt leaves one if its number is
+        the job script's, and nothing else where the folder holds a run or is in use.
+        """
+        text = str(error) if isinstance(error, TrainerError) else str(error).partition("\n")[0]
+        reason = one_line(text) or type(error).__name__
         with contextlib.suppress(TrainerError, OSError):  # a full disk must not hide what went wrong
             self.check()
-            before = self._read_status() or Status(attempt=self.attempt, state="running")
-            saved = (self.checkpoints / "latest").resolve().name.removeprefix("step_")
-            step = int(saved) if saved.isdecimal() else before.step
-            failed = dataclasses.replace(
-                before, attempt=self.attempt, state="failed", reason=reason, step=step, requeue=False
-            )
-            self.write_status(failed)
+            given = given_attempt(self._env)
+            failed = self._failed(reason, attempt=self.attempt or given)
+            if is_final(error) and (self._recorded or given):
+                with contextlib.suppress(OSError):
+                    self._write_verdict(failed)
+            if self._recorded or (self._lock and not self._holds_run()):
+                self.write_status(failed)
         self.close()
 
     def close(self) -> None:
         """Unlock the folder."""
-        self._lock.release()
+        if self._lock:
+            self._lock.release()
+
+    def _write_verdict(self, status: Status) -> None:
+        write_atomically(self.path / verdict_file(status.attempt), status.verdict + "\n")
+
+    def _failed(self, reason: str, *, attempt: int) -> Status:
+        """Return the status of an attempt that has failed, at the step that was saved last."""
+        before = (self._read_status() if self._recorded else None) or Status(attempt=attempt, state="running")
+        saved = (self.checkpoints / "latest").resolve().name.removeprefix("step_")
+        step = int(saved) if saved.isdecimal() else before.step
+        return dataclasses.replace(before, attempt=attempt, state="failed", reason=reason, step=step, requeue=False)
+
+    def _require_continuable(self, config: Config) -> None:
+        if self._holds_run() and config.run.self_test:
+            raise ConfigError(f"{self.path} holds a run already: --self-test needs another --output-dir.")
+        if self._holds_run() and not config.run.resume:
+            raise ConfigError(
+                f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
+            )
+
+    def _holds_run(self) -> bool:
+        return any(self.checkpoints.iterdir())
+
+    def _last_attempt(self) -> int:
+        """Return the largest number of an attempt that status.json, a folder of logs or a verdict names; 0 if none."""
+        numbers = [self._before.attempt if self._before else 0]
+        numbers += [int(path.name) for path in self.logs.glob("*") if path.name.isdecimal()]
+        for path in self.path.glob("*"):
+            number = path.name.rpartition(".")[2]
+            if number.isdecimal() and path.name == verdict_file(int(number)):
+                numbers.append(int(number))
+        return max(numbers)
 
     def _read_status(self) -> Status | None:
-        """Return the last status: status.json, or, where a job script has moved it aside, what that now is."""
-        for name in ("status.json", "status.previous.json"):
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                return Status(**json.loads((self.path / name).read_text(encoding="utf-8")))
+        """Return what status.json says; None where it is missing or makes no sense."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return Status(**json.loads((self.path / STATUS).read_text(encoding="utf-8")))
         return None
+
+
+def refuse(config: Config, error: TrainerError, env: Mapping[str, str] = os.environ) -> None:
+    """Leave the verdict of an attempt that ``error`` ended before its ranks had joined.
+
+    Rank 0 leaves it, by RANK. Where the launcher sets none, any rank does: ranks that MPI starts do not know their
+    numbers yet, and these errors are of the configuration, the same on all of them.
+    """
+    if config.run.output_dir and env.get("RANK", "0") == "0":
+        RunFolder(Path(config.run.output_dir), env).fail(error)
 
 
 def _provenance(world: World) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainer.backends import Backend
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, is_final
 
 
 def share_json(backend: Backend, value: Any = None) -> Any:
@@ -55,10 +55,11 @@ def on_root(backend: Backend, action: Callable[[], Any]) -> Any:
             outcome = {"result": action()}
         except (TrainerError, OSError) as error:
             cause = error
-            outcome = {"error": str(error), "exit_code": getattr(error, "exit_code", TrainerError.exit_code)}
+            code = getattr(error, "exit_code", TrainerError.exit_code)
+            outcome = {"error": str(error), "exit_code": code, "final": is_final(error)}
     outcome = share_json(backend, outcome)
     if "error" in outcome:
         failure = TrainerError(outcome["error"])
-        failure.exit_code, failure.everywhere = outcome["exit_code"], True
+        failure.exit_code, failure.final, failure.everywhere = outcome["exit_code"], outcome["final"], True
         raise failure from cause
     return outcome["result"]

@@ -11,7 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from trainer.errors import EXIT_STOPPED, ConfigError
+from slipway.layout import EXIT_STOPPED
+from trainer.errors import ConfigError
 from trainer.stop import SIGNALS, Reason, StopRequest
 from trainer.world import SIZE_VARIABLES
 

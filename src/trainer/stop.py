@@ -1,4 +1,4 @@
-"""Being asked to stop: by a signal at any rank, or by one word in the file STOP of the run folder."""
+"""Requests to stop: by a signal at any rank, or by the file STOP of the run folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
-STOP_FILE = "STOP"
+from slipway.layout import STOP
 
 
 class Reason(IntEnum):
@@ -74,7 +74,7 @@ def read_stop_file(folder: Path) -> tuple[Reason, str]:
     remember for up to a minute that a file was missing.
     """
     try:
-        words = (folder / STOP_FILE).read_text(encoding="utf-8", errors="replace").split()
+        words = (folder / STOP).read_text(encoding="utf-8", errors="replace").split()
     except OSError:
         return Reason.NONE, ""
     if words[:1] == [Reason.TIME_LIMIT.word]:

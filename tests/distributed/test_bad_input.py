@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import TRAINER, launch_words, started
+from support import TRAINER, launch_words, started, verdict
 
 CONFIG = "bad.toml"
 TINY = ["--synthetic-shape", "1", "4", "4"]
@@ -48,7 +48,7 @@ def test_one_line_says_what_is_wrong(case, tmp_path, table):
 def test_an_unknown_flag_is_a_usage_error(tmp_path):
     with started([*TRAINER, "--epoch", "3"], tmp_path / "log") as launch:
         assert launch.wait() == 2
-    assert "--epochs" in launch.output
+    assert launch.output == "trainer: unknown flag --epoch; did you mean --epochs?\n"
 
 
 @pytest.mark.horovod
@@ -59,6 +59,26 @@ def test_copies_of_rank_0_of_1_are_refused(backend, tmp_path):
     with started(words, tmp_path / "log", TRAINER_WORLD_SIZE="2") as launch:
         assert launch.wait() == 78
     assert "the world has 1 ranks, but 2 were planned" in launch.output
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "flags"),
+    [
+        ("single", 1, ["--arch", "resnet17"]),
+        ("single", 1, ["--dist-backend", "gloo"]),
+        ("torchrun", 2, ["--resume", "nowhere"]),
+        ("torchrun", 2, ["--sync-bn", "--device", "cpu"]),
+    ],
+)
+def test_the_job_script_reads_in_the_verdict_that_trying_again_cannot_help(launcher, ranks, flags, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    words = [*launch_words(launcher, ranks), *flags, "--output-dir", str(out)]
+    with started(words, tmp_path / "log", TRAINER_ATTEMPT="3") as launch:
+        assert launch.wait() != 0
+    line = verdict(out, 3)
+    assert line.startswith("failed 0 ")
+    assert line.removeprefix("failed 0 ") in launch.output
 
 
 def test_every_rank_fails_alike_and_rank_0_speaks_for_all(tmp_path):

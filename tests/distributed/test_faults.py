@@ -1,12 +1,13 @@
 """When a rank dies or training diverges, all end within seconds, and no bad checkpoint comes of it."""
 
 import os
+import shlex
 import signal
 import time
 
 import pytest
 
-from support import DIGITS, last_step, launch_words, started, status, train
+from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, verdict
 
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
@@ -24,6 +25,7 @@ def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, 
         code = launch.wait(60)
         seconds = time.monotonic() - start
     assert code != 0, launch.output
+    assert verdict(out) == "", "a crash has none"
     table("a rank killed by SIGKILL", [(launcher, f"rank {victim}", f"exit {code}", f"after {seconds:.1f} s")])
 
 
@@ -35,6 +37,8 @@ def test_a_diverging_run_stops_and_keeps_the_last_good_checkpoint(launcher, rank
     said = train(launcher, ranks, out, *good, "--lr", "1e30", "--epochs", "3", "--resume", "auto", code=1)
     assert "training diverged" in said
     assert (status(out)["state"], status(out)["step"]) == ("failed", 23)
+    assert verdict(out, 2).startswith("failed 23 ")
+    assert verdict(out, 2).count("\n") == 1
     assert (out / "checkpoints" / "latest").resolve().name == "step_00000023"
     train(launcher, ranks, out, *good, "--epochs", "2", "--resume", "auto")
 
@@ -44,11 +48,23 @@ def test_two_runs_never_share_a_folder(tmp_path):
     words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *LONG]
     with started(words, tmp_path / "log") as first:
         first.until(lambda: last_step(out) >= 5, "step 5")
-        said = train("single", 1, out, *LONG, "--resume", "auto", code=78)
+        said = train("single", 1, out, *LONG, "--resume", "auto", code=78, TRAINER_ATTEMPT="7")
         assert f"is in use by process {first.process.pid} on " in said
         first.process.terminate()
         assert first.wait() == 75
     assert status(out)["reason"] == "signal", "the second run left the first one's folder alone"
+    assert f" {out} is in use by process " in verdict(out, 7), "and said so to the job script"
+
+
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
+    out = tmp_path / "disk" / "run"
+    out.parent.mkdir()
+    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), "--epochs", "3", "--no-figures"])
+    script = f"mount -t tmpfs -o size=1m none {out.parent}; {run}; echo exit $?; cat {out}/verdict.1"
+    with started(["unshare", "--mount", "--map-root-user", "sh", "-c", script], tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+    assert "exit 1\nfailed 23 the last checkpoint could not be written: " in launch.output
+    assert "No space left on device" in launch.output
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(40, marks=[pytest.mark.prove, pytest.mark.timeout(1800)])])

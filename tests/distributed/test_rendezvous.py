@@ -60,7 +60,7 @@ def test_a_port_in_use_is_named(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
         port = taken.getsockname()[1]
         (only,) = start_ranks(stack, tmp_path, ranks=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        assert only.wait() == 78
+        assert only.wait() == 1, "another try may help"
     assert f"('127.0.0.1', {port})" in only.output
     assert "in use" in only.output
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import DIGITS, ROOT, TRAINER, started, status, train
+from support import DIGITS, ROOT, TRAINER, started, status, train, verdict
 
 FLAGS = ["--self-test", "--device", "cpu"]
 
@@ -30,6 +30,7 @@ def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
     assert said.count(f"all-reduce {ranks * (ranks + 1) // 2} in ") == ranks
     assert f"self-test: {ranks} ranks on 1 nodes, nothing wrong" in said
     assert status(tmp_path / "run")["state"] == "done"
+    assert verdict(tmp_path / "run") == "done 0 complete\n"
 
 
 def pair(tmp_path, *, source=ROOT / "src", meanwhile=lambda _: None, **env):
@@ -65,6 +66,7 @@ def test_other_sources_on_one_node(tmp_path):
     assert len(said) == 1
     assert said[0].startswith("trainer: self-test: trainer differs: ")
     assert status(tmp_path / "run")["state"] == "failed"
+    assert verdict(tmp_path / "run").startswith("failed 0 self-test: trainer differs: ")
 
 
 def test_other_threads_on_one_node(tmp_path):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from support import DIGITS, last_step, launch_words, started, status, train
+from support import DIGITS, last_step, launch_words, started, status, train, verdict
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
 # A model whose checkpoint of about 100 MB takes long enough to be hit by a signal while it is written.
@@ -66,6 +66,7 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
     assert code == LAUNCHERS[launcher], launch.output
     assert (stopped["state"], stopped["reason"], stopped["requeue"]) == ("stopped", reason, requeue)
     assert stopped["step"] >= 10
+    assert verdict(out) == f"{'out-of-time' if requeue else 'stopped'} {stopped['step']} {reason}\n"
     assert (out / "checkpoints" / "latest").resolve().name == f"step_{stopped['step']:08d}"
 
     further = stopped["step"] + 3
@@ -74,6 +75,7 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
     assert not (out / "STOP").exists(), "it has been obeyed"
     done = status(out)
     assert (done["attempt"], done["state"], done["step"]) == (2, "done", further)
+    assert verdict(out, 2) == f"done {further} complete\n"
     row = (launcher, how, f"exit {code}", f"step {stopped['step']}", reason, f"requeue {requeue}", "resumed, done")
     table("stopping", [row])
 
@@ -94,3 +96,4 @@ def test_a_stop_before_the_first_step_is_not_requeued(tmp_path):
     (out / "STOP").write_text("user\n")
     train("single", 1, out, *LONG, code=75)
     assert status(out)["requeue"] is False
+    assert verdict(out) == f"stopped {status(out)['step']} user\n"

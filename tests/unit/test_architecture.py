@@ -73,7 +73,7 @@ def test_nothing_is_pickled():
         assert users_of(package) == set(), package
 
 
-@pytest.mark.parametrize("module", ["__main__", "cli", "errors", "stop", "spawn"])
+@pytest.mark.parametrize("module", ["__main__", "cli", "errors", "schema", "stop", "spawn"])
 def test_what_answers_before_training_loads_no_torch(module):
     code = f"import sys, trainer.{module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

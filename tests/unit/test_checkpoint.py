@@ -59,8 +59,17 @@ class TestOneCheckpoint:
         assert manifest["files"]["model.safetensors"]["bytes"] == (path / "model.safetensors").stat().st_size
         assert manifest["schema"] == 1
 
-    def test_nobody_else_may_look_into_it_and_nothing_else_is_left(self, path):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    @pytest.mark.parametrize(("umask", "folder", "file"), [(0o027, 0o750, 0o640), (0o077, 0o700, 0o600)])
+    def test_the_umask_says_who_may_read_it(self, tmp_path, umask, folder, file):
+        before = os.umask(umask)
+        try:
+            write(tmp_path / "step_00000001", checkpoint_of())
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "step_00000001").stat().st_mode) == folder
+        assert {stat.S_IMODE(entry.stat().st_mode) for entry in (tmp_path / "step_00000001").iterdir()} == {file}
+
+    def test_nothing_else_is_left(self, path):
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
     def test_the_same_tensors_in_any_order_give_the_same_bytes(self, path, tmp_path):

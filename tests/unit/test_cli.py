@@ -13,10 +13,11 @@ import msgspec
 import pytest
 import tomli_w
 
+from slipway.layout import EXIT_CONFIG, EXIT_USAGE
 from trainer import config as config_module
 from trainer.cli import load, parse
 from trainer.config import Config
-from trainer.errors import EXIT_CONFIG, EXIT_USAGE, ConfigError
+from trainer.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, type] = get_type_hints(Config)
@@ -215,32 +216,33 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
     ("flags", "words"),
     [
         (["--epoch", "3"], ["--epoch", "--epochs"]),
-        (["--epochs", "0"], ["train.epochs", ">= 1"]),
+        (["--epochs", "0"], ["--epochs", "at least 1"]),
         (["--epochs", "many"], ["--epochs", "many"]),
         (["--optimizer", "adamm"], ["adamm", "adamw"]),
-        (["--lr", "inf"], ["optim.lr"]),
+        (["--lr", "inf"], ["--lr"]),
         (["--lr"], ["--lr"]),
         (["a.toml", "b.toml"], ["b.toml"]),
     ],
     ids=" ".join,
 )
-def test_an_unknown_flag_or_an_impossible_value_of_one_ends_as_wrong_usage(monkeypatch, tmp_path, capsys, flags, words):
+def test_an_unknown_flag_or_an_impossible_value_of_one_is_wrong_usage(monkeypatch, tmp_path, flags, words):
     monkeypatch.chdir(tmp_path)
     Path("a.toml").touch()
     Path("b.toml").touch()
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(UsageError) as error:
         parse(flags)
-    assert end.value.code == EXIT_USAGE
-    text = capsys.readouterr().err
+    assert error.value.exit_code == EXIT_USAGE
+    text = str(error.value)
+    assert "\n" not in text
     assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "lines"),
-    [(["gone.toml"], 78, 1), (["bad.toml"], 78, 1), (["--epochs", "0"], 2, 1), (["--epoch", "3"], 2, None)],
+    ("words", "code"),
+    [(["gone.toml"], 78), (["bad.toml"], 78), (["--epochs", "0"], 2), (["--epoch", "3"], 2)],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_the_command_says_what_is_wrong_in_one_line_and_by_its_exit_code(tmp_path, words, code, lines):
+def test_the_command_says_what_is_wrong_in_one_line_and_by_its_exit_code(tmp_path, words, code):
     (tmp_path / "bad.toml").write_text("[train]\nepochs = 0\n")
     ended = subprocess.run(
         [sys.executable, "-m", "trainer", *words], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -248,9 +250,8 @@ def test_the_command_says_what_is_wrong_in_one_line_and_by_its_exit_code(tmp_pat
     assert ended.returncode == code
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr
-    if lines:
-        assert ended.stderr.startswith("trainer: ")
-        assert len(ended.stderr.splitlines()) == lines
+    assert ended.stderr.startswith("trainer: ")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_configurations_cannot_be_changed():

@@ -49,7 +49,11 @@ def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    foreign = {name.split(".")[0] for name in imported} - sys.stdlib_module_names - {"trainer", "horovod", "mpi4py"}
+    foreign = (
+        {name.split(".")[0] for name in imported}
+        - sys.stdlib_module_names
+        - {"slipway", "trainer", "horovod", "mpi4py"}
+    )
     assert foreign == set(preflight.NEEDED)
 
 
@@ -62,6 +66,17 @@ def test_a_configuration_that_is_wrong(answer, tmp_path):
     (tmp_path / "wrong.toml").write_text("[train]\nepoch = 3\n")
     code, said = answer(str(tmp_path / "wrong.toml"))
     assert (code, "Did you mean 'epochs'?" in said) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--learning-rate", "0.1"], "unknown flag --learning-rate; did you mean --lr?"),
+        (["--epochs", "many"], "--epochs is 'many': it must be a whole number, at least 1"),
+    ],
+)
+def test_a_flag_that_is_wrong(answer, flags, expected):
+    assert answer(*flags) == (2, f"trainer: {socket.gethostname()}: {expected}\n")
 
 
 def test_a_head_node_that_there_is_no_way_to(answer, monkeypatch):
@@ -77,6 +92,7 @@ def test_a_head_node_that_there_is_no_way_to(answer, monkeypatch):
 def test_no_gpu_where_one_is_asked_for(answer):
     code, said = answer("--device", "cuda")
     assert (code, "torch sees no GPU" in said) == (78, True)
+    assert "set SLIPWAY_DEVICE=cpu" in said
 
 
 def test_a_gpu_that_does_not_work(answer, monkeypatch):

@@ -1,5 +1,6 @@
 """The run folder: what is recorded, what a request to stop becomes, and whom it belongs to."""
 
+import errno
 import json
 import os
 import pickle
@@ -9,12 +10,14 @@ import zipfile
 import pytest
 import torch
 
+from slipway.layout import VERDICTS
 from trainer.backends.single import SingleBackend
 from trainer.cli import load
 from trainer.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
 from trainer.errors import ConfigError, TrainerError
+from trainer.lock import LostFolderError
 from trainer.run import run
-from trainer.runfolder import RunFolder, Status
+from trainer.runfolder import RunFolder, Status, refuse
 from trainer.stop import Reason, StopRequest
 from trainer.world import World
 
@@ -23,40 +26,71 @@ RESUME = Config(run=RunConfig(resume="auto"))
 
 def opened(path, config=RESUME, **env):
     folder = RunFolder(path, env)
-    folder.open(config, World())
+    folder.open(config)
+    return folder
+
+
+def recorded(path, config=RESUME, **env):
+    folder = opened(path, config, **env)
+    folder.record(config, World())
     return folder
 
 
 def ended(path, **status):
     """Leave ``path`` as an attempt that came to ``status`` does."""
-    folder = opened(path)
-    folder.write_status(Status(attempt=folder.attempt, **status))
-    folder.close()
+    folder = recorded(path)
+    folder.conclude(Status(attempt=folder.attempt, **status))
 
 
 def status_of(path):
     return json.loads((path / "status.json").read_text())
 
 
+def verdict_of(path, attempt=1):
+    return (path / f"verdict.{attempt}").read_text()
+
+
+def snapshot(path):
+    """Return the bytes of every file below ``path``, by its name."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def umask():
+    """Set the umask for one test."""
+    before = os.umask(0o077)
+    yield os.umask
+    os.umask(before)
+
+
 class TestOpening:
     def test_it_is_made_with_its_parents_for_its_owner_alone(self, tmp_path):
         path = tmp_path / "runs" / "mine"
-        opened(path)
+        recorded(path)
         assert {entry.name for entry in path.iterdir()} == {
             *("checkpoints", "config.toml", "figures", "lock", "logs", "run.json")
         }
-        for folder in (path, *(entry for entry in path.iterdir() if entry.is_dir())):
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+    def test_one_that_is_there_keeps_its_mode_and_what_is_made_in_it_follows_the_umask(self, tmp_path, umask):
+        path = tmp_path / "mine"
+        path.mkdir()
+        path.chmod(0o750)
+        umask(0o027)
+        recorded(path)
+        folders = [path, *(entry for entry in path.iterdir() if entry.is_dir())]
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o750}
+        assert {stat.S_IMODE(entry.stat().st_mode) for entry in path.iterdir() if entry.is_file()} == {0o640}
 
     def test_the_configuration_in_it_is_the_one_that_runs(self, tmp_path):
         config = Config(train=TrainConfig(epochs=3), run=RunConfig(output_dir=str(tmp_path)))
-        opened(tmp_path, config)
+        recorded(tmp_path, config)
         assert load(tmp_path / "config.toml") == config
 
     def test_run_json_records_no_variable_but_the_listed_ones(self, tmp_path, monkeypatch):
         monkeypatch.setenv("WANDB_API_KEY", "a-secret-token")
         monkeypatch.setenv("TRAINER_JOB_ID", "42")
-        opened(tmp_path)
+        recorded(tmp_path)
         text = (tmp_path / "run.json").read_text()
         record = json.loads(text)
         assert "a-secret-token" not in text
@@ -78,11 +112,17 @@ class TestOpening:
     def test_a_run_that_is_there_is_only_continued_when_asked(self, tmp_path, with_status):
         ended(tmp_path, state="done")
         (tmp_path / "checkpoints" / "step_00000001").mkdir()
-        if not with_status:  # a job script has moved it aside
+        if not with_status:
             (tmp_path / "status.json").unlink()
         with pytest.raises(ConfigError, match="holds a run already: --resume auto continues it"):
             opened(tmp_path, Config())
         opened(tmp_path, RESUME)
+
+    def test_the_self_test_is_refused_where_it_would_replace_the_records_of_a_run(self, tmp_path):
+        ended(tmp_path, state="done")
+        (tmp_path / "checkpoints" / "step_00000001").mkdir()
+        with pytest.raises(ConfigError, match="holds a run already: --self-test needs another --output-dir"):
+            opened(tmp_path, Config(run=RunConfig(resume="auto", self_test=True)))
 
     def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
         ended(tmp_path, state="failed")
@@ -107,6 +147,13 @@ class TestStatus:
             "requeue": True,
         }
 
+    @pytest.mark.parametrize("left", ["logs/6", "verdict.6"])
+    def test_an_attempt_that_left_no_status_counts_too(self, tmp_path, left):
+        ended(tmp_path, state="done")
+        for name in (left, "logs/samples.rank9.jsonl", "verdict.x", ".verdict.9.123"):
+            (tmp_path / name).mkdir()
+        assert opened(tmp_path).attempt == 7
+
     def test_attempts_are_counted_unless_the_job_script_counts(self, tmp_path):
         for number, env in enumerate([{}, {}, {"TRAINER_ATTEMPT": ""}, {"TRAINER_ATTEMPT": "7"}], start=1):
             expected = 7 if env.get("TRAINER_ATTEMPT") else number
@@ -120,9 +167,9 @@ class TestStatus:
             opened(tmp_path, TRAINER_ATTEMPT="first")
 
     def test_a_failure_keeps_what_was_reached_and_frees_the_folder(self, tmp_path):
-        folder = opened(tmp_path)
+        folder = recorded(tmp_path)
         folder.write_status(Status(attempt=1, state="running", start_step=5, step=8))
-        folder.fail("the loss is nan")
+        folder.fail(TrainerError("the loss is nan"))
         assert status_of(tmp_path) == {
             "attempt": 1,
             "state": "failed",
@@ -135,7 +182,7 @@ class TestStatus:
 
     def test_an_attempt_that_fails_is_not_requeued_because_the_one_before_was(self, tmp_path):
         ended(tmp_path, state="stopped", reason="time-limit", step=9, requeue=True)
-        opened(tmp_path).fail("cannot resume")
+        recorded(tmp_path).fail(TrainerError("the loss is nan"))
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["requeue"]) == (2, False)
 
     def test_a_run_that_lost_its_folder_leaves_the_new_owners_status_alone(self, tmp_path):
@@ -144,9 +191,131 @@ class TestStatus:
         second.write_status(Status(attempt=2, state="running"))
         with pytest.raises(TrainerError, match="is no longer this run's"):
             first.check()
-        first.fail("another run has taken over")
+        first.fail(TrainerError("another run has taken over"))
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")
+        assert not (tmp_path / "verdict.1").exists()
         second.check()
+
+
+class TestVerdict:
+    """The line by which the job script decides."""
+
+    @pytest.mark.parametrize(
+        ("status", "line"),
+        [
+            ({"state": "done", "step": 9}, "done 9 complete\n"),
+            ({"state": "stopped", "reason": "time-limit", "step": 9, "requeue": True}, "out-of-time 9 time-limit\n"),
+            ({"state": "stopped", "reason": "time-limit", "step": 9}, "stopped 9 time-limit\n"),
+            ({"state": "stopped", "reason": "user", "step": 9}, "stopped 9 user\n"),
+            ({"state": "stopped", "reason": "signal", "step": 0}, "stopped 0 signal\n"),
+        ],
+    )
+    def test_an_attempt_that_ends_in_good_order_leaves_its_own(self, tmp_path, status, line):
+        ended(tmp_path, **status)
+        assert verdict_of(tmp_path) == line
+        assert line.split()[0] in VERDICTS
+        assert not (tmp_path / "lock").exists()
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ConfigError("no such model"),
+            TrainerError("the loss is nan"),
+            OSError(errno.ENOSPC, "No space left on device"),
+            RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ],
+    )
+    def test_an_error_that_would_come_again_is_final(self, tmp_path, error):
+        recorded(tmp_path).fail(error)
+        assert verdict_of(tmp_path) == f"failed 0 {error}\n"
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("Connection closed by peer"),
+            RuntimeError("CUDA error: an illegal memory access was encountered"),
+            OSError(errno.EIO, "Input/output error"),
+            RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)"),
+            LostFolderError("the lock is no longer this run's"),
+            KeyboardInterrupt(),
+            KeyError("a bug"),
+        ],
+        ids=repr,
+    )
+    def test_any_other_leaves_none(self, tmp_path, error):
+        recorded(tmp_path).fail(error)
+        assert list(tmp_path.glob("verdict.*")) == []
+        assert status_of(tmp_path)["state"] == "failed"
+
+    def test_its_reason_is_one_line_of_what_can_be_printed(self, tmp_path):
+        recorded(tmp_path).fail(ConfigError("no data in a\nb\x1b[31m\u2028c\udcff: look there"))
+        assert verdict_of(tmp_path) == "failed 0 no data in a b [31m c : look there\n"
+
+    def test_it_names_the_step_of_the_last_checkpoint(self, tmp_path):
+        folder = recorded(tmp_path)
+        (tmp_path / "checkpoints" / "latest").symlink_to("step_00000023")
+        folder.fail(TrainerError("the loss is nan"))
+        assert verdict_of(tmp_path) == "failed 23 the loss is nan\n"
+
+    def test_where_it_cannot_be_written_the_attempt_has_failed(self, tmp_path):
+        folder = recorded(tmp_path)
+        (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
+        with pytest.raises(OSError, match="Is a directory"):
+            folder.conclude(Status(attempt=1, state="done", step=9))
+        folder.fail(TrainerError("cannot write"))
+        assert status_of(tmp_path)["state"] == "failed"
+        assert not (tmp_path / "lock").exists()
+
+
+class TestRefusal:
+    """An attempt that is refused says so to the job script, and changes nothing else."""
+
+    def refused(self, path, error="cannot resume", **env):
+        """Let an attempt fail after it has opened the folder and before it is recorded; return what it changed."""
+        before = snapshot(path)
+        opened(path, **env).fail(ConfigError(error))
+        after = snapshot(path)
+        assert before.keys() <= after.keys()
+        return {name: text for name, text in after.items() if before.get(name) != text}
+
+    def test_by_its_resume_check(self, tmp_path):
+        ended(tmp_path, state="stopped", reason="time-limit", step=9, requeue=True)
+        (tmp_path / "checkpoints" / "step_00000009").mkdir()
+        assert self.refused(tmp_path, TRAINER_ATTEMPT="5") == {"verdict.5": b"failed 0 cannot resume\n"}
+
+    def test_without_a_number_of_the_job_script_it_leaves_nothing(self, tmp_path):
+        ended(tmp_path, state="done", step=9)
+        (tmp_path / "checkpoints" / "step_00000009").mkdir()
+        assert self.refused(tmp_path) == {}
+
+    def test_in_a_folder_without_a_run_its_status_says_why(self, tmp_path):
+        changed = self.refused(tmp_path, "no such model")
+        assert changed.keys() == {"status.json"}
+        assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", "no such model")
+
+    def test_by_the_lock_of_a_living_run(self, tmp_path):
+        recorded(tmp_path).write_status(Status(attempt=1, state="running", step=7))
+        before = snapshot(tmp_path)
+        second = RunFolder(tmp_path, {"TRAINER_ATTEMPT": "2"})
+        with pytest.raises(ConfigError, match="in use by") as error:
+            second.open(RESUME)
+        second.fail(error.value)
+        after = snapshot(tmp_path)
+        assert after.pop("verdict.2").startswith(b"failed 0 ")
+        assert after == before
+
+    @pytest.mark.parametrize(("rank", "leaves"), [("", True), ("0", True), ("1", False)])
+    def test_before_the_ranks_have_joined(self, tmp_path, rank, leaves):
+        config = Config(run=RunConfig(output_dir=str(tmp_path)))
+        refuse(config, ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3", **({"RANK": rank} if rank else {})})
+        assert snapshot(tmp_path) == ({"verdict.3": b"failed 0 no GPU\n"} if leaves else {})
+
+    def test_before_it_has_a_folder_nothing_happens(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        refuse(Config(), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
+        refuse(Config(run=RunConfig(output_dir="gone")), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
+        refuse(Config(run=RunConfig(output_dir=".")), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "first"})
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestStopFile:
@@ -180,12 +349,21 @@ class TestStopFile:
         opened(tmp_path).clear_stop_request()
         assert not (tmp_path / "STOP").exists()
 
-    def test_also_where_a_job_script_has_moved_its_status_aside(self, tmp_path):
-        ended(tmp_path, state="stopped", reason="user")
-        (tmp_path / "STOP").write_text("user\n")
-        (tmp_path / "status.json").rename(tmp_path / "status.previous.json")
-        opened(tmp_path).clear_stop_request()
-        assert not (tmp_path / "STOP").exists()
+    @pytest.mark.parametrize(
+        ("meant", "reason"),
+        [
+            ("4711/1", Reason.NONE),
+            ("4712/1", Reason.NONE),
+            ("4711/2", Reason.TIME_LIMIT),
+            ("4712/2", Reason.TIME_LIMIT),
+            ("", Reason.TIME_LIMIT),
+            ("at noon", Reason.TIME_LIMIT),
+        ],
+    )
+    def test_the_time_limit_of_an_older_attempt_is_ignored(self, tmp_path, meant, reason):
+        folder = recorded(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
+        (tmp_path / "STOP").write_text(f"time-limit {meant}\n")
+        assert folder.stop_request() == reason
 
     @pytest.mark.parametrize("before", [{"state": "stopped", "reason": "time-limit"}, {"state": "failed"}, None])
     def test_the_users_stays_until_then(self, tmp_path, before):
@@ -230,8 +408,9 @@ class TestWholeRun:
     def test_the_tree_is_that_of_the_contract(self, finished):
         assert {entry.name for entry in finished.iterdir()} == {
             *("checkpoints", "config.toml", "figures", "logs", "metrics.jsonl", "run.json", "status.json"),
-            "tensorboard",
+            *("tensorboard", "verdict.1"),
         }
+        assert verdict_of(finished) == "done 3 complete\n"
         assert {entry.name for entry in (finished / "checkpoints").iterdir()} == {
             *("latest", "best", "step_00000002", "step_00000003")
         }
@@ -260,3 +439,18 @@ class TestWholeRun:
     def test_the_samples_of_each_step_are_recorded(self, finished):
         records = [json.loads(line) for line in (finished / "logs" / "samples.rank0.jsonl").read_text().splitlines()]
         assert [(record["step"], len(record["ids"])) for record in records] == [(0, 64), (1, 64), (2, 64)]
+
+    @pytest.mark.parametrize("attempt", ["", "2"])
+    def test_a_resume_that_is_refused_leaves_it_as_it_was(self, finished, monkeypatch, attempt):
+        before = snapshot(finished)
+        monkeypatch.setenv("TRAINER_ATTEMPT", attempt)
+        config = Config(
+            model=ModelConfig(arch="mnist-cnn"),
+            run=RunConfig(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
+        )
+        with pytest.raises(TrainerError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
+            run(config, SingleBackend(config), StopRequest())
+        after = snapshot(finished)
+        verdict = after.pop("verdict.2", b"")
+        assert verdict.startswith(b"failed 3 cannot resume: ") == bool(attempt)
+        assert after == before

@@ -39,7 +39,7 @@ def test_ranks_that_are_as_planned_have_none():
     [
         (with_change(1, host="node2", device="cuda:2"), "node1 has 1 rank(s) and 2 were planned"),
         (with_change(1, device="cuda:0"), "2 ranks share cuda:0 of node1"),
-        (with_change(2, 3, device="cpu"), "device differs: cuda on rank 0 (node1), cpu on rank 2 (node2); is DEVICE"),
+        (with_change(2, 3, device="cpu"), "device differs: cuda on rank 0 (node1), cpu on rank 2 (node2); is SLIPWAY_"),
         (with_change(3, torch="2.12.0"), "torch differs: 2.13.0 on rank 0 (node1), 2.12.0 on rank 3 (node2); do all"),
         (with_change(2, trainer="def"), "trainer differs: abc on rank 0 (node1), def on rank 2 (node2)"),
         (with_change(3, threads=1), "threads differs: 2 on rank 0 (node1), 1 on rank 3 (node2); is OMP_NUM_THREADS"),

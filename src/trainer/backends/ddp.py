@@ -18,8 +18,14 @@ from torch.optim import Optimizer
 
 from trainer.backends.base import count_alike, pick_device
 from trainer.config import Config
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.world import World, ranks_from_environment
+
+
+class JoinError(TrainerError):
+    """The ranks do not find each other: a node that did not start, a network that is down, a port that is taken."""
+
+    final = False
 
 
 class DDPBackend:
@@ -43,7 +49,7 @@ class DDPBackend:
             # The first collective operation, in which NCCL connects.
             here = count_alike(socket.gethostname(), rank=rank, size=size, total=self.total, device=self.device)
         except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
-            raise ConfigError(f"rank {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
+            raise JoinError(f"rank {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
         self.world = World(rank, size, local_rank, here)
 
     def prepare(
@@ -103,7 +109,7 @@ def library_for(config: Config, device: torch.device) -> str:
 
 
 def _store(init_method: str, *, rank: int, size: int, timeout: timedelta) -> tuple[Any, str | None]:
-    """Return a store to meet at, or else the method by which torch finds one.
+    """Return the store of the rendezvous, or else the method by which torch finds one.
 
     torchrun keeps a store of its own. Where we open it (a job script started one process per rank), rank 0 listens on
     the address that the others were given, not on all interfaces as torch would.

@@ -62,11 +62,13 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
-    folder.mkdir(mode=0o700)
+    folder.mkdir()
+    readable = folder.stat().st_mode & 0o666  # what the umask leaves; safetensors makes files of mode 0600
     files = {}
     for name, tensors in checkpoint.tensors.items():
         file = folder / f"{name}.safetensors"
         save_file(tensors, file)
+        file.chmod(readable)
         _sync_file(file)
         files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
     manifest = {"schema": SCHEMA, "files": files, **checkpoint.facts}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.checkpoint.folder import Checkpoint, Tensors
 from trainer.checkpoint.store import CheckpointStore
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, is_final
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ class Saver:
         """
         self._wait()
         if self._error:
-            raise TrainerError(f"the last checkpoint could not be written: {self._error}. The one before is valid.")
+            failure = TrainerError(f"the last checkpoint could not be written: {self._error}. The one before is valid.")
+            failure.final = is_final(self._error)
+            raise failure
 
     def _wait(self) -> None:
         if self._thread:

@@ -6,6 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
+from slipway.layout import CHECKPOINTS
 from trainer.checkpoint.folder import (
     MANIFEST,
     Checkpoint,
@@ -112,7 +113,7 @@ def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
             return read_checkpoint(path)
         except DamagedError as error:
             raise ConfigError(f"--resume {path}: this checkpoint is damaged: {error}.") from error
-    found = CheckpointStore(path / "checkpoints", keep=1).newest()
+    found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
     if found is None:
         raise ConfigError(f"--resume {path}: neither a checkpoint (with {MANIFEST}) nor a run folder with one.")
     return found

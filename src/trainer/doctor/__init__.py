@@ -24,11 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def examine(config: Config, backend: Backend, folder: RunFolder) -> Status:
-    """Test the ranks of ``backend`` and record the verdict in ``folder``.
+    """Test the ranks of ``backend`` and leave the verdict in ``folder``.
 
     Raises:
         ConfigError: on every rank, saying all that is wrong.
     """
+    on_root(backend, lambda: folder.record(config, backend.world))
     set_threads(config.run.threads, backend)
     facts = measure(config, backend)
     sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
@@ -43,5 +44,4 @@ def examine(config: Config, backend: Backend, folder: RunFolder) -> Status:
 def _conclude(ranks: list[Facts], folder: RunFolder, status: Status) -> None:
     if found := faults(ranks, ranks_per_node=os.environ.get("TRAINER_RANKS_PER_NODE", "")):
         raise ConfigError(f"self-test: {'; '.join(found)}")
-    folder.write_status(status)
-    folder.close()
+    folder.conclude(status)

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import slipway
 from trainer.backends import Backend
 from trainer.backends.base import count_alike
 from trainer.config import Config, ModelConfig
@@ -42,7 +43,7 @@ class Facts:
     python: str
     torch: str
     trainer: str
-    """Digest of the trainer's sources."""
+    """Digest of the sources of the trainer and of slipway."""
     forward_ms: float
     """Time of a forward pass of a small network, at its lower quartile: what else runs now and then is no fault."""
     reduced: float
@@ -125,8 +126,9 @@ def _settle(device: torch.device) -> None:
 
 def _sources() -> str:
     """Return a digest of the trainer as it is here: a version number would not tell one checkout from another."""
-    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    for package in (Path(slipway.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted(package.rglob("*.py")):
+            name = path.relative_to(package.parent)
+            digest.update(f"{name} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:12]

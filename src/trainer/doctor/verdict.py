@@ -12,10 +12,16 @@ SLOW = 3.0
 """A rank that takes so many times the median holds up all others; less is noise of a machine in use."""
 
 ALIKE: dict[str, tuple[Callable[[Facts], str], str]] = {
-    "device": (lambda rank: rank.device.partition(":")[0], "is DEVICE the same everywhere, and the driver there"),
-    "Python": (lambda rank: rank.python, "do all nodes see one IMAGE or VENV"),
-    "torch": (lambda rank: rank.torch, "do all nodes see one IMAGE or VENV"),
-    "trainer": (lambda rank: rank.trainer, "do all nodes see one IMAGE or VENV, and the same sources bound over it"),
+    "device": (
+        lambda rank: rank.device.partition(":")[0],
+        "is SLIPWAY_DEVICE the same everywhere, and the driver there",
+    ),
+    "Python": (lambda rank: rank.python, "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV"),
+    "torch": (lambda rank: rank.torch, "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV"),
+    "trainer": (
+        lambda rank: rank.trainer,
+        "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV, and the same sources bound over it",
+    ),
     "threads": (lambda rank: str(rank.threads), "is OMP_NUM_THREADS the same everywhere"),
 }
 """What must be the same on all ranks, and what to look at where it is not."""

@@ -1,0 +1,33 @@
+"""The trainer's flags as a login node knows them, to refuse a mistyped one before a job waits in a queue for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict
+
+from jobgen.errors import JobgenError
+from slipway.flags import argument_error
+
+__all__ = ["argument_error", "load_schema"]
+
+SCHEMA = Path("configs") / "schema.json"
+TITLE = "CONFIG.toml of the trainer"
+"""By which the schema is told from a file of this name in somebody else's project."""
+
+
+def load_schema() -> Dict[str, Any]:
+    """Return what ``trainer.schema`` wrote: from the clone that is the working directory, else from this distribution.
+
+    Raises:
+        JobgenError: if neither has it.
+    """
+    package = Path(__file__).parent
+    for folder in (Path(), package / "data", package.parents[1]):
+        try:
+            schema = json.loads((folder / SCHEMA).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(schema, dict) and schema.get("title") == TITLE:
+            return schema
+    raise JobgenError(f"no {SCHEMA} in this folder, and none in {package / 'data'}: install slipway again.")

@@ -1,0 +1,205 @@
+"""The contract between job scripts, ``jobgen`` and the training program, each fact once.
+
+File names of a run folder, fields of its status, time constants, and the settings of job scripts. No import outside
+of the standard library, and Python 3.9 suffices: login nodes are old. ``build/generate`` writes from here what Bash and
+people read: ``jobscripts/lib/settings.bash`` and the tables of ``docs/contract.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, NamedTuple, Optional, Tuple
+
+VERSION = "0.1.0"
+"""Version of the distribution, and of the library of the job scripts."""
+
+# --- The run folder -------------------------------------------------------------------------------------------------
+
+STATUS = "status.json"
+STOP = "STOP"
+LOCK = "lock"
+METRICS = "metrics.jsonl"
+PROVENANCE = "run.json"
+CONFIG = "config.toml"
+"""The resolved configuration, written by the trainer."""
+CHECKPOINTS = "checkpoints"
+FIGURES = "figures"
+JOB_SCRIPT = "job.sh"
+"""The job script with the settings that it was submitted with; it continues the run."""
+LIBRARY = "lib"
+"""The library of that script."""
+INPUT_CONFIG = "input.toml"
+"""Copy of SLIPWAY_CONFIG, from which the run was begun."""
+REQUEUES = "requeues"
+"""``COUNT JOB``: how often the script has requeued itself, and the job that this count belongs to."""
+LOGS = "logs"
+"""A folder for each attempt, named by its number."""
+ATTEMPT_ERRORS = "stderr.log"
+ATTEMPT_CODE = "code"
+"""Exit code of the launch."""
+ATTEMPT_JOB = "job"
+"""``SCHEDULER JOB``: who started the attempt, and as which job."""
+ATTEMPT_SCRATCH = "scratch"
+"""The attempt's folder on the nodes' local disks."""
+
+
+def verdict_file(attempt: int) -> str:
+    """Return the name of the file that says how an attempt ended: one line, STATE STEP REASON."""
+    return f"verdict.{attempt}"
+
+
+VERDICTS: Dict[str, str] = {
+    "done": "training is complete",
+    "out-of-time": "stopped for the time limit, resumable, and a step further than at its start",
+    "stopped": "stopped early and resumable, for another reason or without a step gained",
+    "failed": "trying again unchanged cannot help: configuration, NaN, full disk",
+}
+"""STATE of a verdict. A rank that lost a peer leaves none."""
+
+# --- Time constants, in seconds -------------------------------------------------------------------------------------
+
+HEARTBEAT = 10.0
+"""Between two signs of life: the modification time of the lock."""
+STALE = 60.0
+"""Age of the last sign of life from which on the owner of a run folder counts as dead."""
+
+# --- Exit codes -----------------------------------------------------------------------------------------------------
+
+EXIT_USAGE = 2
+EXIT_STOPPED = 75
+"""Stopped early and resumable (EX_TEMPFAIL of sysexits.h)."""
+EXIT_CONFIG = 78
+"""Trying again unchanged cannot help (EX_CONFIG of sysexits.h)."""
+
+# --- Settings of job scripts ----------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What values a setting may have."""
+
+    pattern: str
+    """Extended regular expression, for Bash and Python alike, of the whole value."""
+    expected: str
+    """The same in words."""
+
+
+def choice(*values: str) -> Kind:
+    """Return the kind of a setting that has one of ``values``."""
+    return Kind(f"^({'|'.join(values)})$", " or ".join(values))
+
+
+SWITCH = Kind("^[01]$", "0 or 1")
+COUNT = Kind("^[1-9][0-9]{0,5}$", "a whole number, at least 1")
+NUMBER = Kind("^(0|[1-9][0-9]{0,5})$", "a whole number, at least 0")
+PATH = Kind("^[^[:cntrl:]]+$", "a path without control characters")
+NAME = Kind("^[A-Za-z0-9._-]+$", "a name of letters, digits, dot, dash and underscore")
+TEXT = Kind("^[^[:cntrl:]]*$", "text on one line")
+ARGUMENTS = Kind("", "text")
+
+
+class Setting(NamedTuple):
+    """A variable of the environment in which a job script is submitted, or started."""
+
+    name: str
+    kind: Kind
+    comment: str
+    """What stands beside it in a script."""
+    about: str
+    """What the contract says of it."""
+    old: str = ""
+    """Its name before the prefix."""
+    refuse_old: bool = False
+    """Whether the old name can only have meant this setting, so that a script refuses it; otherwise it is ignored."""
+    optional: bool = False
+    """Whether it may be empty."""
+
+
+_TRAINING = (
+    Setting("USE_CONTAINER", SWITCH, "1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV",
+            "1: every process runs in `SLIPWAY_IMAGE` by Apptainer; 0: in the virtual environment `SLIPWAY_VENV`"),
+    Setting("BACKEND", choice("ddp", "horovod", "single"), "ddp or horovod",
+            "how ranks train together: `ddp` by PyTorch, `horovod`, or `single` for one process; a script that cannot "
+            "launch it names the one that can"),
+    Setting("SLIPWAY_IMAGE", PATH, "container image; image_build.job makes it",
+            "the image: a SIF file, or a sandbox folder", "IMAGE"),
+    Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job makes it",
+            "the virtual environment", "VENV"),
+    Setting("SLIPWAY_CONFIG", PATH, "what the trainer trains, and how",
+            "the trainer's CONFIG.toml", "CONFIG"),
+    Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
+            "a Python script to run in place of the trainer", "TRAIN_SCRIPT", refuse_old=True, optional=True),
+    Setting("SLIPWAY_DATA", PATH, "data folder; empty for built-in data sets",
+            "the trainer's `--data-dir`; a script of yours finds it in `DATA`", "DATA", optional=True),
+    Setting("SLIPWAY_OUTPUT", PATH, "run folders are made here; on a disk that all nodes share",
+            "the folder in which run folders are made", "OUTPUT"),
+    Setting("SLIPWAY_RUN_DIR", PATH, "the run folder to begin or to continue",
+            "the run folder, to begin a run in it or to continue the one that it holds; by default "
+            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", refuse_old=True, optional=True),
+    Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
+            "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
+    Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: one for each GPU that the job was given",
+            "processes that train on each node; by default one for each GPU that the job was given", "RANKS_PER_NODE",
+            refuse_old=True, optional=True),
+    Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
+            "how often a run goes on by itself after a time limit; preemption and lost nodes do not count, and a "
+            "submission by hand begins to count anew", "MAX_REQUEUES", refuse_old=True),
+    Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",
+            "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),
+    Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
+            "1: image and data are copied to the local disk of each node first", "STAGE"),
+    Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "limit of the preflight; more for slow disks",
+            "how long the preflight may take on the slowest node", "PREFLIGHT_SECONDS", refuse_old=True),
+    Setting("SLIPWAY_ARGS", ARGUMENTS, "arguments of the training program, quoted as in a shell",
+            "arguments of the training program, quoted as in a shell, where a scheduler hands none to a script (PBS)",
+            "TRAIN_ARGS", refuse_old=True, optional=True),
+    Setting("SLIPWAY_LIB", PATH, "folder of the library",
+            "the folder of the library, where it is neither beside the script nor in `jobscripts/lib` of the folder of "
+            "submission", optional=True),
+)  # fmt: skip
+
+_BUILDING = (
+    Setting("SLIPWAY_VARIANT", NAME, "a name in containers/pins: cuda or cpu",
+            "which pins the image, or the virtual environment, is made from: a name in `containers/pins`", "VARIANT"),
+    Setting("SLIPWAY_WHEELHOUSE", PATH, "folder of `make wheelhouse`: then no network is needed",
+            "a folder that `make wheelhouse` filled; nothing is then taken from a network", "WHEELHOUSE",
+            optional=True),
+    Setting("SLIPWAY_PYTHON", PATH, "Python 3.11 or later",
+            "what the virtual environment is made with", "PYTHON"),
+    Setting("SLIPWAY_HOROVOD", SWITCH, "1: Horovod too, built against the MPI on PATH",
+            "1: Horovod too, built against the MPI on `PATH`", "HOROVOD"),
+    Setting("SLIPWAY_NCCL_PATH", PATH, "build Horovod with this NCCL, and the CUDA in CUDA_HOME",
+            "Horovod's NCCL, in place of torch's, built with the CUDA in `CUDA_HOME`", "NCCL_PATH", optional=True),
+    Setting("SLIPWAY_BASE_IMAGE", TEXT, "another base than the pins': a registry's name, or docker-archive:PATH",
+            "the image's base, in place of the pins'", "BASE_IMAGE", optional=True),
+    Setting("SLIPWAY_BUILD_ARGS", TEXT, "KEY=VALUE words for the recipe",
+            "`KEY=VALUE` words for the image's recipe", "BUILD_ARGS", optional=True),
+)  # fmt: skip
+
+SETTINGS: Dict[str, Setting] = {setting.name: setting for setting in (*_TRAINING, *_BUILDING)}
+"""Every setting by its name, in the order in which the contract lists them."""
+
+BUILD_SETTINGS: Tuple[str, ...] = tuple(setting.name for setting in _BUILDING)
+
+OLD_WITHOUT_SUCCESSOR: Dict[str, str] = {
+    "GPUS_PER_NODE": "SLIPWAY_RANKS_PER_NODE",
+    "RESTARTS": "SLIPWAY_MAX_REQUEUES",
+}
+"""Names that are read no more, and the setting to look at; both are ignored, for they are set for other purposes."""
+
+OTHER_VARIABLES: Tuple[str, ...] = (
+    "SLIPWAY_CACHE",
+    "SLIPWAY_EXPORTED",
+    "SLIPWAY_FORBID_SKIPS",
+    "SLIPWAY_TEST_IMAGE",
+    "SLIPWAY_WRITE_GOLDEN",
+)
+"""Variables with the prefix that are no settings: of builds and tests, and what a job exports (see job.bash)."""
+
+
+def refusal(name: str, value: str) -> Optional[str]:
+    """Return why ``value`` is no value of the setting ``name``, in one line; None if it is one."""
+    setting = SETTINGS[name]
+    pattern = setting.kind.pattern.replace("[:cntrl:]", r"\x00-\x1f\x7f")
+    if re.search(pattern, value) or (setting.optional and not value):
+        return None
+    return f"{name} is {value!r}: it must be {setting.kind.expected}"
