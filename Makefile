@@ -19,7 +19,7 @@ export PARTS ?= check unit distributed
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check cluster wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
+.PHONY: help setup train test check cluster generate wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -59,8 +59,13 @@ bench: ## speed, as ratios against named peers, each in one interleaved run
 	@build/setup test
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench/jobgen_cpu.py
 
-prove: ## the long proofs that `make test` leaves out
+generate: ## write anew what is generated: the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
 	@build/setup test
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" build/generate
+
+prove: ## the long proofs that `make test` leaves out, some on a real OpenPBS (OPENPBS_SOURCE: its tarball; else from upstream)
+	@build/setup test
+	@build/openpbs >/dev/null || echo 'prove: no OpenPBS, so its tests are skipped'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m prove
 
 prove-fresh: ## `make train` and `make test` in a fresh Debian chroot (needs root; SYSTEM=1 as in setup)

@@ -1,4 +1,4 @@
-"""``jobgen``: make job scripts, check the committed ones, submit one, follow what was submitted."""
+"""``jobgen``: render job scripts, check the committed ones, submit one, follow what was submitted."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.errors import JobgenError
-
-EXIT_CONFIG = 78
-"""As the scripts themselves: trying again unchanged cannot help (``EX_CONFIG`` of sysexits.h)."""
+from jobgen.errors import JobgenError, printable
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line and return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    end = words.index("--") if "--" in words else len(words)
-    arguments = _parser().parse_args(words[:end])
-    arguments.arguments = words[end + 1 :]
+    given = sys.argv[1:] if argv is None else argv
+    end = given.index("--") if "--" in given else len(given)
+    arguments = parser().parse_args(given[:end])
+    arguments.arguments = given[end + 1 :]
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
-        print(f"jobgen: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        print(printable(f"jobgen: {error}"), file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt:  # how people leave `logs --follow`
         return 130
     except BrokenPipeError:  # ... or the program that read it
@@ -31,10 +28,11 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 141
 
 
-def _parser() -> argparse.ArgumentParser:
-    about = "Make job scripts from what to run and where, submit them, and follow the jobs."
-    parser = argparse.ArgumentParser(prog="jobgen", description=about)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, from which shell completion is made too."""
+    about = "Make job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
+    top = argparse.ArgumentParser(prog="jobgen", description=about)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     job = argparse.ArgumentParser(add_help=False)
     job.add_argument("spec", metavar="SPEC", help="what to run: a file of jobscripts/specs, or its name")
@@ -49,14 +47,15 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("render", parents=[job], help="write the script of a job")
-    command.add_argument("--output", help="the file to write; without it, standard output")
+    command.add_argument("--standalone", action="store_true", help="with the library inside: one file for any folder")
+    command.add_argument("--output", metavar="FILE", help="the file to write; without it, standard output")
     command.set_defaults(command=_render)
 
-    command = commands.add_parser("check", help="tell whether the committed scripts are what their files give")
+    command = commands.add_parser("check", help="compare the committed scripts with what their files give")
     command.add_argument("folder", nargs="?", default="jobscripts", help="where they are (default: %(default)s)")
     command.set_defaults(command=_check)
 
-    what = "check what can be seen from here, then submit; what follows -- is for the training script"
+    what = "check what can be seen from here, then submit; arguments behind -- are for the training program"
     command = commands.add_parser("submit", parents=[job], help=what)
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
@@ -64,29 +63,30 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_submit)
 
     target = argparse.ArgumentParser(add_help=False)
-    what = "a run folder or the number of a job (default: the newest run in runs/, or in OUTPUT)"
+    what = "a run folder or the number of a job (default: the newest run in SLIPWAY_OUTPUT, or runs/)"
     target.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
 
-    command = commands.add_parser("status", parents=[target], help="tell how a job is and how far its run")
+    command = commands.add_parser("status", parents=[target], help="show the state of a job and how far its run is")
     command.set_defaults(command=_status)
 
-    command = commands.add_parser("logs", parents=[target], help="show what a job has said")
-    command.add_argument("--follow", action="store_true", help="and what it goes on to say, until it ends")
+    command = commands.add_parser("logs", parents=[target], help="show the log of a job")
+    command.add_argument("--follow", action="store_true", help="also what is added to it, until the job ends")
     command.set_defaults(command=_logs)
 
     command = commands.add_parser("cancel", help="end a job, or a run on this machine, after a last save")
     command.add_argument("target", metavar="RUN", help="a run folder or the number of a job")
     command.set_defaults(command=_cancel)
 
-    command = commands.add_parser("completion", help="print what lets Bash complete these words")
+    command = commands.add_parser("completion", help="print the completion of these commands for Bash")
     command.set_defaults(command=_completion)
-    return parser
+    return top
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.files import script_of  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.files import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
 
-    script = script_of(arguments.spec, arguments.site, arguments.settings, output=arguments.output)
+    chosen = {"output": arguments.output, "standalone": arguments.standalone}
+    script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
     if arguments.output:
         script.write(Path(arguments.output))
     else:
@@ -97,18 +97,23 @@ def _render(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from jobgen.files import differing  # noqa: PLC0415
 
-    found = differing(Path(arguments.folder), parse=_parser().parse_args)
+    found = differing(Path(arguments.folder), parse=parser().parse_args)
     for path, command in found:
-        print(f"jobgen: {path} is not what its files give; make it again: {command}", file=sys.stderr)
+        print(f"jobgen: {path} is not what its files give; generate it anew: {command}", file=sys.stderr)
     return 1 if found else 0
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from jobgen.files import script_of  # noqa: PLC0415
     from jobgen.submit import submit  # noqa: PLC0415
 
-    script = script_of(arguments.spec, arguments.site, arguments.settings, output=None)
-    return submit(script, arguments.arguments, dry_run=arguments.dry_run, test_only=arguments.test_only)
+    return submit(
+        arguments.spec,
+        arguments.site,
+        arguments.settings,
+        arguments.arguments,
+        dry_run=arguments.dry_run,
+        test_only=arguments.test_only,
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -130,5 +135,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _completion(_: argparse.Namespace) -> int:
-    sys.stdout.write((Path(__file__).parent / "completion.bash").read_text(encoding="utf-8"))
+    from jobgen.completion import completion  # noqa: PLC0415
+
+    sys.stdout.write(completion(parser()))
     return 0

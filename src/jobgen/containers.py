@@ -1,26 +1,19 @@
-"""The words that wrap a process: Apptainer, or none in a virtual environment."""
+"""The container as an axis of its own: what a job script says of it. The library's ``use_container`` does the rest."""
 
 from __future__ import annotations
 
 from typing import Dict, List
 
 from jobgen.model import Job
-from jobgen.words import Word, array, variable
+from jobgen.shell import Word, array
 
-GPUS: Dict[str, str] = {"nvidia": "--nv", "amd": "--rocm", "none": ""}
+GPU_OPTIONS: Dict[str, str] = {"nvidia": "--nv", "amd": "--rocm", "none": ""}
 """Apptainer's option for a node's GPUs and their driver."""
 
-
-def wrapper() -> List[Word]:
-    """Return the words in front of a command that runs in IMAGE, the binds left to the script.
-
-    The environment is passed on whole: with ``--cleanenv`` ranks that a launcher numbers by variables would each be
-    rank 0. ``--no-eval``: the run script of an image from Docker would have a shell expand the arguments.
-    """
-    return ["apptainer", "run", "--no-eval", array("options"), variable("PWD", option="--pwd"), variable("IMAGE")]
+CONTAINER: List[Word] = [array("container")]
+"""What stands before a command that runs in the image: nothing in a virtual environment."""
 
 
-def gpu_option(job: Job) -> str:
-    """Return the line that gives the image the GPUs."""
-    option = GPUS[job.site.accelerator]
-    return f'[ "$DEVICE" = cpu ] || options+=({option}) # says nothing where there is no GPU' if option else ""
+def use_container(job: Job) -> List[Word]:
+    """Return the call that chooses the container: its GPU option, and the site's own bind paths."""
+    return ["use_container", GPU_OPTIONS[job.site.accelerator], *job.site.binds]

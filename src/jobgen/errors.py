@@ -1,13 +1,30 @@
 """What a user can act on: one line each, saying what, where, and what to do."""
 
+from slipway.layout import EXIT_CONFIG, EXIT_USAGE
+
 
 class JobgenError(Exception):
     """No script can be made, or none submitted; the message says why and what to do."""
+
+    exit_code = EXIT_CONFIG
+
+
+class UsageError(JobgenError):
+    """An argument is unknown or impossible."""
+
+    exit_code = EXIT_USAGE
 
 
 def nearest(name: str, choices: "list[str]") -> str:
     """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only needed on errors
 
-    found = get_close_matches(name, choices, n=1, cutoff=0.5)
+    found = get_close_matches(name[:80], choices, n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` on one line, control characters escaped (``\n``, ``\x1b``): a terminal obeys those in a file."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

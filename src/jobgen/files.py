@@ -1,4 +1,4 @@
-"""Scripts as files: from names of a description and a site to text, and what is committed compared with it."""
+"""Scripts as files: from the names of a spec and a site to text, and what is committed compared with it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import shlex
 from pathlib import Path
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
+from jobgen.data import data_folder
 from jobgen.errors import JobgenError, nearest
 from jobgen.load import divide, load
 from jobgen.model import Job, JobSpec, Site, resolve
-from jobgen.render import render
+from jobgen.render import origin_of, render
 from jobgen.schedulers import scheduler_of
-
-MADE_BY = "# Do not edit: it is made from the two files named here, by "
 
 
 class Script(NamedTuple):
@@ -35,51 +34,80 @@ class Script(NamedTuple):
             raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def script_of(spec: str, site: str, settings: List[str], *, output: Optional[str]) -> Script:
-    """Return the script for the files or names ``spec`` and ``site``.
+def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] = None, standalone: bool = False) -> Job:
+    """Return the job of the files or names ``spec`` and ``site``.
 
     Raises:
         JobgenError: if they cannot be read, or make no job.
     """
-    spec_path, site_path = _find(spec, "specs"), _find(site, "sites")
+    spec_path, spec_name = _find(spec, "specs")
+    site_path, site_name = _find(site, "sites")
     of_spec, of_site = divide(settings)
-    description, place = load(spec_path, of_spec, JobSpec), load(site_path, of_site, Site)
-    origin = ["jobgen", "render", spec_path, "--site", site_path]
+    loaded = load(spec_path, of_spec, JobSpec), load(site_path, of_site, Site)
+    origin = ["jobgen", "render", spec_name, "--site", site_name, *(["--standalone"] if standalone else [])]
     for setting in settings:
         origin += ["--set", setting]
-    job = resolve(description, place, origin=[*origin, *(["--output", output] if output else [])])
-    return Script(job, render(job, path=output or description.name + scheduler_of(job).suffix))
+    return resolve(*loaded, origin=[*origin, *(["--output", output] if output else [])])
+
+
+def script_of(job: Job, *, output: Optional[str] = None, standalone: bool = False) -> Script:
+    """Return the script of ``job``, which will be the file ``output``.
+
+    Raises:
+        JobgenError: for values that no script can hold.
+    """
+    path = output or job.spec.name + scheduler_of(job).suffix
+    return Script(job, render(job, path=path, standalone=standalone))
 
 
 def differing(folder: Path, *, parse: Callable[[List[str]], Any]) -> List[Tuple[Path, str]]:
-    """Return each script in ``folder`` that is not what the command in its head gives, and that command.
+    """Return each script in ``folder`` that is not what the command in its header gives, and that command.
 
     ``parse`` reads a command line as ``jobgen render`` does.
 
     Raises:
         JobgenError: if one has no such command, or there is no script at all.
     """
-    paths = sorted(path for path in folder.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
+    paths = sorted(path for path in folder.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"} and path.is_file())
     if not paths:
         raise JobgenError(f"no script in {folder}: run it in the project's folder, or name theirs.")
     found = []
     for path in paths:
-        text = path.read_text(encoding="utf-8")
-        command = next((line[len(MADE_BY) :] for line in text.splitlines() if line.startswith(MADE_BY)), "")
-        if not command:
-            raise JobgenError(f"{path} does not say how it was made; move what is not generated elsewhere.")
-        given = parse(shlex.split(command)[1:])
-        if script_of(given.spec, given.site, given.settings, output=given.output).text != text:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        command = origin_of(text)
+        try:
+            words = shlex.split(command)
+        except ValueError:  # a quote is open
+            words = []
+        if words[:2] != ["jobgen", "render"]:
+            raise JobgenError(f"{path} does not say how it was generated; move what is not generated elsewhere.")
+        given = parse(words[1:])
+        chosen = {"output": given.output, "standalone": given.standalone}
+        if script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen).text != text:
             found.append((path, command))
     return found
 
 
-def _find(name: str, kind: str) -> str:
-    """Return ``name`` if it is a file, else the file of that name in jobscripts/``kind``."""
+def _find(name: str, kind: str) -> Tuple[str, str]:
+    """Return the path of the file ``name``, and what a command in the same folder calls it.
+
+    That is ``name`` itself if it is a path; else the file of that name in jobscripts/``kind`` here, which the command
+    names by its path; else the one that jobgen brings along, which the command names as it was.
+    """
     if name.endswith(".toml") or "/" in name:
-        return name
-    folder = Path("jobscripts", kind)
-    known = sorted(path.stem for path in folder.glob("*.toml"))
-    if name not in known:
-        raise JobgenError(f"no {name}.toml in {folder}.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
-    return str(folder / f"{name}.toml")
+        return name, name
+    here, own = Path("jobscripts", kind), data_folder("jobscripts", kind)
+    for folder in (here, own):
+        if name in _names(folder):
+            path = str(folder / f"{name}.toml")
+            return path, path if folder == here else name
+    known = sorted({*_names(here), *_names(own)})
+    example = next((folder for folder in (here, own) if "example" in _names(folder)), own) / "example.toml"
+    remedy = f"; copy {example} to make one" if kind == "sites" else f"; {own} has them, as files to copy"
+    raise JobgenError(
+        f"no {kind[:-1]} {name[:80]!r}.{nearest(name, known)} There are: {', '.join(known) or 'none'}{remedy}."
+    )
+
+
+def _names(folder: Path) -> List[str]:
+    return [path.stem for path in folder.glob("*.toml")]

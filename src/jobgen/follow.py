@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
-from jobgen.errors import JobgenError
-from jobgen.runs import Run, find_run
-from jobgen.schedulers.queue import Queue, Seen, queue_here, queues
+from jobgen.errors import JobgenError, printable
+from jobgen.runs import Run, newest_run, output_folder, runs_named, runs_of
+from jobgen.schedulers.queue import JobId, Queue, Seen, job_id
+from jobgen.schedulers.queues import QUEUES, queue_named, queues_here
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -22,54 +23,86 @@ ASK = 5.0
 class Target(NamedTuple):
     """What a person named: a job, a run, or one by the other."""
 
-    job_id: str
-    run: Optional[Run]
+    job: Optional[JobId]
+    runs: List[Run]
+    """The job's run; those of an array's tasks; none where they cannot be found from here."""
+    scheduler: str
+    """The one that the run folder names, or that knows the job; "" where none does, "local" for this machine alone."""
     queue: Optional[Queue]
-    """The scheduler that knows the job; None: none does, or it is not on this machine."""
+    """That scheduler, if its commands are on this machine."""
 
     def look(self) -> List[Seen]:
-        """Return what the scheduler knows of the job."""
-        return self.queue.look(self.job_id) if self.queue and self.job_id else []
+        """Return what the scheduler knows of the job.
+
+        Raises:
+            JobgenError: if it does not answer.
+        """
+        return self.queue.look(self.job) if self.queue and self.job else []
+
+    def one_run(self) -> Optional[Run]:
+        """Return the run, if any.
+
+        Raises:
+            JobgenError: if there are several.
+        """
+        if len(self.runs) > 1:
+            paths = ", ".join(str(run.path) for run in self.runs[:3])
+            raise JobgenError(f"job {self.job} has {len(self.runs)} runs: name one of their folders: {paths} ...")
+        return self.runs[0] if self.runs else None
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
 
 
 def status(name: str) -> int:
-    """Print a line on the job, one on its run, and where its log is."""
-    target = _target(name)
-    seen = target.look()
+    """Print a line on the job, or on each task of an array, one on its run, and where its log is."""
+    target, seen = _target(name)
+    if seen is None:
+        try:
+            seen = target.look()
+        except JobgenError as error:  # what the run folder says is worth as much
+            _say(str(error))
+            seen = []
+        else:
+            if target.job and not seen and target.scheduler not in {"", "local"}:
+                here = "does not know it (any more)" if target.queue else "cannot be asked from this machine"
+                _say(f"job {target.job}: {target.scheduler} {here}")
     for job in seen:
-        print(f"job {job.job_id}: {job.state} {job.about}")
-    if target.queue and target.job_id and not seen:
-        print(f"job {target.job_id}: {target.queue.name} does not know it (any more)")
-    if target.run:
-        print(f"run {target.run.path}: {target.run.describe()}")
-        if target.run.stop.exists():
-            print("    it has been asked to stop, by its file STOP")
-    if log := _log(target, seen):
-        print(f"log {log}")
+        _say(f"job {job.job_id}: {job.state} {job.about}")
+    for run in target.runs:
+        _say(f"run {run.path}: {run.describe()}")
+        if target.job and (last := run.job) and last.job and not last.job.of_array(target.job):
+            _say(f"    continued by job {last.job}")
+        if run.stop.exists():
+            _say(f"    a stop has been requested, by its file {run.stop.name}")
+    if len(target.runs) <= 1 and (log := _log(target, seen)):
+        _say(f"log {log}")
     return 0
 
 
 def logs(name: str, *, follow: bool) -> int:
-    """Print the job's log; with ``follow``, what comes too, until the job has ended.
+    """Print the job's log as it is; with ``follow``, what comes too, until the job has ended.
 
     Raises:
         JobgenError: if there is no log, and none to wait for.
     """
-    target = _target(name)
-    seen = target.look()
-    position, asked, told = 0, time.monotonic(), ""
+    target, seen = _target(name)
+    target.one_run()
+    seen = target.look() if seen is None else seen
+    shown, position, asked, said = None, 0, time.monotonic(), ""
     while True:
         over = not follow or _over(target, seen)  # asked before the log is read, so that nothing is missed
         path = _log(target, seen)
-        if path and path.exists():
-            position = _copy(path, position)
+        if path and path.is_file():
+            shown, position = path, _copy(path, position if path == shown else 0)
         elif over:
-            raise JobgenError(f"no log of {_named(target)} can be found here.")
+            raise JobgenError(f"no log of {target} can be found here.")
         if over:
             return 0
-        if (why := _waits(seen)) != told:
-            told = why
-            sys.stderr.write(why)
+        if (why := _waits(seen)) != said:
+            said = why
+            _warn(why)
         time.sleep(POLL)
         if time.monotonic() - asked > ASK:
             seen, asked = target.look(), time.monotonic()
@@ -81,66 +114,100 @@ def cancel(name: str) -> int:
     Raises:
         JobgenError: if it has ended, or nobody here can end it.
     """
-    target = _target(name)
-    seen = target.look()
+    target, seen = _target(name)
+    seen = target.look() if seen is None else seen
     if _over(target, seen):
-        raise JobgenError(f"{_named(target)} has ended: there is nothing to cancel.")
-    if target.queue and seen:
-        done = subprocess.run(target.queue.cancel(target.job_id), check=False)
+        raise JobgenError(f"{target} has ended: there is nothing to cancel.")
+    if target.job and target.queue and seen:
+        command = target.queue.cancel(target.job, seen)
+        done = subprocess.run(command, check=False)
         if not done.returncode:
-            print(f"jobgen: job {target.job_id} is told to end; what it trains is saved first", file=sys.stderr)
+            foreign = bool(target.runs) and all(run.foreign for run in target.runs)
+            _warn(f"job {target.job}: {command[0]} ends it{'' if foreign else ', after a last save'}")
         return done.returncode
-    if not target.run:
-        raise JobgenError(f"nobody here knows {_named(target)}: cancel it on a login node of its cluster.")
+    run = target.one_run()
+    if not run:
+        raise JobgenError(f"nobody here knows {target}: cancel it on a login node of its cluster.")
     try:
-        target.run.stop.write_text("user\n", encoding="ascii")  # of this machine's own runs; also from far away
+        run.stop.write_text("user\n", encoding="ascii")  # of this machine's own runs; also from far away
     except OSError as error:
-        raise JobgenError(f"cannot write {target.run.stop}: {error.strerror}.") from error
-    print(f"jobgen: {target.run.path} is asked to save and stop, by its file STOP", file=sys.stderr)
+        raise JobgenError(f"cannot write {run.stop}: {error.strerror}.") from error
+    obeyed = "; a script of its own that does not use slipway ignores that: end it by Ctrl-C" if run.foreign else ""
+    _warn(f"{run.path} has been asked to save and stop, by its file {run.stop.name}{obeyed}")
     return 0
 
 
-def _target(name: str) -> Target:
-    run = find_run(name)
-    if run and (not name or Path(name).is_dir()):
-        marks = {queue.mark for queue in queues() if re.search(rf"(?m)^{queue.mark} ", run.script)}
-        here = queue_here()
-        return Target(run.job_id, run, here if here and here.mark in marks else None)
-    if not re.match(r"\d", name):
+def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
+    """Return what ``name`` means, and what a scheduler said of it where one had to be asked for that."""
+    if not name or Path(name).is_dir():
+        run = Run(Path(name)) if name else newest_run()
+        last = run.job
+        return _of(last.job if last else None, [run], last.scheduler if last else ""), None
+    job = job_id(name)
+    if not job:
+        if re.match(r"\d", name) and (runs := runs_named(name)):
+            return _of(None, runs, ""), None
         raise JobgenError(f"{name!r} is neither a run folder nor the number of a job.")
-    here = queue_here()
-    if not here and not run:
-        raise JobgenError(f"no scheduler on this machine knows job {name}: ask on a login node, or name a run folder.")
-    target = Target(name, run, here)
-    seen = target.look()
-    if not run and not seen:
-        raise JobgenError(f"{here.name if here else ''} does not know job {name} (any more), nor is it in runs/.")
-    if not run and (folders := sorted(Path(seen[0].folder, "runs").glob(f"*-{seen[0].job_id.partition('.')[0]}"))):
-        return target._replace(run=Run(folders[0]))
-    return target
+    runs = runs_of(job, output_folder())
+    for run in runs:
+        started = run.started_by(job)
+        queue = QUEUES.get(started.scheduler) if started else None
+        if job.server and queue and not queue.servers:  # another scheduler's job of the same number
+            return _asked(job, [])
+        if started:
+            return _of(job, runs, started.scheduler), None
+    return _asked(job, runs)
 
 
-def _named(target: Target) -> str:
-    return f"job {target.job_id}" if target.job_id and target.queue else f"{target.run.path if target.run else ''}"
+def _of(job: Optional[JobId], runs: List[Run], scheduler: str) -> Target:
+    return Target(job, runs, scheduler, queue_named(scheduler))
+
+
+def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
+    """Find the scheduler that knows ``job``: on some machines there are two, and one may be away."""
+    known: List[Tuple[Queue, List[Seen]]] = []
+    away: List[JobgenError] = []
+    here = queues_here()
+    for queue in here:
+        try:
+            seen = queue.look(job)
+        except JobgenError as error:  # noqa: PERF203 -- the time goes into asking
+            away.append(error)
+        else:
+            known += [(queue, seen)] if seen else []
+    names = " and ".join(queue.name for queue in here)
+    if len(known) > 1:
+        raise JobgenError(f"{names} both have a job {job}: name its run folder, or its number with PBS's server.")
+    if known:
+        queue, seen = known[0]
+        runs = runs or runs_of(job_id(seen[0].job_id) or job, Path(seen[0].folder, output_folder()))
+        return Target(job, runs, queue.name, queue), seen
+    if runs:
+        return _of(job, runs, here[0].name if len(here) == 1 else ""), None
+    if away:
+        raise away[0]
+    if not here:
+        raise JobgenError(f"no scheduler on this machine knows job {job}: ask on a login node, or name a run folder.")
+    verb = "does" if len(here) == 1 else "do"
+    raise JobgenError(f"{names} {verb} not know job {job} (any more), nor is it in {output_folder()}/.")
 
 
 def _over(target: Target, seen: List[Seen]) -> bool:
     if seen:
         return all(job.phase == "ended" for job in seen)
-    return bool(target.run and target.run.ended) or target.queue is not None
+    return target.queue is not None or (bool(target.runs) and all(run.ended for run in target.runs))
 
 
 def _waits(seen: List[Seen]) -> str:
-    waiting = [job for job in seen if job.phase == "waiting"]
-    return f"jobgen: job {waiting[0].job_id} is {waiting[0].state} {waiting[0].about}\n" if waiting else ""
+    waiting = [f"job {job.job_id} is {job.state} {job.about}" for job in seen if job.phase == "waiting"]
+    return waiting[0] if waiting else ""
 
 
 def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
     """Return the job's output, or else what its ranks said on standard error."""
-    found = [Path(job.log) for job in seen if job.log]
-    if target.run and not any(path.exists() for path in found):
-        found.append(target.run.errors)
-    return next((path for path in found if path.exists()), found[0] if found else None)
+    logs = [Path(job.log) for job in seen if job.log]
+    errors = [run.errors for run in target.runs[:1]]
+    return next((path for path in [*logs, *errors] if path.exists()), logs[0] if logs else None)
 
 
 def _copy(path: Path, position: int) -> int:
@@ -153,3 +220,11 @@ def _copy(path: Path, position: int) -> int:
             sys.stdout.buffer.write(piece)
         sys.stdout.flush()
         return file.tell()
+
+
+def _say(text: str) -> None:
+    print(printable(text))
+
+
+def _warn(text: str) -> None:
+    print(printable(f"jobgen: {text}"), file=sys.stderr)

@@ -1,50 +1,85 @@
-"""Compose the layers of a launch, outermost first: placement, container, process launcher, payload."""
+"""The launch as it stands in a script: placement, container, process launcher and program, outermost first."""
 
 from __future__ import annotations
 
-from typing import List
+from typing import Dict, List
 
+from jobgen.containers import CONTAINER
 from jobgen.model import Job
-from jobgen.placement import each_node, one_per_node, one_per_rank
-from jobgen.words import Expansion, Word, array, variable
+from jobgen.placement import PLACEMENTS
+from jobgen.shell import Layer, array, option, wrapped
 
-Layer = List[Word]
+PROGRAM: Layer = [array("program")]
+PYTHON: Layer = ["python3", *PROGRAM]
 
-CONTAINER: Layer = [array("container")]
-PAYLOAD: Layer = [array("payload")]
-
-
-def layers(job: Job) -> List[Layer]:
-    """Return the layers that the launch starts."""
-    if job.spec.backend == "single":
-        return [[array("per_node"), *CONTAINER], ["python", *PAYLOAD]]
-    if job.per_rank:
-        return [*one_per_rank(job), [*CONTAINER, "python", *PAYLOAD]]
-    return [[*each_node(job), *CONTAINER], _torchrun(job), PAYLOAD]
+COMMENTS: Dict[str, str] = {
+    "torchrun": "on each node the container, torchrun for its ranks, the program.",
+    "named": "each rank by itself, numbered by name_rank.sh, in the container.",
+    "mpi": "each rank by itself in the container; MPI numbers them.",
+    "single": "one process, in the container.",
+}
 
 
-def meeting(job: Job) -> str:
-    """Return how the ranks find each other: the folder of templates that see to it."""
-    if job.spec.backend == "horovod":
-        return "mpi" if job.spec.mpi else "gloo"
-    return "alone" if job.spec.backend == "single" else "store"
+def backends(job: Job) -> List[str]:
+    """Return what the job's script can launch: its own backend first, then what BACKEND may switch to.
+
+    Horovod over MPI needs the allocation and the checks of its own script; one process is no parallel training.
+    """
+    own = job.spec.backend
+    if own == "single" or job.spec.mpi:
+        return [own]
+    return ["ddp", "horovod"] if own == "ddp" else ["horovod", "ddp"]
 
 
-def per_node(job: Job) -> Layer:
-    """Return what ``per_node`` holds: how a step gets onto every node once."""
-    return one_per_node(job, job.steps)
+def launches(job: Job) -> str:
+    """Return the functions ``launch_BACKEND``, which ``run_step`` calls."""
+    return "\n\n".join(_function(job, backend) for backend in backends(job))
+
+
+def _function(job: Job, backend: str) -> str:
+    way = _way(job, backend)
+    placement = PLACEMENTS[job.launcher]
+    if way == "torchrun":
+        layers = [*placement.one_per_node(job), CONTAINER, _torchrun(job), PROGRAM]
+    elif way == "single":
+        layers = [*placement.one_per_node(job), CONTAINER, PYTHON]
+    else:
+        layers = [*placement.one_per_rank(job, named=way == "named"), CONTAINER, PYTHON]
+    setup = placement.setup
+    return "\n".join(
+        [
+            f"# BACKEND={backend}, outermost first: {COMMENTS[way]}",
+            f"launch_{backend}() {{",
+            *(f"    {line}" for line in setup),
+            wrapped(layers, indent=4),
+            "}",
+        ]
+    )
+
+
+def _way(job: Job, backend: str) -> str:
+    """Return how ranks are started: by torchrun, each by itself and named, by MPI, or as one process."""
+    if backend == "single":
+        return "single"
+    if backend == "horovod":
+        return "mpi" if job.spec.mpi else "named"
+    return "named" if job.spec.placement == "per-rank" else "torchrun"
 
 
 def _torchrun(job: Job) -> Layer:
-    """Return torchrun for one node; all of them meet at the head node.
+    """Return torchrun for one node.
 
-    A remote shell tells each its number (PET_NODE_RANK), so that nobody has to find out by name which one is the head.
+    Its rendezvous is static: the node of number 0, which is the head node, keeps the store. So nothing has to find out
+    by comparing host names which node that is, and the order of ranks is that of the nodes.
     """
+    numa: Layer = [f"--numa-binding={job.site.numa_binding}"] if job.site.numa_binding else []
     return [
         "torchrun",
-        variable("nnodes", option="--nnodes"),
-        variable("RANKS_PER_NODE", option="--nproc-per-node"),
-        variable("job_id", option="--rdzv-id"),
-        "--rdzv-backend=" + ("static" if job.launcher == "ssh" else "c10d"),
-        Expansion('--rdzv-endpoint="${nodes[0]}:$MASTER_PORT"'),
+        option("--nnodes", "nnodes"),
+        option("--nproc-per-node", "ranks_per_node"),
+        *numa,
+        option("--master-addr", "MASTER_ADDR"),
+        option("--master-port", "MASTER_PORT"),
+        option("--rdzv-id", "job_id.$attempt"),
+        option("--log-dir", "scratch/torchrun"),  # else it leaves a folder in /tmp of every node
     ]

@@ -1,4 +1,4 @@
-"""What a job is: WHERE it runs (Site), WHAT runs (JobSpec), and both resolved into one Job without a gap."""
+"""What a job is: WHERE it runs (Site), WHAT runs (JobSpec), and both resolved into one Job without a None in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ Option = Union[str, int, bool]
 """A scheduler option's value: text, a number, true (given without a value) or false (dropped)."""
 
 
-NATURAL = {"slurm": "srun", "pbs": "ssh", "local": ""}
-"""The launcher where neither the job nor the site names one; one machine needs none."""
+NATURAL = {"slurm": "srun", "pbs": "ssh", "local": "local"}
+"""The launcher where neither the spec nor the site names one."""
+BUILDS = ("venv", "image")
+"""Tasks that build, on one node, what other jobs run in."""
+EARLY_SECONDS = 60
+"""By which Slurm may send its warning too early (sbatch(1), --signal)."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +32,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     launcher: Literal["", "srun", "mpirun", "ssh"] = ""
     """What starts processes on the nodes of a job; "": srun under Slurm, ssh under PBS."""
     remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=20"
-    """What the launcher "ssh" puts in front of a node's name and ``bash``; ``srun --nodes=1 --nodelist`` does, too."""
+    """What the launcher "ssh" puts before a node's name and ``bash``, split into words as by a shell, and nothing more;
+    ``srun --nodes=1 --nodelist`` does, too."""
     mpi: Literal["openmpi", "other"] = "openmpi"
     """The family of the nodes' MPI. Only Open MPI starts ranks of the images, whose MPI is Open MPI."""
     container: Literal["apptainer", "none"] = "apptainer"
@@ -46,8 +51,16 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether ranks that Slurm starts are each bound to a GPU of their own, where the site wants it so."""
     resume: Literal["requeue", "chain", "none"] = "requeue"
     """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
+    numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
+    """torchrun's --numa-binding: ranks on the cores next to their GPU; "": no binding. Needs torch 2.13 and GPUs."""
     modules: Tuple[str, ...] = ()
-    """Environment modules to load, after ``module purge``."""
+    """Environment modules to load."""
+    purge_modules: bool = True
+    """Whether ``module purge`` comes first; not where Slurm's own commands are a module."""
+    node_properties: Tuple[str, ...] = ()
+    """PBS: what nodes must have besides: Torque's properties (v100), OpenPBS's resources (gputype=v100)."""
+    group_readable: bool = False
+    """Whether the group may read run folders."""
     binds: Tuple[str, ...] = ()
     """Folders that the container needs besides those of the job, at the same path inside."""
     local_disk: str = "/tmp"  # noqa: S108 -- a folder of the node; the script makes one of its own below it
@@ -68,25 +81,25 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     """Name of the job, its log and its run folder."""
     about: str
-    """One line for the script's head: what starts what; {launcher} is the name of the launcher."""
+    """One line for the script's header: what starts what; {launcher} is the name of the launcher."""
     backend: Literal["ddp", "horovod", "single"] = "ddp"
     """How ranks train together."""
-    task: Literal["train", "check", "venv", "image"] = "train"
-    """What the job does: train; let the ranks test themselves; build a virtual environment, or the image, on a node."""
+    task: Literal["train", "selftest", "venv", "image"] = "train"
+    """What the job does: train; test its own nodes; build a virtual environment, or the image, on a node."""
     mpi: bool = False
-    """Whether Horovod's ranks meet over MPI, or at a rendezvous server of Horovod's on the head node."""
+    """Whether Horovod's ranks find each other by MPI, or at Horovod's rendezvous server on the head node."""
     placement: Literal["per-node", "per-rank"] = "per-node"
     """Whether torchrun is started on each node, or each rank by itself, as Horovod's always are."""
     launcher: Literal["", "srun", "mpirun", "ssh"] = ""
     """What starts processes on the nodes; "": what the site says."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """DEVICE's default; with cpu no GPU is asked for."""
+    """SLIPWAY_DEVICE's default; with cpu no GPU is asked for."""
     config: str = "configs/digits.toml"
-    """CONFIG's default."""
+    """SLIPWAY_CONFIG's default."""
     nodes: int = 1
     """Nodes of the job."""
     ranks_per_node: int = 0
-    """Ranks of a node; 0: one per GPU of the site."""
+    """Ranks of a node; 0: one for each GPU that the job is given."""
     minutes: int = 60
     """Time limit of one attempt."""
     save_seconds: int = 120
@@ -103,7 +116,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
     spec: JobSpec
     launcher: str
-    """What starts the ranks, or their torchruns: srun, mpirun or ssh; "" on one machine."""
+    """What starts the ranks, or their torchruns: srun, mpirun, ssh, or local on one machine."""
     steps: str
     """What starts a step of the script on each node: the site's own way, whatever starts the ranks."""
     per_rank: bool
@@ -145,14 +158,38 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
 
 def _refuse(spec: JobSpec, site: Site, launcher: str, ranks: int) -> None:
     """Raise a JobgenError that names the way out, if ``spec`` cannot be run at ``site``."""
+    _refuse_site(site)
+    _refuse_launcher(spec, site, launcher)
     pair = f"{spec.name} at {site.name}"
-    if site.scheduler == "local" and (spec.nodes > 1 or spec.placement == "per-rank" or spec.backend == "horovod"):
+    if site.scheduler == "local" and (spec.nodes > 1 or spec.placement == "per-rank" or spec.mpi):
         raise JobgenError(
             f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
-            "render a description with nodes = 1, placement = 'per-node' and backend = 'ddp'."
+            f"`jobgen render ddp-local --site {site.name}` trains there."
         )
     if spec.backend == "single" and spec.nodes > 1:
         raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
+        if value < 1:
+            raise JobgenError(f"{pair}: {name} is {value} and must be at least 1.")
+    early = 2 * EARLY_SECONDS if site.scheduler == "slurm" else 0
+    if site.scheduler != "local" and spec.task not in BUILDS and spec.minutes * 60 <= spec.save_seconds + early:
+        raise JobgenError(
+            f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
+            f"{spec.save_seconds} and {early} s more: raise minutes."
+        )
+
+
+def _refuse_site(site: Site) -> None:
+    """Refuse a site that contradicts itself."""
+    if site.resume == "chain" and site.scheduler != "pbs":
+        raise JobgenError(f"site {site.name}: resume = 'chain' is for PBS; Slurm lets a job requeue itself.")
+    if site.node_properties and site.scheduler != "pbs":
+        raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
+
+
+def _refuse_launcher(spec: JobSpec, site: Site, launcher: str) -> None:
+    """Refuse a launcher that the site does not have, or that cannot start these ranks."""
+    pair = f"{spec.name} at {site.name}"
     if launcher == "srun" and site.scheduler != "slurm":
         raise JobgenError(f"{pair}: srun is Slurm's: let it be started by mpirun or ssh (launcher).")
     if spec.mpi and launcher == "ssh":
@@ -160,8 +197,3 @@ def _refuse(spec: JobSpec, site: Site, launcher: str, ranks: int) -> None:
     if site.mpi == "other" and (spec.mpi or launcher == "mpirun"):
         instead = "horovod-gloo" if spec.mpi else "ddp"
         raise JobgenError(f"{pair}: the MPI there is not the images' Open MPI: render {instead}, which needs none.")
-    if site.resume == "chain" and site.scheduler != "pbs":
-        raise JobgenError(f"site {site.name}: resume = 'chain' is for PBS; Slurm lets a job requeue itself.")
-    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
-        if value < 1:
-            raise JobgenError(f"{pair}: {name} is {value} and must be at least 1.")

@@ -3,140 +3,269 @@
 from __future__ import annotations
 
 import re
+import shlex
+import textwrap
 from pathlib import Path
 from typing import List, Tuple
 
-from jobgen.builds import SETTINGS, SKELETONS, usage
-from jobgen.containers import gpu_option, wrapper
+from jobgen.containers import use_container
 from jobgen.errors import JobgenError
-from jobgen.launch import layers, meeting, per_node
-from jobgen.model import Job
-from jobgen.schedulers import Scheduler, Setting, scheduler_of
-from jobgen.skeletons import fill
-from jobgen.words import Word, default, one_line, quote
+from jobgen.launch import backends, launches
+from jobgen.model import BUILDS, Job
+from jobgen.placement import PLACEMENTS
+from jobgen.schedulers import scheduler_of
+from jobgen.schedulers.base import Scheduler
+from jobgen.shell import COLUMNS, command, default, one_line, quote
+from jobgen.standalone import with_library
+from jobgen.template import fill
+from slipway.layout import SETTINGS
 
-TASKS = {"train": "", "check": " --self-test"}
-"""What the trainer is told of the task."""
-COMMENTS_FROM = 45
-"""Column from which comments stand, where what they are about is shorter."""
+BESIDE_SETTINGS = 45
+BESIDE_CALLS = 33
+LABELS = 14
+"""Columns from which comments stand, where what they are about is shorter; and width of the header's labels."""
+Call = Tuple[str, str]
+"""A call of a function of the library, and what it does and sets."""
 
 
-def render(job: Job, *, path: str) -> str:
+def render(job: Job, *, path: str, standalone: bool = False) -> str:
     """Return the script that will be committed as ``path``: the same text for the same job.
 
     Raises:
         JobgenError: for values that no script can hold.
     """
-    scheduler, kind = scheduler_of(job), meeting(job)
-    settings = _settings(job, scheduler)
-    slots = {
-        "about": one_line(job.spec.about).replace("{launcher}", job.launcher),
-        "usage": usage(scheduler.usage(path)) if job.spec.task in SKELETONS else scheduler.usage(path),
-        "origin": _words([*job.origin]),
-        "name": Path(path).name,
-        "job": job.spec.name,
-        "directives": (_commented if scheduler.remarks == "behind" else _headed)(scheduler.directives(job)),
-        "number": scheduler.number,
-        "settings": _commented([(f': "${{{name}:={value}}}"', why) for name, value, why in settings]),
-        "names": _given(job, settings),
-        "clean_seconds": "60" if job.site.venv == "local" else "20",  # an environment is thousands of files
-        "cpus": str(job.cpus_per_node),
-        "mpi": "srun --mpi=list" if job.launcher == "srun" else "mpirun --version",
-        "save_seconds": str(job.spec.save_seconds),
-        "threads": scheduler.threads(job),
-        "modules": _modules(job),
-        "env": _env(job),
-        "backend": job.spec.backend,
-        "task": TASKS.get(job.spec.task, ""),
-        "per_node": _words(per_node(job)),
-        "binds": "".join(f' "{_path(path)}"' for path in job.site.binds),
-        "gpus": gpu_option(job),
-        "wrapper": _words(wrapper()),
-        "words": _continued([_words(layer) for layer in layers(job)]),
-        "continued": scheduler.continued(),
+    scheduler = scheduler_of(job)
+    builds = job.spec.task in BUILDS
+    values = {
+        "about": _comment(job.spec.about.replace("{launcher}", job.launcher)),
+        "name": one_line(job.spec.name),
+        "job": one_line(job.spec.name),
+        "path": one_line(path),
+        "script": command([Path(path).name]),
+        "scheduler": scheduler.name,
+        "submit": scheduler.submit,
+        "mode": "750" if job.site.group_readable else "700",
+        "origin": _origin(job),
+        "output": "runs",
+        "site": one_line(job.site.name),
+        "directives": _directives(job, scheduler),
+        "settings": _commented(_settings(job)),
+        "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",
+        "site_lines": _site_lines(job, scheduler),
+        "launcher_source": _launcher_sources(job),
+        "requeue": "",
     }
-    folder = scheduler.templates
-    for slot, name in {
-        "choice": f"{folder}/choice",
-        "begin": f"{folder}/begin",
-        "where": f"{folder}/where",
-        "venv": "venv_local" if job.site.venv == "local" else "",
-        "stage": "stage",
-        "launcher": f"{job.launcher}/told",
-        "head": "head",
-        "meeting": f"{kind}/meeting",
-        "traps": f"{folder}/traps",
-        "launch": "launch",
-        "attempts": f"{kind}/attempts",
-        "again": f"{folder}/{job.site.resume}",
-    }.items():
-        slots[slot] = fill(name, slots)
-    return fill(SKELETONS.get(job.spec.task, "job"), slots) + "\n"
+    values["identity"] = fill(f"{scheduler.name}/identity.bash", values)
+    values["own_path"] = fill(f"{scheduler.name}/own_path.bash", values)
+    values["library"] = fill("library.bash", values)
+    if builds:
+        values["header"] = _header(fill("building_header.txt", values))
+        values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
+        text = fill("building.bash", values)
+    else:
+        if job.site.scheduler != "local":
+            values["requeue"] = fill(f"{scheduler.name}/{job.site.resume}.txt", values)
+        values["header"] = _header(fill(f"{scheduler.name}/header.txt", values))
+        values["calls"] = _commented(_calls(job), column=BESIDE_CALLS)
+        values["launch"] = launches(job)
+        values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
+        text = fill("training.bash", values)
+    return (with_library(text) if standalone else text) + "\n"
 
 
-def _words(words: List[Word]) -> str:
-    return " ".join(quote(word) for word in words)
+def _calls(job: Job) -> List[Call]:
+    """Return the calls between the settings and the launch."""
+    site, spec = job.site, job.spec
+    arguments = '--self-test "$@"' if spec.task == "selftest" else '"$@"'
+    rows: List[Call] = []
+    if site.scheduler == "local":
+        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
+    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
+    rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
+    if site.modules:
+        rows.append((command(["load_modules", str(int(site.purge_modules)), *site.modules]), "1: purge first"))
+    rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
+    rows.append(("find_allocation", "-> nodes, head_node, cpus, ranks_per_node, world_size ..."))
+    mode = " 750" if site.group_readable else ""
+    rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
+    rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
+    rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
+    if site.venv == "local":
+        rows.append(("build_local_venv", "-> venv: an environment on each local disk"))
+    rows.append((command(use_container(job)), "-> container: what stands before each command"))
+    if site.scheduler == "pbs":
+        rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
+    rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
+    rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
+    if spec.mpi:
+        probe = ["srun", "--mpi=list"] if job.launcher == "srun" else ["mpirun", "--version"]
+        rows.append((command(["check_mpi", *probe]), "exports the MPI that starts the ranks, for the preflight"))
+    elif spec.backend != "single":
+        rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
+    rows.append(("preflight", "a short step on every node that finds what is wrong"))
+    rows.append(('keep_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
+    return rows
 
 
-def _continued(lines: List[str]) -> str:
-    """Return one command over several lines, as it stands in a function."""
-    return " \\\n        ".join(lines)
+_ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', "")
 
 
-def _commented(lines: List[Tuple[str, str]]) -> str:
-    return "\n".join(f"{line:<{COMMENTS_FROM}} # {why}" if why else line for line, why in lines)
-
-
-def _headed(lines: List[Tuple[str, str]]) -> str:
-    """Return lines with their reasons above."""
-    return "\n".join(f"# {why}\n{line}" for line, why in lines)
-
-
-def _settings(job: Job, scheduler: Scheduler) -> List[Setting]:
-    spec, site = job.spec, job.site
-    disk: Setting = ("LOCAL_DISK", _path(site.local_disk), "of each node: caches, and copies if STAGE=1")
-    if spec.task in SETTINGS:
-        return [*SETTINGS[spec.task], (*disk[:2], "of the node: caches and temporary files")]
+def _finish(job: Job) -> List[Call]:
+    resume = "none" if job.site.scheduler == "local" else job.site.resume
+    what = {
+        "requeue": "exit code by the verdict; requeues after a time limit",
+        "chain": "exit code by the verdict; submits the next job after a time limit",
+        "none": "exit code by the verdict",
+    }[resume]
     return [
-        *scheduler.settings(job),
-        ("IMAGE", "slipway.sif", "image_build.job makes it"),
-        ("VENV", ".venv", "venv_build.job makes it, or on a laptop `make setup`"),
-        ("CONFIG", default(spec.config), "what is trained, and how"),
-        ("TRAIN_SCRIPT", "", "run this Python script instead of the trainer"),
-        ("DATA", "", "the trainer's --data-dir; none for sets that it brings along"),
-        ("OUTPUT", "runs", "run folders are made here; on a disk that all nodes share"),
-        ("DEVICE", spec.device, "cuda, cpu, or auto: a GPU where there is one"),
-        disk,
-        ("STAGE", "0", "1: copy image and data to LOCAL_DISK first"),
+        ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals"),
+        (f"finish {resume}", what),
     ]
 
 
-def _given(job: Job, settings: List[Setting]) -> str:
-    """Return the names of what a run is continued with.
-
-    All settings but a folder that is gone with the job; and what build/setup is told where it makes an environment on
-    each node.
-    """
-    gone = {"LOCAL_DISK"} if job.site.local_disk.startswith("$") else set()
-    of_setup = ["VARIANT", "WHEELHOUSE", "PYTHON"] if job.site.venv == "local" else []
-    return " ".join([name for name, _, _ in settings if name not in gone] + of_setup)
-
-
-def _path(text: str) -> str:
-    """Return a site's path as a default; where it starts with a variable, that stays one."""
-    found = re.match(r"\$(\w+)(.*)", text, flags=re.DOTALL)
-    return f"${{{found[1]}:?is not set here}}{default(found[2])}" if found else default(text)
+def _build_calls(job: Job) -> List[Call]:
+    rows: List[Call] = [("check_settings", "every setting by its pattern; makes paths absolute")]
+    if job.site.modules:
+        modules = ["load_modules", str(int(job.site.purge_modules)), *job.site.modules]
+        rows.append((command(modules), "1: purge first"))
+    program = "build/image" if job.spec.task == "image" else "build/setup"
+    rows.append((f"check_clone {program}", "it needs the project's folder"))
+    rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
+    rows.append((f"build_{job.spec.task}", "tries what it has built before that gets its name"))
+    return rows
 
 
-def _env(job: Job) -> str:
+def _settings(job: Job) -> List[Tuple[str, str]]:
+    """Return the lines ``: "${NAME:=default}"``, each with its comment."""
+    spec, site = job.spec, job.site
+    disk = _path(site.local_disk)
+    if spec.task == "venv":
+        values = {"SLIPWAY_VENV": ".venv", "SLIPWAY_VARIANT": "cuda", "SLIPWAY_WHEELHOUSE": "",
+                  "SLIPWAY_PYTHON": "python3", "SLIPWAY_HOROVOD": "0", "SLIPWAY_NCCL_PATH": "",
+                  "SLIPWAY_LOCAL_DISK": disk}  # fmt: skip
+    elif spec.task == "image":
+        values = {"SLIPWAY_IMAGE": "slipway.sif", "SLIPWAY_VARIANT": "cuda", "SLIPWAY_BASE_IMAGE": "",
+                  "SLIPWAY_BUILD_ARGS": "", "SLIPWAY_LOCAL_DISK": disk}  # fmt: skip
+    else:
+        counted = bool(job.gpus_per_node) and not spec.ranks_per_node and site.scheduler != "local"
+        values = {
+            "USE_CONTAINER": "" if site.scheduler == "local" else str(int(site.container != "none")),
+            "BACKEND": spec.backend,
+            "SLIPWAY_IMAGE": "slipway.sif",
+            "SLIPWAY_VENV": ".venv",
+            "SLIPWAY_CONFIG": default(spec.config),
+            "SLIPWAY_SCRIPT": "",
+            "SLIPWAY_DATA": "",
+            "SLIPWAY_DEVICE": spec.device,
+            "SLIPWAY_RANKS_PER_NODE": "" if counted or spec.backend == "single" else str(job.ranks_per_node),
+            "SLIPWAY_MAX_REQUEUES": str(spec.max_requeues),
+            "SLIPWAY_LOCAL_DISK": disk,
+            "SLIPWAY_STAGE": "0",
+            "SLIPWAY_PREFLIGHT_SECONDS": "60",
+        }
+        if site.resume == "none" or site.scheduler == "local":
+            values.pop("SLIPWAY_MAX_REQUEUES")
+        if site.scheduler == "pbs":
+            values["SLIPWAY_ARGS"] = ""
+        if spec.task == "selftest":  # the trainer tests itself
+            values.pop("SLIPWAY_SCRIPT")
+    rows = [(f': "${{{name}:={value}}}"', SETTINGS[name].comment) for name, value in values.items()]
+    if spec.task == "selftest":
+        rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
+    return rows
+
+
+def _site_lines(job: Job, scheduler: Scheduler) -> str:
+    lines = scheduler.site_lines(job) if job.spec.task not in BUILDS else []
+    if "ssh" in {job.launcher, job.steps} and job.spec.task not in BUILDS:
+        words = command(_split(job.site.remote_shell, job))
+        lines = [*lines, (f"remote_shell=({words})", "before the name of a node")]
+    if job.site.venv == "local" and job.spec.task not in BUILDS:
+        lines = [
+            *lines,
+            ("local_venv=1", "made anew on each node"),
+            ("cleanup_seconds=60", "it has thousands of files"),
+        ]
+    return "\n".join(filter(None, [_commented(lines), _exports(job)]))
+
+
+def _split(text: str, job: Job) -> List[str]:
+    """Return the words of a site's command: split as by a shell, which then does nothing else with them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise JobgenError(f"site {job.site.name}: remote_shell {text!r} has a quote that is not closed.") from error
+
+
+def _exports(job: Job) -> str:
     for name in job.site.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII):
             raise JobgenError(f"site {job.site.name}: {name!r} in [env] is no name of a variable.")
     return "\n".join(f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items())
 
 
-def _modules(job: Job) -> str:
-    if not job.site.modules:
+def _launcher_sources(job: Job) -> str:
+    if job.spec.task in BUILDS:
         return ""
-    # `module` is a shell function that reads unset variables
-    return f"set +u\nmodule purge\nmodule load {_words([*job.site.modules])}\nset -u"
+    files = dict.fromkeys(PLACEMENTS[name].library for name in (job.launcher, job.steps))
+    return "\n".join(f'source "$lib/{name}.bash"' for name in files if name)
+
+
+def _header(text: str) -> str:
+    """Return lines ``Label: text`` as a comment with a column of labels."""
+    lines: List[str] = []
+    for entry in text.splitlines():
+        label, _, about = entry.partition(": ")
+        lines += textwrap.wrap(
+            about,
+            COLUMNS,
+            initial_indent=f"# {label + ':':<{LABELS}}",
+            subsequent_indent=f"# {'':<{LABELS}}",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _origin(job: Job) -> str:
+    """Return the command that generates the script; ``origin_of`` reads it."""
+    words = [quote(word) for word in job.origin]
+    lines, line = [], f"# {'Generated:':<{LABELS}}"
+    for word in words:
+        if len(line) + len(word) > COLUMNS:
+            lines.append(line.rstrip())
+            line = f"# {'':<{LABELS}}    "
+        line += f"{word} "
+    return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}Do not edit: change those two files, and run it again."])
+
+
+def origin_of(text: str) -> str:
+    """Return the command in a script's header that generates it; "" if there is none."""
+    found = re.search(r"(?m)^# Generated: +(.*(?:\n#                   .*)*)$", text)
+    return " ".join(found[1].replace("\n#", " ").split()) if found else ""
+
+
+def _comment(text: str) -> str:
+    return "\n# ".join(textwrap.wrap(one_line(text), COLUMNS - 2))
+
+
+def _directives(job: Job, scheduler: Scheduler) -> str:
+    rows = scheduler.directives(job)
+    if scheduler.comments == "behind":
+        return _commented(rows)
+    return "\n".join(f"# {why}\n{line}" for line, why in rows)
+
+
+def _commented(lines: List[Tuple[str, str]], *, column: int = BESIDE_SETTINGS) -> str:
+    """Return lines with their comments behind them, or above where that would be too wide."""
+    texts: List[str] = []
+    for line, why in lines:
+        beside = f"{line:<{column}} # {why}" if why else line
+        texts.append(beside if len(beside) <= COLUMNS else f"# {why}\n{line}")
+    return "\n".join(texts)
+
+
+def _path(text: str) -> str:
+    """Return a site's path as a default; where it starts with a variable, that stays one."""
+    found = re.match(r"\$(\w+)(.*)", text, flags=re.DOTALL)
+    return f"${{{found[1]}:?is not set here}}{default(found[2])}" if found else default(text)

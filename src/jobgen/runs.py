@@ -1,18 +1,39 @@
-"""A run folder, read from outside as docs/contract.md describes it: which job works in it, and how far it has come."""
+"""A run folder, read from outside as docs/contract.md describes it: which jobs worked in it, how far it has come."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError
+from jobgen.reading import read_end, read_start
+from jobgen.schedulers.queue import JobId, job_id
+from slipway import layout
 
-SILENT = 60.0
-"""Age in seconds of the lock's heartbeat from which on its owner counts as dead."""
+SMALL = 1 << 16
+"""Bytes that are read of a file at most: what is looked for stands at its start, or at its end."""
+
+
+class Started(NamedTuple):
+    """Who started an attempt."""
+
+    scheduler: str
+    job: Optional[JobId]
+    """None: no scheduler's job, but a process of this machine."""
+
+
+class Verdict(NamedTuple):
+    """How an attempt ended."""
+
+    state: str
+    step: int
+    reason: str
 
 
 class Run:
@@ -21,83 +42,221 @@ class Run:
     def __init__(self, path: Path) -> None:
         """Describe the run in ``path``."""
         self.path = path
-        self.stop = path / "STOP"
+        self.stop = path / layout.STOP
 
     @property
-    def script(self) -> str:
-        """The job script that made it; "" where a person started the trainer."""
-        return _text(self.path / "job.sh")
+    def attempts(self) -> List[int]:
+        """The numbers of its attempts under a job script, in order."""
+        try:
+            names = [path.name for path in (self.path / layout.LOGS).iterdir()]
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name))
+
+    @property
+    def attempt(self) -> int:
+        """The number of the last attempt; that of the status where no job script began one; 0 if there is none."""
+        return max([*self.attempts, _number(self._status.get("attempt"))])
 
     @property
     def errors(self) -> Path:
         """What the ranks of its last attempt said on standard error."""
-        logs = sorted(self.path.glob("logs/stderr.*.log"), key=lambda log: log.stat().st_mtime)
-        return logs[-1] if logs else self.path / "logs" / "stderr.1.log"
+        return self._log(self.attempt, layout.ATTEMPT_ERRORS)
 
     @property
-    def job_id(self) -> str:
-        """The job that works in it, or did last; "" where none did."""
-        owner, started = _json(self.path / "lock"), _json(self.path / "run.json")
-        named = re.search(r"-(\d+(?:_\d+)?)$", self.path.name)
-        return str(
-            owner.get("job_id") or started.get("variables", {}).get("TRAINER_JOB_ID") or (named[1] if named else "")
-        )
+    def started(self) -> Optional[Started]:
+        """Who started the last attempt; None where no job script did."""
+        return self._started(self.attempt)
+
+    @property
+    def changed(self) -> float:
+        """When something happened in it: a time, in the clock of its file server; 0.0 if it is gone."""
+        log = self.path / layout.LOGS / str(max([0, *self.attempts]))
+        times = [_modified(path) for path in (self.path / layout.STATUS, self.path / layout.METRICS, log)]
+        return max([time for time in times if time is not None], default=_modified(self.path) or 0.0)
 
     @property
     def alive(self) -> bool:
-        """Whether its owner gave a sign of life not long ago."""
-        try:
-            return time.time() - (self.path / "lock").stat().st_mtime < SILENT
-        except OSError:
-            return False
+        """Whether a process of training gave a sign of life not long ago."""
+        beat = _modified(self.path / layout.LOCK)
+        return beat is not None and self._now() - beat < layout.STALE
 
     @property
     def ended(self) -> bool:
-        """Whether no rank is at work in it."""
-        return not self.alive and _json(self.path / "status.json") != {}
+        """Whether its last attempt is over, as far as its files say."""
+        if self._verdict(self.attempt) or self._code(self.attempt):
+            return True
+        return not self.alive and self._begun
+
+    @property
+    def foreign(self) -> bool:
+        """Whether what it trains leaves no status: it looks for no file STOP either."""
+        return bool(self.attempts) and not self._status and not self.alive
+
+    @property
+    def job(self) -> Optional[Started]:
+        """Who works in it, or did last: also a job that continues it and still waits."""
+        started, requeues = self.started, self.path / layout.REQUEUES
+        following = job_id(_text(requeues).strip().partition(" ")[2])
+        if not started or not started.job or not following or following == started.job:
+            return started
+        begun = _modified(self._log(self.attempt, layout.ATTEMPT_JOB)) or 0.0
+        return started._replace(job=following) if (_modified(requeues) or 0.0) > begun else started
+
+    def started_by(self, job: JobId) -> Optional[Started]:
+        """Return how ``job``, or a task of the array ``job``, works or has worked in it; None if it has not."""
+        for started in (self.job, *(self._started(number) for number in reversed(self.attempts))):
+            if started and started.job and started.job.of_array(job):
+                return started
+        return None
 
     def describe(self) -> str:
         """Return one line on how far it is."""
-        status = _json(self.path / "status.json")
-        if not status:
+        number, status = self.attempt, self._status
+        if not number and not status:
             return "no rank has started training"
-        said = f"attempt {status.get('attempt')} {status.get('state')}"
-        if status.get("state") == "running" and not self.alive:
-            said += f", but without a sign of life for {SILENT:.0f} s: it crashed"
-        if status.get("reason"):
-            said += f" ({status['reason']})"
-        return said + self._progress(status)
+        code, verdict = self._code(number), self._verdict(number)
+        exit_code = f", exit code {code}" if code else ""
+        if verdict:
+            reason = "" if verdict.state == "done" else _because(verdict.reason)
+            return f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
+        if not status:
+            ended = f"; exit code {code}" if code else ""
+            return f"attempt {number}: no status: a script of its own leaves none{ended}"
+        if not self._begun:
+            before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
+            return f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"
+        said = f"attempt {number} {status.get('state')}"
+        if status.get("state") == "running" and code:
+            said += f", but its launch has ended without a verdict{exit_code}: it crashed"
+        elif status.get("state") == "running" and not self.alive:
+            said += f", but without a sign of life for {layout.STALE:.0f} s: it crashed"
+        return f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
 
-    def _progress(self, status: Dict[str, Any]) -> str:
-        record = _last_record(self.path / "metrics.jsonl")
-        if not record:
-            return f", step {status.get('step')}"
-        step = max(record["step"], status.get("step", 0))
-        said = f", step {step}, epoch {record['epoch']:.1f}, loss {record['loss']:.4g}"
-        if "samples_per_second" in record:
-            said += f", {record['samples_per_second']:.0f} samples/s"
-        return said + (f", test accuracy {100 * record['accuracy']:.2f} %" if "accuracy" in record else "")
+    @property
+    def _status(self) -> Dict[str, Any]:
+        return _json(self.path / layout.STATUS)
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the status is that of the last attempt."""
+        status = self._status
+        return bool(status) and _number(status.get("attempt")) >= self.attempt
+
+    def _log(self, attempt: int, name: str) -> Path:
+        return self.path / layout.LOGS / str(attempt) / name
+
+    def _started(self, attempt: int) -> Optional[Started]:
+        scheduler, _, job = _text(self._log(attempt, layout.ATTEMPT_JOB)).strip().partition(" ")
+        if not scheduler:
+            return None
+        return Started(scheduler, None if scheduler == "local" else job_id(job))
+
+    def _code(self, attempt: int) -> str:
+        """Return the exit code of an attempt's launch; "" while there is none."""
+        code = _text(self._log(attempt, layout.ATTEMPT_CODE)).strip()
+        return code if code.isascii() and code.isdigit() else ""
+
+    def _verdict(self, attempt: int) -> Optional[Verdict]:
+        state, *rest = _text(self.path / layout.verdict_file(attempt)).split(None, 2) or [""]
+        if state not in layout.VERDICTS:
+            return None
+        step = rest[0] if rest and rest[0].isascii() and rest[0].isdigit() else "0"
+        return Verdict(state, int(step[:18]), rest[1].strip() if len(rest) > 1 else "")
+
+    def _progress(self, saved: Any) -> str:
+        record = _last_record(self.path / layout.METRICS)
+        values = {name: value for name, value in record.items() if isinstance(value, float) or _number(value) == value}
+        said = f", step {max(_number(values.get('step')), _number(saved))}"
+        for name, form in {
+            "epoch": ", epoch {:.1f}",
+            "loss": ", loss {:.4g}",
+            "samples_per_second": ", {:.0f} samples/s",
+        }.items():
+            if name in values:
+                said += form.format(values[name])
+        return said + (f", accuracy {100 * values['accuracy']:.2f} %" if "accuracy" in values else "")
+
+    def _now(self) -> float:
+        """Return the time by the clock of the file server, which alone stamps heartbeats: hosts' clocks differ.
+
+        By this host's clock where we may not write.
+        """
+        folders = [self.path / layout.LOGS, self.path]  # in logs it does not make the run folder look changed
+        for folder in folders:
+            with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".now.") as file:
+                return Path(file.name).stat().st_mtime
+        return time.time()
 
 
-def find_run(target: str) -> Optional[Run]:
-    """Return the run in the folder ``target``, or of the job of that number; "" means the newest run.
+def output_folder() -> Path:
+    """Return the folder in which run folders are made."""
+    return Path(os.environ.get("SLIPWAY_OUTPUT") or "runs")
+
+
+def newest_run() -> Run:
+    """Return the run in which something happened last.
 
     Raises:
-        JobgenError: if there is no run at all.
+        JobgenError: if there is none.
     """
-    if target and Path(target).is_dir():
-        return Run(Path(target))
-    output = Path(os.environ.get("OUTPUT", "runs"))
-    folders = sorted((path for path in output.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    if not target and not folders:
-        raise JobgenError(f"no run in {output}: name a run folder or the number of a job.")
-    of_job: List[Path] = [path for path in folders if not target or path.name.endswith(f"-{target.partition('.')[0]}")]
-    return Run(of_job[-1]) if of_job else None
+    runs = _runs_in(output_folder())
+    if not runs:
+        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job.")
+    return max(runs, key=lambda run: run.changed)
+
+
+def runs_of(job: JobId, folder: Path) -> List[Run]:
+    """Return the runs in ``folder`` that ``job`` worked in: one, or those of an array's tasks.
+
+    A job that continues another's run is known by the run's last attempt.
+    """
+    runs = _runs_in(folder)
+    continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
+    suffixes = [run for run in runs if _suffix(run, job)]
+    return sorted({run.path: run for run in [*continued, *suffixes]}.values(), key=_order)
+
+
+def runs_named(suffix: str) -> List[Run]:
+    """Return the runs whose names end with ``suffix``, as those of this machine with date and process number."""
+    return [run for run in _runs_in(output_folder()) if run.path.name.endswith(f"-{suffix}")]
+
+
+def _suffix(run: Run, job: JobId) -> bool:
+    found = job_id(run.path.name.rpartition("-")[2])
+    return bool(found and found.of_array(job))
+
+
+def _order(run: Run) -> Tuple[int, str]:
+    number = run.path.name.rpartition("_")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0, str(run.path)
+
+
+def _runs_in(folder: Path) -> List[Run]:
+    try:
+        return [Run(folder / entry.name) for entry in os.scandir(folder) if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _because(reason: Any) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else 0
+
+
+def _modified(path: Path) -> Optional[float]:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_start(path, limit=SMALL).decode(errors="replace")
     except OSError:
         return ""
 
@@ -107,13 +266,19 @@ def _json(path: Path) -> Dict[str, Any]:
 
 
 def _last_record(path: Path) -> Dict[str, Any]:
-    """Return the last whole line of a metrics.jsonl; {} if there is none."""
-    records = (_parsed(line) for line in reversed(_text(path).splitlines()))
+    """Return the last whole line of a metrics.jsonl, which may be huge; {} if there is none."""
+    try:
+        data, whole = read_end(path, limit=SMALL)
+    except OSError:
+        return {}
+    lines = data.decode(errors="replace").split("\n")
+    records = (_parsed(line) for line in reversed(lines if whole else lines[1:]))
     return next((record for record in records if record), {})
 
 
 def _parsed(text: str) -> Dict[str, Any]:
     try:
-        return dict(json.loads(text))
-    except ValueError:  # nothing, or being written
+        found = json.loads(text)
+    except (ValueError, RecursionError):  # nothing, or being written
         return {}
+    return found if isinstance(found, dict) else {}

@@ -9,63 +9,196 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List
+from typing import Dict, List, Mapping
 
-from jobgen.errors import JobgenError
-from jobgen.files import Script
+from jobgen.data import data_folder
+from jobgen.errors import JobgenError, UsageError, nearest, printable
+from jobgen.files import Script, job_of, script_of
+from jobgen.launch import backends
+from jobgen.model import BUILDS, Job
 from jobgen.schedulers import scheduler_of
+from slipway.layout import JOB_SCRIPT, OLD_WITHOUT_SUCCESSOR, OTHER_VARIABLES, SETTINGS, refusal
+
+LIBRARY = Path("jobscripts", "lib")
+"""Where a clone has the library."""
+BUILDERS = {"image": "build/image", "venv": "build/setup"}
+"""What a job that builds runs, in a clone."""
 
 
-def submit(script: Script, arguments: List[str], *, dry_run: bool, test_only: bool) -> int:
-    """Submit ``script`` with ``arguments`` for what it trains; return the scheduler's exit code.
+def submit(
+    spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool = False, test_only: bool = False
+) -> int:
+    """Submit the job of ``spec`` at ``site`` with ``arguments`` for what it trains; return the scheduler's exit code.
 
     The job's number is the last line of standard output; all prose goes to standard error.
 
     Raises:
         JobgenError: if the job could not start as things are.
     """
-    _check(script)
-    scheduler = scheduler_of(script.job)
+    environment = _own(os.environ)
+    standalone = not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
+    job = job_of(spec, site, settings, standalone=standalone)
+    scheduler = scheduler_of(job)
+    if job.site.scheduler == "local":
+        raise JobgenError(f"site {job.site.name} has no scheduler: run the script that `jobgen render` writes.")
+    if test_only and job.site.scheduler != "slurm":
+        raise JobgenError("--test-only asks Slurm; PBS has no such question: look with --dry-run.")
+    _check_settings(environment)
+    if job.spec.task in BUILDS:
+        _check_build(job, arguments, environment)
+    else:
+        _check_arguments(job, arguments, environment)
+        _check_training(job, environment, site=site, dry_run=dry_run)
+    added = scheduler.environment(arguments)
+    if not standalone:
+        library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
+        _need("SLIPWAY_LIB", f"{library}/job.bash", "unset it, or name the folder of the library", file=True)
+        added["SLIPWAY_LIB"] = library
+    script = script_of(job, standalone=standalone)
     if dry_run:
         sys.stdout.write(script.text)
-        words = scheduler.submission("SCRIPT", arguments)
-        print(f"jobgen: would submit this with: {shlex.join(words)}", file=sys.stderr)
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+        command = shlex.join(scheduler.submission("SCRIPT", arguments))
+        _note(f"would submit this with: {' '.join([*assignments, command])}")
         return 0
-    if test_only and script.job.site.scheduler != "slurm":
-        raise JobgenError("--test-only asks Slurm; PBS has no such question: look with --dry-run.")
+    return _run(script, arguments, {**environment, **added}, test_only=test_only)
+
+
+def _run(script: Script, arguments: List[str], environment: Dict[str, str], *, test_only: bool) -> int:
+    """Submit a temporary file, which the scheduler copies at once."""
+    scheduler = scheduler_of(script.job)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
-        path = Path(folder, script.job.spec.name + scheduler.suffix)  # the scheduler copies it, and keeps the name
+        path = Path(folder, script.job.spec.name + scheduler.suffix)  # the job's log may be named by it
         script.write(path)
-        words = scheduler.submission(str(path), arguments)
-        if not shutil.which(words[0]):
-            raise JobgenError(f"no {words[0]} on this machine: submit on a login node, or look with --dry-run.")
-        done = subprocess.run([words[0], "--test-only", *words[1:]] if test_only else words, check=False)
-    return done.returncode
+        command = scheduler.submission(str(path), arguments)
+        if not shutil.which(command[0]):
+            raise JobgenError(f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.")
+        if test_only:
+            command.insert(1, "--test-only")
+        return subprocess.run(command, env=environment, check=False).returncode
 
 
-def _check(script: Script) -> None:
+def _own(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment without what a job has exported, where this is run inside one (see lib/job.bash)."""
+    exported = environment.get("SLIPWAY_EXPORTED", "").splitlines()
+    pairs = dict(line.partition("=")[::2] for line in exported)
+    return {
+        name: value for name, value in environment.items() if name != "SLIPWAY_EXPORTED" and pairs.get(name) != value
+    }
+
+
+def _check_settings(environment: Mapping[str, str]) -> None:
+    """Look at every setting that is set, and at those of earlier versions."""
+    ignored = []
+    for setting in SETTINGS.values():
+        if environment.get(setting.old):
+            if setting.refuse_old:
+                raise JobgenError(f"{setting.old} is called {setting.name} now: set that instead.")
+            ignored.append(f"{setting.old} ({setting.name})")
+        if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
+            raise JobgenError(f"{why}.")
+    ignored += [f"{old} ({new})" for old, new in OLD_WITHOUT_SUCCESSOR.items() if environment.get(old)]
+    if ignored:
+        _note(f"set, but not read: {', '.join(ignored)}; in brackets: the setting")
+    for name in environment:
+        if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
+            _note(f"{name} is no setting.{nearest(name, list(SETTINGS))}")
+
+
+def _check_build(job: Job, arguments: List[str], environment: Mapping[str, str]) -> None:
+    """Look at what a job that builds needs: a clone, which it makes the image or the environment from."""
+    program = BUILDERS[job.spec.task]
+    if not os.access(program, os.X_OK):
+        raise JobgenError(f"{job.spec.name} needs a clone of the project: there is no {program} in {Path.cwd()}.")
+    if arguments:
+        raise UsageError(f"{job.spec.name} takes no arguments, and these stand behind --: {shlex.join(arguments)}.")
+    variant = environment.get("SLIPWAY_VARIANT") or "cuda"
+    known = [path.stem for path in Path("containers", "pins").glob("*.env")]
+    if variant not in known:
+        raise JobgenError(f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}")
+    if wheelhouse := environment.get("SLIPWAY_WHEELHOUSE"):
+        _need("SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+
+
+def _check_arguments(job: Job, arguments: List[str], environment: Mapping[str, str]) -> None:
+    """Look for flags that the trainer does not have, which would end the job on the nodes."""
+    if given := environment.get("SLIPWAY_ARGS"):
+        if arguments:
+            raise UsageError("arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
+        try:
+            arguments = shlex.split(given)
+        except ValueError as error:
+            raise JobgenError(f"SLIPWAY_ARGS is {given!r}: {error}.") from error
+    if not arguments or _foreign(job, environment):
+        return
+    from jobgen.flags import argument_error, load_schema  # noqa: PLC0415 -- mostly there are none
+
+    if why := argument_error(arguments, load_schema(), positionals=0):
+        raise UsageError(why if why.endswith("?") else f"{why}.")
+
+
+def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_run: bool) -> None:
     """Look at what the script will look at on the head node, for a mistake should not wait in a queue."""
-    site, spec = script.job.site, script.job.spec
-    if site.scheduler == "local":
-        raise JobgenError(f"site {site.name} has no scheduler: run the script that `jobgen render` writes.")
-    default = "0" if site.container == "none" else "1"
-    if os.environ.get("USE_CONTAINER", default) == "1":
-        _need(
-            "IMAGE",
-            os.environ.get("IMAGE", "slipway.sif"),
-            "`jobgen submit image_build` makes it, or set USE_CONTAINER=0",
+    run_dir = environment.get("SLIPWAY_RUN_DIR")
+    if run_dir and Path(run_dir, JOB_SCRIPT).is_file():
+        return  # that script goes on with the settings that it has kept
+    known = backends(job)
+    if (backend := environment.get("BACKEND")) and backend not in known:
+        instead = "horovod-gloo" if backend == "horovod" else backend
+        raise JobgenError(
+            f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}; submit {instead} instead."
         )
+    in_clone = os.access(BUILDERS["image"], os.X_OK)
+    default = "0" if job.site.container == "none" else "1"
+    if (environment.get("USE_CONTAINER") or default) == "1":
+        made = f"`jobgen submit image_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
+        _need("SLIPWAY_IMAGE", environment.get("SLIPWAY_IMAGE") or "slipway.sif", f"{made}, or set USE_CONTAINER=0")
+    elif job.site.venv == "local":
+        if not os.access(BUILDERS["venv"], os.X_OK):
+            raise JobgenError(
+                f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
+                f"there is no {BUILDERS['venv']} in {Path.cwd()}."
+            )
     else:
-        venv = os.environ.get("VENV", ".venv")
-        _need("VENV", f"{venv}/bin/python", "`jobgen submit venv_build` makes it, or set USE_CONTAINER=1")
-    if foreign := os.environ.get("TRAIN_SCRIPT"):
-        _need("TRAIN_SCRIPT", foreign, "correct it")
+        venv = environment.get("SLIPWAY_VENV") or ".venv"
+        made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
+        _need("SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
+    if _foreign(job, environment):
+        _need("SLIPWAY_SCRIPT", environment["SLIPWAY_SCRIPT"], "correct it", file=True)
     else:
-        _need("CONFIG", os.environ.get("CONFIG", spec.config), "see configs/")
-    if data := os.environ.get("DATA"):
-        _need("DATA", data, "correct it")
+        _need_config(Path(environment.get("SLIPWAY_CONFIG") or job.spec.config), dry_run=dry_run)
+    if data := environment.get("SLIPWAY_DATA"):
+        _need("SLIPWAY_DATA", data, "correct it")
 
 
-def _need(name: str, path: str, remedy: str) -> None:
+def _foreign(job: Job, environment: Mapping[str, str]) -> bool:
+    """Return whether the job runs a script in place of the trainer."""
+    return bool(environment.get("SLIPWAY_SCRIPT")) and job.spec.task == "train"
+
+
+def _need_config(path: Path, *, dry_run: bool) -> None:
+    """Look for the configuration; one that jobgen brings along is copied where it is missing."""
+    packaged = data_folder("configs") / path.name
+    if path.exists() or path.parent != Path("configs") or not packaged.is_file():
+        _need("SLIPWAY_CONFIG", str(path), "see configs/", file=True)
+        return
+    if dry_run:
+        _note(f"would copy {packaged} to {path}")
+        return
+    try:
+        path.parent.mkdir(exist_ok=True)
+        shutil.copyfile(packaged, path)
+    except OSError as error:
+        raise JobgenError(f"SLIPWAY_CONFIG: cannot write {path}: {error.strerror}.") from error
+    _note(f"copied {packaged} to {path}: change it as you like")
+
+
+def _need(name: str, path: str, remedy: str, *, file: bool = False) -> None:
     if not os.access(path, os.R_OK):
         raise JobgenError(f"{name}: {path} is missing or cannot be read from here: {remedy}.")
+    if file and not Path(path).is_file():
+        raise JobgenError(f"{name}: {path} is no file: {remedy}.")
+
+
+def _note(text: str) -> None:
+    print(printable(f"jobgen: {text}"), file=sys.stderr)

@@ -20,15 +20,18 @@ from support import weights
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = Path(__file__).parent / "cluster"
 FACE = Path(__file__).parent / "pbs"
-FIXED = {
-    "DEVICE": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "USE_CONTAINER": "0",
+OPENPBS = Path(__file__).parent / "openpbs"
+LIBRARY = ROOT / "jobscripts" / "lib"
+AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes only pretend to have so many cores
 }
-"""What every job is told here."""
+"""What Open MPI needs here."""
+FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0", **AS_ROOT}
+"""Settings of every job here."""
+EXPORTED = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0", **AS_ROOT}
+"""Settings of every job of OpenPBS. It sets OMP_NUM_THREADS itself, over what is exported."""
 TOOLS = ("slurmctld", "slurmd", "munged", "nsenter", "unshare", "ip")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
 
@@ -51,6 +54,8 @@ log_interval = 10
 class Job:
     """One job of the cluster."""
 
+    ended = ENDED
+
     def __init__(self, cluster: "Cluster", number: str, log: Path) -> None:
         self.cluster, self.number, self.log = cluster, number, log
 
@@ -70,7 +75,7 @@ class Job:
         """Wait until the job has said ``text`` so often."""
         deadline = time.monotonic() + limit
         while self.output.count(text) < times:
-            assert self.state not in ENDED, f"ended before {text!r}:\n{self.output}"
+            assert self.state not in self.ended, f"ended before {text!r}:\n{self.output}"
             assert time.monotonic() < deadline, f"no {text!r} within {limit} s:\n{self.output}"
             time.sleep(0.2)
 
@@ -134,16 +139,21 @@ class Cluster:
     def submit(self, script: str, *arguments: str, out: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
         """Submit a committed script as it is, or that of another path, to compute on CPUs into ``out``."""
         log, path = out.with_name(f"{out.name}.log"), ROOT / "jobscripts" / script
-        env = {**FIXED, "VENV": sys.prefix, "RUN_DIR": str(out), **env}
+        env = {**FIXED, "SLIPWAY_VENV": sys.prefix, "SLIPWAY_RUN_DIR": str(out), **env}
         if path.suffix == ".pbs":
-            settings = ",".join(
-                f"{name}={value}" for name, value in (env | {"TRAIN_ARGS": shlex.join(arguments)}).items()
-            )
-            words = ["env", f"--chdir={out.parent}", FACE / "qsub", *sbatch, "-v", settings, path]
-            number = self.run(*map(str, words)).strip().removesuffix(".head")
+            words = ["env", f"--chdir={out.parent}", FACE / "qsub", *sbatch, "-V", path]
+            env = {"SLIPWAY_LIB": str(LIBRARY), **env}
+            env |= {"SLIPWAY_ARGS": shlex.join(arguments)} if arguments else {}
+            number = self.run(*map(str, words), **env).strip().removesuffix(".head")
             return Job(self, number, out.with_name(f"{path.stem}.o{number}"))
         words = ["sbatch", "--parsable", f"--output={log}", *sbatch, str(path), *arguments]
         return self.job(self.run(*words, **env).strip(), log)
+
+    def resubmit(self, out: Path, *, folder: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
+        """Submit the job.sh of the run folder ``out`` from ``folder``, with no setting but ``env``."""
+        log = folder / f"{out.name}.again.log"
+        words = ["env", f"--chdir={folder}", "sbatch", "--parsable", f"--output={log}", *sbatch, str(out / "job.sh")]
+        return self.job(self.run(*words, **{"OMP_NUM_THREADS": "1", **AS_ROOT, **env}).strip(), log)
 
     def job(self, number: str, log: Path) -> Job:
         """Return the job of that number, which writes to ``log``."""
@@ -152,6 +162,95 @@ class Cluster:
     def close(self) -> None:
         self.control("down")
         self.lease.close()
+
+
+class PbsJob(Job):
+    """One job of OpenPBS, or one of an array (``12[1].head``)."""
+
+    ended = frozenset("F")
+
+    def __init__(self, cluster: Cluster, number: str) -> None:
+        self.cluster, self.number = cluster, number
+
+    @property
+    def fields(self) -> dict[str, str]:
+        said = self.cluster.run("/opt/pbs/bin/qstat", "-x", "-f", "-w", self.number)
+        return dict(re.findall(r"^ {4}(\S+) = (.*)$", said, flags=re.MULTILINE))
+
+    @property
+    def state(self) -> str:
+        """Return the letter of qstat: Q, H, R, E, or F once it has ended (of an array: B while it runs)."""
+        return self.fields["job_state"]
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the script's own exit code; 256 more than the signal that ended it; below 0 where PBS did."""
+        code = self.fields.get("Exit_status")
+        return None if code is None else int(code)
+
+    @property
+    def log(self) -> Path:
+        return Path(self.fields["Output_Path"].partition(":")[2])
+
+    @property
+    def output(self) -> str:
+        """Return what it has written: PBS keeps that on the first node until the job ends."""
+        if self.log.exists():
+            return self.log.read_text(encoding="utf-8", errors="replace")
+        node = self.fields.get("exec_host", "head").partition("/")[0]
+        spooled = f"/var/spool/pbs/spool/{self.number}.OU"
+        return self.cluster.control("on", node, "sh", "-c", 'cat "$0" 2>/dev/null || :', spooled)
+
+    def wait(self, limit: float = 280) -> dict[str, str]:
+        """Wait for the job's end and return what PBS knows of it."""
+        deadline = time.monotonic() + limit
+        while (fields := self.fields)["job_state"] != "F":
+            assert time.monotonic() < deadline, f"{fields['job_state']} after {limit} s:\n{self.output}"
+            time.sleep(0.3)
+        return fields
+
+
+class OpenPbs:
+    """A real OpenPBS on the nodes of a cluster."""
+
+    def __init__(self, cluster: Cluster, prefix: str) -> None:
+        self.cluster, self.prefix = cluster, prefix
+        self.control("up", prefix)
+
+    def control(self, *words: str) -> None:
+        done = subprocess.run(
+            [OPENPBS, *words], env=self.cluster.env, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+
+    def run(self, command: str, *words: str, user: str = "alice") -> str:
+        """Run one of its commands on the head."""
+        return self.cluster.run(f"/opt/pbs/bin/{command}", *words, CLUSTER_AS=user)
+
+    def submit(
+        self,
+        script: str | Path,
+        *arguments: str,
+        out: Path,
+        qsub: tuple[str, ...] = (),
+        user: str = "alice",
+        **env: str,
+    ) -> PbsJob:
+        """Submit a committed script as it is, or that of another path, to compute on CPUs into ``out``.
+
+        As a user does: from the folder of ``out``, which has to be the user's, with settings in the environment.
+        """
+        env = {**EXPORTED, "SLIPWAY_RUN_DIR": str(out), "SLIPWAY_ARGS": shlex.join(arguments), **env}
+        words = [f"--chdir={out.parent}", "/opt/pbs/bin/qsub", "-V", *qsub, str(ROOT / "jobscripts" / script)]
+        return self.job(self.cluster.run("env", *words, CLUSTER_AS=user, **env).strip())
+
+    def resubmit(self, out: Path, *, user: str, **env: str) -> PbsJob:
+        """Submit the job.sh of the run folder ``out``, with no setting but ``env``."""
+        words = [f"--chdir={out.parent}", "/opt/pbs/bin/qsub", "-V", str(out / "job.sh")]
+        return self.job(self.cluster.run("env", *words, CLUSTER_AS=user, **AS_ROOT, **env).strip())
+
+    def job(self, number: str) -> PbsJob:
+        return PbsJob(self.cluster, number)
 
 
 @pytest.fixture(scope="session")
@@ -168,6 +267,34 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def openpbs_prefix() -> str:
+    """Return the folder of an OpenPBS: compiled from OPENPBS_SOURCE, or without that, where it was compiled before."""
+    wanted = bool(os.environ.get("OPENPBS_SOURCE"))
+    done = subprocess.run(
+        [ROOT / "build" / "openpbs", *([] if wanted else ["--built"])], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0 and not wanted:
+        pytest.skip(f"no OpenPBS: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def openpbs(cluster: Cluster, openpbs_prefix: str) -> OpenPbs:
+    """Return an OpenPBS on the nodes of the cluster; it ends with them."""
+    return OpenPbs(cluster, openpbs_prefix)
+
+
+@pytest.fixture
+def users_folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
+    """Return a folder of alice's, on a disk that all nodes see."""
+    folder = cluster.home / re.sub(r"\W+", "-", request.node.name).strip("-")
+    folder.mkdir()
+    os.chown(folder, 20001, 20001)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def image() -> dict[str, str]:
     """Return the settings that run a job in the CPU image of `make image`, with the sources of this checkout.
 
@@ -181,7 +308,7 @@ def image() -> dict[str, str]:
     ).stdout.strip()
     return {
         "USE_CONTAINER": "1",
-        "IMAGE": str(path),
+        "SLIPWAY_IMAGE": str(path),
         "PATH": f"{Path(apptainer).parent}:/usr/local/bin:/usr/bin:/bin",  # not the environment's mpirun
         "APPTAINER_BIND": f"{ROOT}/src:/opt/slipway/src",
     }
@@ -193,7 +320,7 @@ def users_image(cluster: Cluster, image: dict[str, str]) -> dict[str, str]:
     home, login = cluster.home, {"SLIPWAY_CACHE": str(cluster.home / "cache"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     root_apptainer = shutil.which("apptainer", path=image["PATH"])
     subprocess.run(
-        [root_apptainer, "build", "--sandbox", home / "image", image["IMAGE"]], check=True, capture_output=True
+        [root_apptainer, "build", "--sandbox", home / "image", image["SLIPWAY_IMAGE"]], check=True, capture_output=True
     )
     for folder in ("src", "configs", "jobscripts"):
         shutil.copytree(ROOT / folder, home / folder)
@@ -201,7 +328,7 @@ def users_image(cluster: Cluster, image: dict[str, str]) -> dict[str, str]:
     subprocess.check_call(["chown", "--recursive", "20001:20001", home])
     return {
         "USE_CONTAINER": "1",
-        "IMAGE": str(home / "image"),
+        "SLIPWAY_IMAGE": str(home / "image"),
         "PATH": f"{Path(apptainer).parent}:{login['PATH']}",
         "APPTAINER_BIND": f"{home}/src:/opt/slipway/src",
         "CLUSTER_AS": "alice",

@@ -17,18 +17,23 @@ def offline():
     """Return the settings that leave pip nothing but the folder of `make wheelhouse`."""
     folder = ROOT / "wheelhouse"
     subprocess.run(["make", "wheelhouse", "VARIANT=cpu"], cwd=ROOT, check=True)
-    return {"WHEELHOUSE": str(folder), "VARIANT": "cpu", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
+    return {
+        "SLIPWAY_WHEELHOUSE": str(folder),
+        "SLIPWAY_VARIANT": "cpu",
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_FIND_LINKS": "",
+    }
 
 
 def test_a_node_without_a_network_builds_what_jobs_then_run_in(cluster, tmp_path, table, offline):
     assert "default" not in cluster.control("on", "node1", "ip", "route")
     venv = tmp_path / "shared disk" / "environment"
     venv.parent.mkdir()
-    build = cluster.submit("venv_build.job", out=tmp_path / "build", **offline, VENV=str(venv))
+    build = cluster.submit("venv_build.job", out=tmp_path / "build", **offline, SLIPWAY_VENV=str(venv))
     built = build.wait(limit=900)
     assert built["JobState"] == "COMPLETED", build.output
     assert venv.is_symlink()
-    job = cluster.submit("cpu.job", *SMALL, out=tmp_path / "run", VENV=str(venv))
+    job = cluster.submit("cpu.job", *SMALL, out=tmp_path / "run", SLIPWAY_VENV=str(venv))
     fields = job.wait()
     assert fields["JobState"] == "COMPLETED", job.output
     rows = [(name, row["JobState"], row["RunTime"]) for name, row in (("venv_build.job", built), ("cpu.job", fields))]

@@ -47,11 +47,16 @@ def test_no_process_is_left_where_the_test_run_is_killed(tmp_path):
 
 
 def test_jobgen_submits_and_says_the_number_last(cluster, tmp_path, config):
-    env = {"DEVICE": "cpu", "USE_CONTAINER": "0", "VENV": sys.prefix, "RUN_DIR": str(tmp_path / "run")}
+    env = {
+        "SLIPWAY_DEVICE": "cpu",
+        "USE_CONTAINER": "0",
+        "SLIPWAY_VENV": sys.prefix,
+        "SLIPWAY_RUN_DIR": str(tmp_path / "run"),
+    }
     job = ("jobgen", "submit", "ddp", "--site", "example", "--set", f"options.output={tmp_path}/log")
-    said = cluster.run(*job, "--test-only", CONFIG=config(1), **env)
+    said = cluster.run(*job, "--test-only", SLIPWAY_CONFIG=config(1), **env)
     assert said == ""  # Slurm answers on standard error
-    number = cluster.run(*job, "--", "--seed", "7", CONFIG=config(1), **env).splitlines()[-1]
+    number = cluster.run(*job, "--", "--seed", "7", SLIPWAY_CONFIG=config(1), **env).splitlines()[-1]
     fields = cluster.job(number, tmp_path / "log").wait()
     assert fields["JobState"] == "COMPLETED", (tmp_path / "log").read_text()
     assert "seed = 7" in (tmp_path / "run" / "config.toml").read_text()
@@ -59,7 +64,12 @@ def test_jobgen_submits_and_says_the_number_last(cluster, tmp_path, config):
 
 def test_a_task_of_an_array_is_requeued_by_its_own_number(cluster, tmp_path, config):
     job = cluster.submit(
-        "cpu.job", out=tmp_path / "x", sbatch=("--array=3-4",), CONFIG=config(40), RUN_DIR="", OUTPUT=str(tmp_path)
+        "cpu.job",
+        out=tmp_path / "x",
+        sbatch=("--array=3-4",),
+        SLIPWAY_CONFIG=config(40),
+        SLIPWAY_RUN_DIR="",
+        SLIPWAY_OUTPUT=str(tmp_path),
     )
     folder = tmp_path / f"cpu-{job.number}_4"
     deadline = time.monotonic() + 90

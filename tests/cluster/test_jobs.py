@@ -30,16 +30,16 @@ EPOCHS_OF_MINUTES = 400
 )
 def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
-    job = cluster.submit(script, out=tmp_path / "run", CONFIG=config(2), **inside)
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(2), **inside)
     fields, distance = job.proven(tmp_path / "run", alone, ranks=ranks)
     row = [fields["JobState"], f"{ranks} ranks", fields["NodeList"], fields["RunTime"], f"{distance:.1e}"]
     table(f"cluster: {script}, {way}", [[script, way, *row]])
 
 
 def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluster, tmp_path, config):
-    whole = cluster.submit("ddp.job", out=tmp_path / "whole", CONFIG=config(40))
+    whole = cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(40))
     assert whole.wait()["JobState"] == "COMPLETED", whole.output
-    job = cluster.submit("ddp.job", out=tmp_path / "run", CONFIG=config(40))
+    job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # what --signal=B:USR1@180 does, in time for a test
     fields = job.wait()
@@ -53,10 +53,10 @@ def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluste
 @pytest.mark.timeout(1200)
 def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_path, config, table):
     """The real thing, minutes long: Slurm's own limit and its own warning, several times."""
-    whole = cluster.submit("ddp.job", out=tmp_path / "whole", CONFIG=config(EPOCHS_OF_MINUTES))
+    whole = cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))
     assert whole.wait(500)["JobState"] == "COMPLETED", whole.output
     short = ("--time=2", "--signal=B:USR1@30")  # Slurm looks every 30 s, so it comes 60 to 90 s after the start
-    job = cluster.submit("ddp.job", out=tmp_path / "run", sbatch=short, CONFIG=config(EPOCHS_OF_MINUTES))
+    job = cluster.submit("ddp.job", out=tmp_path / "run", sbatch=short, SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))
     fields = job.wait(600)
     assert fields["JobState"] == "COMPLETED", job.output
     assert int(fields["Restarts"]) >= 1
@@ -68,26 +68,25 @@ def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_pat
 
 def test_the_bound_on_requeues_holds_and_the_run_can_be_continued(cluster, tmp_path, config):
     out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, CONFIG=config(400), MAX_REQUEUES="0")
+    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(400), SLIPWAY_MAX_REQUEUES="0")
     job.until("epoch 2/400")
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)
     fields = job.wait()
     assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
-    assert f"RUN_DIR={out} sbatch --nodes=2 {out}/job.sh" in job.output
+    assert f"to continue: sbatch --nodes=2 {out}/job.sh" in job.output
 
 
 STANDSTILL = """
-import json, os
-fields = {"attempt": 1, "state": "stopped", "reason": "time-limit", "start_step": 7, "step": 7, "requeue": False}
+import os
 if os.environ["RANK"] == "0":
-    with open(os.environ["RUN_DIR"] + "/status.json", "w") as file:
-        json.dump(fields, file)
+    with open("{RUN_DIR}/verdict.{TRAINER_ATTEMPT}".format(**os.environ), "w") as file:
+        file.write("stopped 7 time-limit\\n")
 """
 
 
 def test_a_run_that_gains_no_step_is_not_requeued(cluster, tmp_path):
     (tmp_path / "standstill.py").write_text(STANDSTILL)
-    job = cluster.submit("ddp-ranks.job", out=tmp_path / "run", TRAIN_SCRIPT=str(tmp_path / "standstill.py"))
+    job = cluster.submit("ddp-ranks.job", out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "standstill.py"))
     fields = job.wait()
     assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
 
@@ -95,7 +94,7 @@ def test_a_run_that_gains_no_step_is_not_requeued(cluster, tmp_path):
 @pytest.mark.parametrize("way", ["scancel", "STOP"])
 def test_a_user_ends_it_for_good(cluster, tmp_path, config, way):
     out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, CONFIG=config(400))
+    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(400))
     job.until("epoch 2/400")
     if way == "scancel":
         cluster.run("scancel", job.number)
@@ -114,7 +113,7 @@ def test_a_user_ends_it_for_good(cluster, tmp_path, config, way):
 @pytest.mark.prove
 def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
     out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
+    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     words = ("--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 1", f"--output={tmp_path}/urgent.log")
     cluster.run("sbatch", *words)
@@ -127,7 +126,7 @@ def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
 @pytest.mark.prove
 def test_a_lost_node_is_survived(cluster, tmp_path, config):
     out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, CONFIG=config(40))
+    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     cluster.control("kill", "node2")
     deadline = time.monotonic() + 90
@@ -144,7 +143,9 @@ def test_a_lost_node_is_survived(cluster, tmp_path, config):
 @pytest.mark.prove
 def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
     half = ("--gpus-per-node=1", "--cpus-per-task=4")
-    jobs = [cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, CONFIG=config(10)) for name in ("a", "b")]
+    jobs = [
+        cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, SLIPWAY_CONFIG=config(10)) for name in ("a", "b")
+    ]
     fields = [job.wait() for job in jobs]
     assert [field["JobState"] for field in fields] == ["COMPLETED"] * 2, "\n".join(job.output for job in jobs)
     assert fields[0]["NodeList"] == fields[1]["NodeList"] == "node[1-2]"
@@ -153,6 +154,6 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
 
 @pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job"])
 def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
-    job = cluster.submit(script, out=tmp_path / "run", TRAIN_SCRIPT=str(FOREIGN / "plain_ddp.py"))
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / "plain_ddp.py"))
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert "4 ranks, final loss 0.0000" in job.output

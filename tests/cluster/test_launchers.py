@@ -19,7 +19,7 @@ LATE = ("-l", "walltime=00:02:50")
 
 
 def epochs(number, config):
-    return {"CONFIG": config(number)}
+    return {"SLIPWAY_CONFIG": config(number)}
 
 
 def end(cluster, script, job):
@@ -28,7 +28,7 @@ def end(cluster, script, job):
 
 @pytest.mark.parametrize("script", SLURM)
 def test_out_of_time_it_goes_on_as_often_as_allowed(cluster, tmp_path, config, script):
-    job = cluster.submit(script, out=tmp_path / "run", MAX_REQUEUES="1", **epochs(4000, config))
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
     for attempt in (1, 2):
         job.until("samples/s", times=2 * attempt)
         cluster.run("scancel", "--batch", "--signal=USR1", job.number)
@@ -60,7 +60,7 @@ def test_a_user_ends_it_for_good(cluster, tmp_path, config, script, way):
 
 
 def test_under_pbs_it_looks_at_the_clock_and_is_continued_by_another_job(cluster, tmp_path, config):
-    job = cluster.submit("ddp.pbs", out=tmp_path / "run", sbatch=LATE, MAX_REQUEUES="1", **epochs(4000, config))
+    job = cluster.submit("ddp.pbs", out=tmp_path / "run", sbatch=LATE, SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
     fields = job.wait(limit=200)
     assert fields["ExitCode"] == "75:0", job.output
     number = job.output.partition("continued by job ")[2].partition(".head")[0]
@@ -73,7 +73,7 @@ def test_under_pbs_it_looks_at_the_clock_and_is_continued_by_another_job(cluster
 
 def test_under_pbs_it_requeues_itself_where_the_site_lets_it(cluster, tmp_path, config):
     script = rendered(tmp_path, "ddp", "pbs", "resume=requeue")
-    job = cluster.submit(script, out=tmp_path / "run", MAX_REQUEUES="1", **epochs(4000, config))
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
     for _ in (1, 2):
         job.until("samples/s", times=2)
         (tmp_path / "run" / "STOP").write_text("time-limit\n")
@@ -134,7 +134,9 @@ def test_an_ordinary_user_trains_over_mpi_in_the_image(cluster, users_image, con
     home = cluster.home
     shutil.copy(config(2), home / "two.toml")
     chdir = (f"--chdir={home}",)
-    job = cluster.submit("horovod.job", out=home / "run", sbatch=chdir, CONFIG=f"{home}/two.toml", **users_image)
+    job = cluster.submit(
+        "horovod.job", out=home / "run", sbatch=chdir, SLIPWAY_CONFIG=f"{home}/two.toml", **users_image
+    )
     fields, _ = job.proven(home / "run", alone, ranks=4)
     assert fields["UserId"] == "alice(20001)"
 
@@ -161,6 +163,6 @@ def test_a_host_mpi_that_differs_is_told_with_the_way_out(cluster, image, tmp_pa
     ],
 )
 def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script, name):
-    job = cluster.submit(script, out=tmp_path / "run", TRAIN_SCRIPT=str(FOREIGN / name))
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / name))
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert "4 ranks, final loss 0.0000" in job.output

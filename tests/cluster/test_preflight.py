@@ -24,11 +24,11 @@ def answer(table):
 @pytest.mark.parametrize(
     ("what", "env", "text"),
     [
-        ("a missing environment", {"VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
-        ("missing data", {"DATA": "/nowhere"}, "/nowhere is missing"),
-        ("a missing configuration", {"CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
-        ("an output that cannot be written", {"RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
-        ("no GPU", {"DEVICE": "cuda"}, "torch sees no GPU"),
+        ("a missing environment", {"SLIPWAY_VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
+        ("missing data", {"SLIPWAY_DATA": "/nowhere"}, "/nowhere is missing"),
+        ("a missing configuration", {"SLIPWAY_CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
+        ("an output that cannot be written", {"SLIPWAY_RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
+        ("no GPU", {"SLIPWAY_DEVICE": "cuda"}, "torch sees no GPU"),
     ],
 )
 def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, answer, what, env, text):  # noqa: PLR0917 -- fixtures
@@ -36,7 +36,7 @@ def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, ans
 
 
 def test_a_missing_image_is_answered(cluster, tmp_path, image, answer):
-    job = cluster.submit("ddp.job", out=tmp_path / "run", **image | {"IMAGE": "/nowhere.sif"})
+    job = cluster.submit("ddp.job", out=tmp_path / "run", **image | {"SLIPWAY_IMAGE": "/nowhere.sif"})
     answer("a missing image", job, "/nowhere.sif is missing")
 
 
@@ -50,7 +50,7 @@ def test_an_image_without_the_trainer_is_answered(cluster, tmp_path, image, answ
 def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image, answer):
     with tempfile.TemporaryDirectory(dir="/srv") as data:  # Apptainer binds /tmp by itself
         (tmp_path / "mnist.toml").write_text(f'[data]\ndataset = "mnist"\ndata_dir = "{data}"\n')
-        job = cluster.submit("ddp.job", out=tmp_path / "run", CONFIG=str(tmp_path / "mnist.toml"), **image)
+        job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=str(tmp_path / "mnist.toml"), **image)
         answer("a missing bind", job, f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound")
 
 
@@ -60,7 +60,7 @@ def test_a_head_node_that_only_knows_itself_is_answered(cluster, tmp_path, answe
     cluster.control("on", "node1", "mount", "--bind", hosts, "/etc/hosts")
     try:
         job = cluster.submit("ddp.job", out=tmp_path / "run")
-        answer("a head node on loopback", job, "node1 resolves to 127.0.1.1 here")
+        answer("a head node on loopback", job, "the head node node1 is 127.0.1.1 to itself")
     finally:
         cluster.control("on", "node1", "umount", "/etc/hosts")
 
@@ -73,7 +73,7 @@ def test_a_node_that_does_not_answer_is_answered_within_a_minute(cluster, tmp_pa
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     slow.rename(venv / "bin" / "python")
-    answer("a node that hangs", cluster.submit("ddp.job", out=tmp_path / "run", VENV=str(venv)), "within 60 s")
+    answer("a node that hangs", cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_VENV=str(venv)), "within 60 s")
 
 
 def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
@@ -84,7 +84,11 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
         Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
     (tmp_path / "images.toml").write_text('[data]\ndataset = "imagefolder"\n[train]\nepochs = 1\nbatch_size = 8\n')
     job = cluster.submit(
-        "ddp.job", out=tmp_path / "run", CONFIG=str(tmp_path / "images.toml"), DATA=str(data), STAGE="1"
+        "ddp.job",
+        out=tmp_path / "run",
+        SLIPWAY_CONFIG=str(tmp_path / "images.toml"),
+        SLIPWAY_DATA=str(data),
+        SLIPWAY_STAGE="1",
     )
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert f"/slipway-{job.number}." in (tmp_path / "run" / "config.toml").read_text()

@@ -1,51 +1,134 @@
-"""Every command of the README's second table, run as it stands there, on the login node of a real Slurm cluster."""
+"""Every command of README.md and docs/ that needs a scheduler, as it stands, on the login node of a real Slurm."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from readme import ON_CLUSTER, ROOT, SCRIPT
+from readme import ASKED, ON_CLUSTER, SCRIPT, fresh_clone
 
 pytestmark = pytest.mark.prove
 SHORT = " --epochs 1 --arch mlp --no-figures"
+FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0"}
+BUILD = '#!/bin/bash\nset -eu\nmkdir -p dist "$SCRATCH"\necho "built by $ROUTES" >"dist/slipway-$VARIANT.sif"\n'
+"""In place of build/image, which takes half an hour and a network."""
+NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
+"""What a reader puts in for what stands in capitals."""
 
 
 @pytest.fixture
 def place(tmp_path):
-    """Return a folder that looks like a clone."""
-    for name in ("configs", "jobscripts", "build"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "my_train.py").write_text(SCRIPT)
-    return tmp_path
+    """Return a fresh clone after README's steps 1 and 2, with an environment and data of the reader's own."""
+    folder = fresh_clone(tmp_path / "clone")
+    (folder / ".venv").symlink_to(sys.prefix)
+    (
+        folder / "slipway.sif"
+    ).touch()  # jobs find the image before they are submitted; USE_CONTAINER=0 keeps them out of it
+    shutil.copy(folder / "jobscripts/sites/example.toml", folder / "jobscripts/sites/mine.toml")
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "mine").symlink_to(sys.prefix)
+    (tmp_path / "scratch" / "mine").mkdir(parents=True)
+    shutil.copytree(folder / "jobscripts", tmp_path / "opt" / "slipway")
+    return folder
 
 
-@pytest.mark.parametrize("command", ON_CLUSTER)
-def test_a_row_does_what_it_says(request, cluster, place, command):
-    env = {"DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0"}
-    if command == "sbatch jobscripts/ddp.job":  # just this one in the image: the others differ by something else
-        env |= request.getfixturevalue("image")
+@pytest.fixture
+def at_login(cluster, place):
+    """Return a function that runs a line in the clone, in the environment of step 1."""
 
-    def at_login(line):
-        return cluster.run(
-            "bash", "-c", f'cd "$1" && PATH={Path(sys.executable).parent}:$PATH && {line}', "x", str(place), **env
-        )
+    def at_login(line, **env):
+        line = f'cd "$1" && PATH={Path(sys.executable).parent}:$PATH && {line}'
+        return cluster.run("bash", "-c", line, "x", str(place), **{**FIXED, **env})
 
-    if "4711" in command:
-        long = " --epochs 400 --arch mlp" if "cancel" in command else SHORT
-        number = at_login(f"sbatch --parsable jobscripts/ddp.job{long}").strip()
-        job = cluster.job(number, place / f"slurm-{number}.out")
-        job.until("epoch 1/")
-        said = at_login(command.replace("4711", number))
-        assert job.wait()["JobState"] == ("CANCELLED" if "cancel" in command else "COMPLETED"), job.output
-        assert {"status": f"run runs/ddp-{number}: ", "logs": "epoch 1/1", "cancel": ""}[command.split()[1]] in said
-        return
-    trains = "ddp" in command and "TRAIN_SCRIPT" not in command
-    short = (" --" if "jobgen" in command else "") + SHORT
-    said = at_login(command + (short if trains else ""))
-    number = re.search(r"\d+", said)[0]
-    job = cluster.job(number, place / f"slurm-{number}.out")
+    return at_login
+
+
+@pytest.fixture
+def job(cluster, place):
+    """Return a function that finds the job whose number ends what a command printed."""
+
+    def job(said):
+        number = re.search(r"(\d+)\s*$", said)[1]
+        return cluster.job(number, place / f"slurm-{number}.out")
+
+    return job
+
+
+def completed(job):
     assert job.wait()["JobState"] == "COMPLETED", job.output
-    assert "TRAIN_SCRIPT" not in command or "4 ranks, loss 0.0" in job.output
+    return job.output
+
+
+def local(command, place):
+    """Return the command with this machine's folders in place of a cluster's."""
+    for theirs, ours in {"$HOME/envs": "envs", "/scratch/": "scratch/", "/opt/slipway": "opt/slipway"}.items():
+        command = command.replace(theirs, f"{place.parent}/{ours}")
+    return command
+
+
+TRAINS = [command for command in ON_CLUSTER if "4711" not in command and "image_build" not in command]
+FOLLOWS = [command for command in ON_CLUSTER if "4711" in command]
+
+
+@pytest.mark.parametrize("command", TRAINS)
+def test_a_command_submits_what_it_says(request, place, at_login, job, command):
+    env = {}
+    if command == "sbatch jobscripts/ddp.job":  # just this one in the image: the others differ by something else
+        env = request.getfixturevalue("image")
+    if "sbatch mine.job" in command:
+        at_login("jobgen render ddp --site jobscripts/sites/example.toml --output mine.job")
+    own, tests = "SLIPWAY_SCRIPT" in command, "selftest" in command
+    short = "" if own or tests else f" --{SHORT}" if "jobgen" in command else SHORT
+    said = completed(job(at_login(local(command, place) + short, **env)))
+    if own:
+        assert "4 ranks, loss 0.0" in said
+    elif not tests:
+        assert f"{2 if '--nodes=1' in command else 4} rank(s)" in said
+    if "horovod" in command:
+        assert '"--backend", "horovod"' in next(place.glob("runs/*/run.json")).read_text()
+
+
+@pytest.mark.parametrize("command", FOLLOWS)
+def test_a_command_follows_a_job(at_login, job, command):
+    long = " --epochs 400 --arch mlp" if "cancel" in command else SHORT
+    followed = job(at_login(f"sbatch --parsable jobscripts/ddp.job{long}"))
+    followed.until("epoch 1/")
+    line = command.replace("4711", followed.number)
+    if "sbatch" in command:
+        completed(followed)
+        again = job(at_login(f"{line} --epochs 2 --arch mlp --no-figures"))
+        assert "epoch 2/2" in completed(again)
+        assert "attempt 2 in " in again.output
+        return
+    said = at_login(line)
+    ended = "CANCELLED" if "cancel" in command else "COMPLETED"
+    assert followed.wait()["JobState"] == ended, followed.output
+    expected = {"status": f"run runs/ddp-{followed.number}: ", "logs": "epoch 1/1", "cancel": ""}
+    assert expected[command.split()[1]] in said
+
+
+def test_the_image_is_built_where_the_reader_is_told_to(place, at_login, job):
+    command = "jobgen submit image_build --site mine"
+    assert command in ON_CLUSTER
+    (place / "build" / "image").write_text(BUILD)
+    (place / "bin").mkdir()
+    (place / "bin" / "apptainer").write_text("#!/bin/sh\n")
+    (place / "bin" / "apptainer").chmod(0o755)
+    (place / "slipway.sif").unlink()
+    said = completed(job(at_login(f'PATH="$PWD/bin:$PATH" && {command}')))
+    assert "slipway.sif is ready" in said
+    assert (place / "slipway.sif").read_text() == "built by registry\n"
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_a_look_at_the_cluster_gets_an_answer(place, at_login, command):
+    (place / "bin").mkdir()
+    (place / "bin" / "apptainer").symlink_to("/bin/true")
+    line = re.sub(r"\b[A-Z_]{4,}\b", lambda found: NAMES[found[0]], command)
+    assert at_login(f'PATH="$PWD/bin:$PATH" && {line}').strip()
+
+
+def test_the_script_of_the_readme_is_what_a_clone_holds(place):
+    assert (place / "my_train.py").read_text() == SCRIPT

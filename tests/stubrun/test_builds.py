@@ -42,7 +42,8 @@ def run(place):
         fixed = {
             "PATH": f"{place}/bin:/usr/bin:/bin",
             "HOME": str(place),
-            "LOCAL_DISK": str(place / "disk"),
+            "SLIPWAY_LOCAL_DISK": str(place / "disk"),
+            "SLURM_JOB_ID": "4711",
             "STUB": stub,
         }
         words = [ROOT / "jobscripts" / script]
@@ -64,26 +65,27 @@ def environments(place):
 class TestVenv:
     def test_the_link_leads_to_the_new_one_and_the_old_one_stays(self, run, place):
         done = run("venv_build.job")
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+        assert ".venv is ready" in done.stderr
         first = (place / ".venv").readlink().name
         assert (place / ".venv" / "level").read_text() == "train\n"
-        done = run("venv_build.job", HOROVOD="1")
+        done = run("venv_build.job", SLIPWAY_HOROVOD="1")
         assert (place / ".venv" / "level").read_text() == "horovod\n"
         assert environments(place) == sorted({".venv", first, (place / ".venv").readlink().name})
-        assert first in done.stdout.splitlines()[-1]
+        assert first in done.stderr.splitlines()[-1]
 
     @pytest.mark.parametrize(
         ("stub", "answer"),
         [
-            ("setup", "it could not be built: see above"),
-            ("trainer", "it does not work: no torch"),
+            ("setup", "the environment could not be built: see above"),
+            ("trainer", "the environment does not work: no torch"),
             ("horovod", "Horovod does not work: no libmpi"),
         ],
     )
     def test_one_that_fails_changes_nothing(self, run, place, stub, answer):
         run("venv_build.job")
         before = environments(place)
-        done = run("venv_build.job", stub=stub, HOROVOD="1")
+        done = run("venv_build.job", stub=stub, SLIPWAY_HOROVOD="1")
         assert (done.returncode, done.stderr) == (78, f"venv_build.job: {answer}\n")
         assert environments(place) == before
         assert list((place / "disk").iterdir()) == []
@@ -94,36 +96,55 @@ class TestVenv:
         assert (done.returncode, "was not made by this script" in done.stderr) == (78, True)
 
     def test_nothing_is_written_to_the_home_folder_nor_read_from_this_shells_python(self, run, place):
-        run("venv_build.job", PYTHONPATH="/somewhere", WHEELHOUSE="wheels")
+        run("venv_build.job", PYTHONPATH="/somewhere", SLIPWAY_WHEELHOUSE="wheels")
         env = seen(place)
         for name in ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
             assert env[name].startswith(str(place / "disk")), name
-        assert ("PYTHONPATH" in env, env["WHEELHOUSE"], env["VARIANT"]) == (False, "wheels", "cuda")
+        assert ("PYTHONPATH" in env, env["WHEELHOUSE"], env["VARIANT"]) == (False, f"{place}/wheels", "cuda")
 
     def test_a_site_s_own_nccl_comes_with_its_own_cuda(self, run, place):
-        assert "load the module of CUDA" in run("venv_build.job", HOROVOD="1", NCCL_PATH="/nccl").stderr
-        run("venv_build.job", HOROVOD="1", NCCL_PATH="/nccl", CUDA_HOME="/cuda")
+        assert "load the module of CUDA" in run("venv_build.job", SLIPWAY_HOROVOD="1", SLIPWAY_NCCL_PATH="/nccl").stderr
+        run("venv_build.job", SLIPWAY_HOROVOD="1", SLIPWAY_NCCL_PATH="/nccl", CUDA_HOME="/cuda")
         names = ("CUDA_COMPILER", "HOROVOD_NCCL_HOME", "HOROVOD_CUDA_HOME")
         assert [seen(place)[name] for name in names] == ["", "/nccl", "/cuda"]
 
     def test_it_is_submitted_in_the_project(self, run, place):
         (place / "build" / "setup").unlink()
         done = run("venv_build.job")
-        assert (done.returncode, "submit it in the project's folder" in done.stderr) == (78, True)
+        assert (done.returncode, "submit this job in a clone of the project" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "bad"),
+    [
+        ("venv_build.job", {"SLIPWAY_HOROVOD": "yes"}),
+        ("venv_build.job", {"SLIPWAY_VARIANT": "a b"}),
+        ("venv_build.job", {"SLIPWAY_WHEELHOUSE": "a\nb"}),
+        ("image_build.job", {"SLIPWAY_VARIANT": "../x"}),
+        ("image_build.job", {"SLIPWAY_BUILD_ARGS": "A=1\nB=2"}),
+        ("image_build.job", {"RUN_DIR": "/x"}),
+    ],
+)
+def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, bad):
+    before = sorted(place.rglob("*"))
+    done = run(script, **bad)
+    assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
+    assert sorted(place.rglob("*")) == before
 
 
 class TestImage:
     def test_it_takes_its_name_when_it_is_whole(self, run, place):
         (place / "slipway.sif").write_text("old\n")
-        assert "it could not be built" in run("image_build.job", stub="image").stderr
+        assert "the image could not be built" in run("image_build.job", stub="image").stderr
         assert (place / "slipway.sif").read_text() == "old\n"
-        done = run("image_build.job", BASE_IMAGE="docker-archive:base.tar")
-        assert (done.returncode, done.stderr) == (0, "")
+        done = run("image_build.job", SLIPWAY_BASE_IMAGE="docker-archive:base.tar")
+        assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+        assert "slipway.sif is ready" in done.stderr
         assert (place / "slipway.sif").read_text() == "new\n"
         assert list((place / "disk").iterdir()) == []
 
     def test_caches_and_temporary_files_are_not_in_the_home_folder(self, run, place):
-        run("image_build.job", VARIANT="cpu", BASE_IMAGE="docker-archive:base.tar")
+        run("image_build.job", SLIPWAY_VARIANT="cpu", SLIPWAY_BASE_IMAGE="docker-archive:base.tar")
         env = seen(place)
         for name in ("SCRATCH", "TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
             assert env[name].startswith(str(place / "disk")), name

@@ -1,437 +1,465 @@
-"""The committed scripts, run by Bash with programs that record their words: what they start, and how they end."""
+"""The committed scripts, run by Bash with programs that record their words: what they start, and with what."""
 
 import json
-import shlex
+import os
 import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from stubs import DONE, SCRIPTS, launches_of, payload_of
 
-from jobgen.cli import main
-
-ROOT = Path(__file__).resolve().parents[2]
-STUBS = Path(__file__).parent / "bin"
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
-SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "check.job"]
-PBS = ["ddp.pbs", "horovod.pbs"]
-ALL = [*SLURM, *PBS, "ddp.sh"]
+SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
+ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "ddp.sh"]
+DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
+"""One for each way to start ranks."""
+TORCHRUN = ["ddp.job", "ddp-mpirun.job", "ddp.pbs", "ddp.sh"]
 
 
-@dataclass
-class Ended:
-    code: int
-    err: str
-    calls: list[list[str]]
-    env: dict[str, str]
-    run_dir: Path
-
-    def of(self, name):
-        return [words for words in self.calls if words[0] == name]
-
-
-@pytest.fixture(params=["plain", "a b 'c' \"d\", e:f"])
-def place(request, tmp_path):
-    """Return a project whose path, at the second time, is as hostile as file systems allow."""
-    folder = tmp_path / request.param
-    (folder / "configs").mkdir(parents=True)
-    (folder / "configs" / "digits.toml").touch()
-    (folder / "slipway.sif").touch()
-    (folder / ".venv").mkdir()
-    shutil.copytree(STUBS, folder / ".venv" / "bin", symlinks=True)
-    (folder / "my data").mkdir()
-    (folder / "my train.py").touch()
-    (folder / "nodes").write_text("node1\nnode1\nnode2\nnode2\n")
-    return folder
-
-
-@pytest.fixture
-def run(place):
-    def run(script, *arguments, attempt=1, **env):
-        log = place / "calls"
-        log.unlink(missing_ok=True)
-        fixed = {
-            "PATH": f"{STUBS}:/usr/bin:/bin",
-            "STUB_LOG": str(log),
-            "RUN_DIR": str(place / "run"),
-            "LOCAL_DISK": str(place),
-            "PYTHONPATH": "/somewhere",
-        }
-        slurm = {
-            "SLURM_SUBMIT_DIR": str(place),
-            "SLURM_JOB_ID": "4711",
-            "SLURM_JOB_NODELIST": "node[1-2]",
-            "SLURM_CPUS_PER_TASK": "8",
-            "SLURM_GPUS_ON_NODE": "2",
-            "SLURM_RESTART_COUNT": str(attempt - 1),
-        }
-        pbs = {
-            "PBS_O_WORKDIR": str(place),
-            "PBS_JOBID": "4711.head",
-            "PBS_NODEFILE": str(place / "nodes"),
-            "NCPUS": "8",
-            "STUB_RUNS": str(attempt),
-            "TRAIN_ARGS": shlex.join(arguments),
-        }
-        path = ROOT / "jobscripts" / script
-        done = subprocess.run(
-            [path] if path.suffix == ".pbs" else [path, *arguments],
-            cwd="/" if path.suffix == ".pbs" else place,
-            env={**fixed, **(pbs if path.suffix == ".pbs" else slurm), "USE_CONTAINER": "1", **env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        calls = log.read_text().split("\036\0")[:-1] if log.exists() else []
-        seen = Path(f"{log}.env")
-        variables = dict(item.split("=", 1) for item in seen.read_text().split("\0") if item) if seen.exists() else {}
-        return Ended(done.returncode, done.stderr, [call.split("\0")[:-1] for call in calls], variables, place / "run")
-
-    return run
-
-
-def status(state, *, attempt=1, reason="", requeue=False):
-    fields = {"attempt": attempt, "state": state, "reason": reason, "start_step": 3, "step": 9, "requeue": requeue}
-    return json.dumps(fields)
-
-
-DONE = {"STUB_STATUS": status("done")}
-
-
-def pasted(said, command):
-    """Return the words and the environment that ``command`` gets when what a script said is pasted into a shell."""
-    script = f'{command}() {{ printf "%s\\0" "$@" --; env --null; }}; {said.partition("to continue: ")[2]}'
-    done = subprocess.run(
-        ["bash", "-c", script], env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    words, _, env = done.stdout.partition("\0--\0")
-    return words.split("\0"), set(env.split("\0"))
-
-
-OUT_OF_TIME = {"STUB_STATUS": status("stopped", reason="time-limit", requeue=True)}
-
-
-def payload_of(ended):
-    """Return the words of the innermost process that trains."""
-    trains = [words for words in ended.of("torchrun") + ended.of("python") if "--output-dir" in words]
-    return next(words for words in trains if "trainer.preflight" not in words)
+def test_every_committed_script_is_run_here():
+    trains = {path.name for path in SCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"} and path.is_file()}
+    assert trains - {"image_build.job", "venv_build.job"} == set(ALL)
 
 
 @pytest.mark.parametrize("script", ALL)
+def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behind_its_own(project, script):
+    ended = project.run(script, "--epochs", "a b", **DONE)
+    assert (ended.code, ended.notes) == (0, [])
+    words = payload_of(ended)
+    assert words[words.index("trainer") - 1] == "-m"
+    assert words[words.index("trainer") + 1] == str(project.folder / "configs" / "digits.toml")
+    assert words[words.index("--output-dir") + 1] == str(ended.run_dir)
+    assert words[-2:] == ["--epochs", "a b"]
+    assert ("--self-test" in words) == (script == "selftest.job")
+    # the plan
+    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 4)
+    assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
+    assert (ended.env["RUN_DIR"], ended.env["PYTHONNOUSERSITE"]) == (str(ended.run_dir), "1")
+    assert ended.env["PYTHONSAFEPATH"] == "1"
+    assert "PYTHONPATH" not in ended.env
+    # what is left
+    assert list((project.folder / "disk").iterdir()) == []
+    left = sorted(path.name for path in ended.run_dir.iterdir())
+    assert left == ["input.toml", "job.sh", "lib", "logs", "verdict.1"]
+    assert {"code", "job", "scratch", "stderr.log"} <= {path.name for path in (ended.run_dir / "logs/1").iterdir()}
+    assert (ended.run_dir / "logs" / "1" / "code").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("script", DIFFERENT)
 class TestLaunch:
-    def test_it_ends_well(self, run, script):
-        ended = run(script, **DONE)
-        assert (ended.code, ended.err) == (0, "")
-
-    def test_the_trainer_gets_the_arguments_behind_its_own(self, run, script, place):
-        words = payload_of(run(script, "--epochs", "a b", **DONE))
-        assert words[words.index("trainer") - 1] == "-m"
-        assert words[words.index("trainer") + 1] == str(place / "configs" / "digits.toml")
-        assert words[words.index("--output-dir") + 1] == str(place / "run")
-        assert words[-2:] == ["--epochs", "a b"]
-
-    def test_without_container_a_prefix_is_gone_and_nothing_else(self, run, script):
-        inside, outside = run(script, **DONE), run(script, USE_CONTAINER="0", **DONE)
-        words = [[word for word in payload_of(ended) if "--rdzv-" not in word] for ended in (inside, outside)]
+    def test_without_container_a_prefix_is_gone_and_nothing_else(self, project, script):
+        shared = {"SLIPWAY_RUN_DIR": str(project.folder / "run"), "MASTER_PORT": "4444", **DONE}
+        inside = project.run(script, **shared)
+        shutil.rmtree(inside.run_dir)
+        outside = project.run(script, **shared, USE_CONTAINER="0")
+        ended = [payload_of(inside), payload_of(outside)]
+        words = [[word for word in words if not word.startswith(("--log-dir=", "--rdzv-id="))] for words in ended]
         assert words[0] == words[1]
         assert outside.of("apptainer") == []
-        starts = [words for words in inside.of("srun") + inside.of("mpirun") if "rm" not in words]
-        assert starts != [] or script == "ddp.sh"
+        assert outside.env["PATH"].startswith(f"{project.folder}/.venv/bin:")
 
-    def test_paths_are_the_same_inside(self, run, script, place):
-        launch = run(script, DATA=str(place / "my data"), **DONE).of("apptainer")[-1]
-        mounts = [launch[number + 1] for number, word in enumerate(launch) if word == "--mount"]
-        for path in (place, place / "run", place / "my data", place / "configs" / "digits.toml"):
+    def test_paths_are_the_same_inside(self, project, script):
+        launch = project.run(script, SLIPWAY_DATA="my data", **DONE)
+        words = launch.of("apptainer")[-1]
+        mounts = [words[number + 1] for number, word in enumerate(words) if word == "--mount"]
+        folder = project.folder
+        for path in (folder, launch.run_dir, folder / "my data", folder / "configs" / "digits.toml", folder / "disk"):
             quoted = str(path).replace('"', '""')
             assert f'type=bind,"source={quoted}","destination={quoted}"' in mounts
-        assert f"--pwd={place}" in launch
-        assert str(place / "slipway.sif") in launch
+        assert f"--pwd={folder}" in words
+        assert str(folder / "slipway.sif") in words
+        assert launch.env["DATA"] == str(folder / "my data")
 
-    def test_ranks_see_the_plan_and_no_foreign_python(self, run, script):
-        env = run(script, attempt=3, STUB_STATUS=status("done", attempt=3 if script != "ddp.sh" else 1)).env
-        ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 4)
-        assert env["TRAINER_WORLD_SIZE"] == str(ranks)
-        assert env["TRAINER_ATTEMPT"] == ("1" if script == "ddp.sh" else "3")
-        assert env["PYTHONNOUSERSITE"] == "1"
-        assert "PYTHONPATH" not in env
-
-    def test_a_script_of_ones_own_runs_in_its_place(self, run, script, place):
-        ended = run(script, "--lr", "1", TRAIN_SCRIPT="my train.py", STUB_CODE="7")
+    def test_a_script_of_ones_own_runs_in_its_place_and_its_code_is_the_jobs(self, project, script):
+        ended = project.run(script, "--lr", "1", SLIPWAY_SCRIPT="my train.py/", STUB_CODE="7")
         assert ended.code == 7
-        last = (ended.of("torchrun") or [words for words in ended.of("python") if "-c" not in words])[-1]
-        assert last[-3:] == [str(place / "my train.py"), "--lr", "1"]
+        own = [words for words in ended.calls if words[-2:] == ["--lr", "1"]][-1]
+        assert own[-3:] == [str(project.folder / "my train.py"), "--lr", "1"]
+        assert "PYTHONSAFEPATH" not in ended.env
+        assert ended.env["GPUS_PER_NODE"] == ("0" if script == "none" else "2")
+        assert not ended.requeued
 
-    def test_the_gpus_are_asked_for_unless_the_device_is_a_cpu(self, run, script):
+    def test_the_gpus_are_given_to_the_image_unless_the_device_is_a_cpu(self, project, script):
         for device in ("cuda", "cpu"):
-            assert ("--nv" in run(script, DEVICE=device, **DONE).of("apptainer")[-1]) == (device == "cuda")
+            words = project.run(script, SLIPWAY_DEVICE=device, **DONE).of("apptainer")[-1]
+            assert ("--nv" in words) == (device == "cuda")
 
-    def test_what_made_the_run_is_kept_in_its_folder(self, run, script):
-        copy = run(script, **DONE).run_dir / "job.sh"
-        assert copy.read_bytes() == (ROOT / "jobscripts" / script).read_bytes()
-
-    def test_the_status_of_the_attempt_before_is_moved_aside(self, run, script, place):
-        (place / "run").mkdir()
-        (place / "run" / "status.json").write_text(status("done"))
-        ended = run(script)
-        assert ended.code == 1
-        assert f"{script}: failed: crashed, exit code 0" in ended.err
-        assert (place / "run" / "status.previous.json").read_text() == status("done")
-
-    def test_a_switch_that_is_neither_is_refused(self, run, script):
-        ended = run(script, USE_CONTAINER="yes")
-        assert (ended.code, f"{script}: USE_CONTAINER is yes: set it to 0 or 1\n") == (78, ended.err)
-
-    def test_staged_files_are_used_and_removed(self, run, script, place):
-        (place / "my data" / "x").write_text("x")
-        (place / "my data").chmod(0o555)  # shared data often are
-        ended = run(script, STAGE="1", DATA="my data", **DONE)
-        assert (ended.code, ended.err) == (0, "")
+    def test_staged_files_are_used_and_removed(self, project, script):
+        (project.folder / "my data" / "x").write_text("x")
+        (project.folder / "my data").chmod(0o555)  # shared data often are
+        see = 'while [ "$1" != --data-dir ]; do shift; done; cp -- "$2/x" "$STUB_LOG.x"'
+        ended = project.run(script, SLIPWAY_STAGE="1", SLIPWAY_DATA="my data", STUB_ON_TRAIN=see, **DONE)
+        assert (ended.code, len(ended.notes)) == (0, 1)
         words = payload_of(ended)
         staged = Path(words[words.index("--data-dir") + 1])
-        assert staged.name == "my data"
-        assert staged.parent.parent == place
-        assert not staged.parent.exists()
+        assert (staged.name, staged.parents[2]) == ("my data", project.folder / "disk")
+        assert Path(f"{project.log}.x").read_text() == "x"
+        assert list((project.folder / "disk").iterdir()) == []
 
-
-@pytest.mark.parametrize("script", ALL)
-class TestRefusals:
-    @pytest.mark.parametrize("name", ["IMAGE", "CONFIG", "DATA", "TRAIN_SCRIPT", "LOCAL_DISK"])
-    def test_what_is_missing_is_named(self, run, script, place, name):
-        ended = run(script, **{name: "missing" if name != "LOCAL_DISK" else str(place / "missing")})
-        assert ended.code == 78
-        assert f"{script}: {place}/missing is missing" in ended.err
-
-    def test_a_missing_environment_is_named(self, run, script, place):
-        ended = run(script, USE_CONTAINER="0", VENV="missing")
-        assert (ended.code, f"{place}/missing/bin/python is missing" in ended.err) == (78, True)
-
-    def test_a_folder_that_cannot_be_written_is_named(self, run, script, place):
-        ended = run(script, RUN_DIR=str(place / "slipway.sif" / "run"))
-        assert (ended.code, "set OUTPUT to a folder of all nodes" in ended.err) == (78, True)
-
-    def test_a_line_break_in_a_path_is_refused(self, run, script):
-        ended = run(script, DATA="a\nb")
-        assert (ended.code, f"{script}: DATA holds a line break: rename it\n") == (78, ended.err)
-
-    def test_a_node_that_is_not_ready_ends_it_before_the_launch(self, run, script):
-        ended = run(script, STUB_PREFLIGHT="78", **DONE)
+    def test_a_node_that_is_not_ready_ends_it_before_the_launch(self, project, script):
+        ended = project.run(script, STUB_PREFLIGHT="78", **DONE)
         assert (ended.code, "not every node was ready" in ended.err) == (78, True)
-        assert ended.of("torchrun") == []
+        assert launches_of(ended) == []
+        assert list((project.folder / "disk").iterdir()) == []
 
 
-@pytest.mark.parametrize("script", SLURM)
-class TestEnds:
-    def test_out_of_time_it_requeues_itself(self, run, script):
-        ended = run(script, **OUT_OF_TIME)
-        assert ended.code == 75
-        assert ended.of("scontrol")[-1] == ["scontrol", "requeue", "4711"]
-        assert ended.calls[-1][0] == "scontrol"
-        assert f"{script}: out of time at step 9, requeueing; restart 1 of at most 10\n" in ended.err
+@pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
+class TestRefusals:
+    """In one line, with exit code 78, and before anything has been written."""
 
-    def test_a_task_of_an_array_by_its_own_number(self, run, script):
-        ended = run(script, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3", **OUT_OF_TIME)
-        assert ended.of("scontrol")[-1] == ["scontrol", "requeue", "4700_3"]
+    @pytest.fixture(autouse=True)
+    def nothing_written(self, project):
+        before = sorted(project.folder.rglob("*"))
+        yield
+        assert sorted(project.folder.rglob("*")) == before
 
-    def test_as_often_as_allowed(self, run, script):
-        ended = run(script, attempt=3, MAX_REQUEUES="2", STUB_STATUS=status("stopped", attempt=3, requeue=True))
-        assert ended.code == 75
-        assert ["scontrol", "requeue", "4711"] not in ended.calls
-        assert "to continue: USE_CONTAINER=1 " in ended.err
+    @pytest.mark.parametrize("name", ["IMAGE", "CONFIG", "DATA", "SCRIPT", "LOCAL_DISK"])
+    def test_what_is_missing_is_named(self, project, script, name):
+        ended = project.run(script, **{f"SLIPWAY_{name}": "missing"})
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert f"{script}: SLIPWAY_{name}: {project.folder}/missing is missing" in ended.err
+
+    def test_a_missing_environment_is_named(self, project, script):
+        ended = project.run(script, USE_CONTAINER="0", SLIPWAY_VENV="missing")
+        assert (ended.code, f"{project.folder}/missing/bin/python is missing" in ended.err) == (78, True)
+
+    def test_a_run_folder_that_cannot_be_made_is_named(self, project, script):
+        ended = project.run(script, SLIPWAY_RUN_DIR=str(project.folder / "slipway.sif" / "run"))
+        assert (ended.code, "set SLIPWAY_OUTPUT" in ended.err) == (78, True)
+
+    def test_without_apptainer_it_says_what_to_do(self, project, script):
+        stubs = project.spool / "bin"
+        shutil.copytree(SCRIPTS.parent / "tests/stubrun/bin", stubs, symlinks=True)
+        (stubs / "apptainer").unlink()
+        ended = project.run(script, PATH=f"{stubs}:/usr/bin:/bin")
+        assert (ended.code, ": no apptainer on " in ended.err) == (78, True)
+
+    def test_without_a_library_it_says_what_to_do(self, project, script, tmp_path):
+        copy = tmp_path / script
+        shutil.copy(SCRIPTS / script, copy)
+        ended = project.run(copy)
+        expected = f"{script}: no library in jobscripts/lib: submit in a clone, or set SLIPWAY_LIB\n"
+        assert (ended.code, ended.err) == (78, expected)
+
+
+class TestLibraryIsFound:
+    @pytest.fixture
+    def spooled(self, tmp_path):
+        """Return what Slurm runs: a copy of the script, in a folder without a library."""
+        copy = tmp_path / "job04711" / "slurm_script"
+        copy.parent.mkdir()
+        shutil.copy(SCRIPTS / "ddp.job", copy)
+        return copy
+
+    @pytest.fixture
+    def library(self, project):
+        """Return a copy of the library whose functions say where they are from."""
+
+        def library(folder):
+            shutil.copytree(SCRIPTS / "lib", folder)
+            (folder / "slurm.bash").open("a").write('note "from ${BASH_SOURCE[0]}"\n')
+            return folder
+
+        return library
+
+    def test_in_slipway_lib_first(self, project, spooled, library):
+        library(project.folder / "jobscripts" / "lib")
+        lib = library(project.folder / "site wide")
+        ended = project.run(spooled, SLIPWAY_LIB="site wide", **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
+    @pytest.mark.parametrize("arguments", [(), ("--data-dir", "/a b/c", "--lib", "x y/z")])
+    def test_beside_the_script_that_was_submitted(self, project, spooled, library, arguments):
+        lib = library(project.folder / "my scripts" / "lib")
+        library(project.folder / "jobscripts" / "lib")
+        command = " ".join([str(lib.parent / "ddp.job"), *arguments])
+        ended = project.run(spooled, *arguments, STUB_COMMAND=command, **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
+    @pytest.mark.parametrize("broken", ["exit 1", "sleep 60", "exit 0"])
+    def test_in_the_folder_of_submission_else(self, project, spooled, library, broken):
+        lib = library(project.folder / "jobscripts" / "lib")
+        script = spooled.read_text().replace("timeout 20", "timeout 0.5")
+        spooled.write_text(script)
+        wrong = f'case $* in "show job"*) {broken} ;; esac'
+        ended = project.run(spooled, STUB_ON_SCONTROL=wrong, **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
+    def test_for_each_task_of_an_array(self, project, spooled, library):
+        """`scontrol show job 4700` shows all tasks of the array 4700; one of them has the array's own number."""
+        lib = library(project.folder / "my scripts" / "lib")
+        command = lib.parent / "ddp.job"
+        array = {"SLURM_JOB_ID": "4700", "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
+        both = '[ "$*" != "show job 4700" ] || { printf "   Command=%s\\n" "$STUB_COMMAND" "$STUB_COMMAND"; exit; }'
+        ended = project.run(spooled, STUB_ON_SCONTROL=both, STUB_COMMAND=str(command), **array, **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
+    # FAULT: ${script%/*} of a name without a slash is that name
+    def test_beside_a_script_that_is_started_by_its_bare_name(self, project):
+        shutil.copytree(SCRIPTS / "lib", project.folder / "my scripts" / "lib")
+        shutil.copy(SCRIPTS / "ddp.sh", project.folder / "my scripts")
+        (project.folder / "my scripts" / "configs").symlink_to("../configs")
+        ended = project.run(
+            "/bin/bash", "ddp.sh", cwd=project.folder / "my scripts",
+            SLIPWAY_IMAGE="../slipway.sif", **DONE,
+        )  # fmt: skip
+        assert (ended.code, ended.notes) == (0, [])
+
+
+def place_of(env):
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return {name: env.get(name) for name in names}
+
+
+NAMED = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "24711",
+}
+
+
+class TestRanks:
+    def test_each_is_named_where_srun_starts_it(self, project):
+        assert place_of(project.run("ddp-ranks.job", **DONE).env) == NAMED
+
+    def test_their_number_follows_the_gpus_of_the_job(self, project):
+        for given, ranks in (({"SLURM_GPUS_ON_NODE": "4"}, "4"), ({"SLIPWAY_RANKS_PER_NODE": "1"}, "1")):
+            assert f"--nproc-per-node={ranks}" in payload_of(project.run("ddp.job", **given, **DONE))
+
+    def test_without_a_gpu_there_are_none(self, project):
+        ended = project.run("ddp.job", SLURM_GPUS_ON_NODE=None)
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert "the job was given no GPU" in ended.err
+        assert not ended.run_dir.exists()
 
     @pytest.mark.parametrize(
-        "said",
-        [
-            status("stopped", reason="time-limit"),  # no step gained
-            status("stopped", reason="user"),
-            status("stopped", reason="signal"),
-            status("stopped", attempt=2, reason="time-limit", requeue=True),  # of another attempt
-            status("failed", reason="the loss is nan"),
-            status("running"),
-            "",
-        ],
+        ("cpus", "threads"), [("5(x2)", "2"), ("64(x2)", "32"), ("8(x2),4", "2"), ("16,5(x3)", "2"), ("1(x2)", "1")]
     )
-    def test_nothing_else_is_requeued(self, run, script, said):
-        ended = run(script, STUB_STATUS=said)
-        assert ended.code != 0
-        assert ["scontrol", "requeue", "4711"] not in ended.calls
+    def test_threads_are_the_cores_of_the_smallest_node_shared_and_rounded_down(self, project, cpus, threads):
+        ended = project.run("ddp.job", SLURM_JOB_CPUS_PER_NODE=cpus, **DONE)
+        assert ended.env["OMP_NUM_THREADS"] == threads
 
-    def test_where_requeueing_is_refused_the_way_on_is_told(self, run, script, place):
-        ended = run(script, "--epochs", "9", STUB_REQUEUE="1", **OUT_OF_TIME)
-        assert ended.code == 75
-        words, env = pasted(ended.err, "sbatch")
-        assert words == ["--nodes=2", str(place / "run" / "job.sh"), "--epochs", "9"]
-        assert {f"RUN_DIR={place}/run", f"CONFIG={place}/configs/digits.toml", "USE_CONTAINER=1"} <= env
+    def test_threads_that_are_set_outside_are_kept_and_told(self, project):
+        ended = project.run("ddp.job", OMP_NUM_THREADS="1", **DONE)
+        assert ended.env["OMP_NUM_THREADS"] == "1"
+        assert len(ended.notes) == 1
+        assert "OMP_NUM_THREADS=1 was set outside and is kept" in ended.notes[0]
 
-    def test_the_cause_of_a_failure_is_told_in_one_line(self, run, script):
-        ended = run(script, STUB_ERROR="trainer: the data are gone", STUB_CODE="1")
-        assert (ended.code, ended.err.splitlines()[-1]) == (1, f"{script}: failed: trainer: the data are gone")
+    @pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job"])
+    def test_a_rendezvous_that_is_set_outside_is_kept(self, project, script):
+        env = project.run(script, MASTER_ADDR="head-ib0", MASTER_PORT="4444", **DONE).env
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("head-ib0", "4444")
 
+    def test_a_heterogeneous_job_is_refused(self, project):
+        ended = project.run("ddp.job", SLURM_HET_SIZE="2")
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert "a heterogeneous job of 2 parts" in ended.err
+        assert not ended.run_dir.exists()
 
-PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    @pytest.mark.parametrize("address", ["127.0.1.1", "::1"])
+    def test_a_head_node_that_only_knows_itself_is_refused(self, project, address):
+        ended = project.run("ddp.job", STUB_ADDRESS=address)
+        assert (ended.code, f"node1 is {address} to itself" in ended.err) == (78, True)
 
-
-def test_each_rank_is_named_where_srun_starts_it(run):
-    env = run("ddp-ranks.job", **DONE).env
-    assert {name: env[name] for name in PLACE} == {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "WORLD_SIZE": "4",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "24711",
-    }
-
-
-def test_a_warning_of_a_taken_port_is_no_reason_to_train_again(run):
-    ended = run("ddp.job", STUB_ERROR="warning: Address already in use", **DONE)
-    assert (ended.code, len(ended.of("torchrun"))) == (0, 1)
-    own = run("ddp.job", STUB_ERROR="warning: Address already in use", TRAIN_SCRIPT="my train.py")
-    assert (own.code, len(own.of("torchrun"))) == (0, 1)
+    def test_nodes_that_scontrol_does_not_name_are_refused(self, project):
+        for broken in ({"STUB_NODES": ""}, {"STUB_ON_SCONTROL": "exit 1"}):
+            ended = project.run("ddp.job", **broken)
+            assert (ended.code, ended.notes) == (78, ["ddp.job: scontrol names no nodes for node[1-2]"])
 
 
-def test_a_port_that_cannot_be_tested_is_told(run):
-    ended = run("ddp.job", STUB_PORT_TEST="FATAL: container creation failed")
-    assert (ended.code, "FATAL: container creation failed" in ended.err) == (1, True)
-    assert ended.of("torchrun") == []
+class TestPort:
+    def test_one_that_is_taken_is_followed_by_the_next(self, project):
+        ended = project.run("ddp.job", STUB_PORTS="2", **DONE)
+        assert ended.code == 0
+        words = [word for words in ended.of("torchrun") for word in words]
+        points = [
+            word.rpartition(":")[2].rpartition("=")[2] for word in words if "port=" in word or "endpoint=" in word
+        ]
+        assert points == ["24711", "24712", "24713"]
 
+    def test_one_of_the_users_is_not_changed(self, project):
+        ended = project.run("ddp.job", STUB_PORTS="2", MASTER_PORT="4444", **DONE)
+        assert (ended.code, len(ended.of("torchrun"))) == (1, 1)
 
-def test_a_port_that_is_taken_is_followed_by_the_next(run):
-    ended = run("ddp.job", STUB_PORTS="2", **DONE)
-    assert ended.code == 0
-    points = [word for words in ended.of("torchrun") for word in words if word.startswith("--rdzv-endpoint=")]
-    assert points == [f"--rdzv-endpoint=node1:{port}" for port in (24711, 24712, 24713)]
+    def test_a_warning_of_a_taken_port_is_no_reason_to_train_again(self, project):
+        for settings in (DONE, {"SLIPWAY_SCRIPT": "my train.py"}):
+            ended = project.run("ddp.job", STUB_ERROR="warning: Address already in use", **settings)
+            assert (ended.code, len(ended.of("torchrun"))) == (0, 1)
 
-
-def test_only_the_check_tests_itself_in_the_place_of_training(run):
-    found = {script: "--self-test" in payload_of(run(script, **DONE)) for script in ALL}
-    assert [script for script, tests in found.items() if tests] == ["check.job"]
-
-
-@pytest.mark.parametrize("address", ["127.0.1.1", "::1"])
-def test_a_head_node_that_only_knows_itself_is_refused(run, address):
-    ended = run("ddp.job", STUB_ADDRESS=address)
-    assert (ended.code, f"node1 resolves to {address} here" in ended.err) == (78, True)
-
-
-def test_the_number_of_ranks_follows_the_gpus_of_the_job(run):
-    for given, ranks in (
-        ({"SLURM_GPUS_ON_NODE": "4"}, "4"),
-        ({"GPUS_PER_NODE": "3"}, "3"),
-        ({"RANKS_PER_NODE": "1"}, "1"),
-    ):
-        assert f"--nproc-per-node={ranks}" in payload_of(run("ddp.job", **given, **DONE))
+    def test_none_is_told(self, project):
+        ended = project.run("ddp.job", STUB_ON_PORT='echo "free_port.py: no port" >&2; exit 1')
+        assert (ended.code, "free_port.py: no port" in ended.err) == (78, True)
+        assert launches_of(ended) == []
 
 
 class TestHorovod:
-    def test_ranks_are_numbered_and_meet_at_the_server_on_the_head_node(self, run):
-        ended = run("horovod-gloo.job", **DONE)
-        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
-        assert [ended.env[f"HOROVOD_{name}"] for name in names] == ["1", "4", "1", "2", "0", "2", "0"]
+    NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+
+    @pytest.mark.parametrize(("script", "backend"), [("horovod-gloo.job", None), ("ddp.job", "horovod")])
+    def test_ranks_are_numbered_and_meet_at_the_server_on_the_head_node(self, project, script, backend):
+        # as of sbatch --ntasks-per-node=1 --cpus-per-task=8 in ddp.job: srun takes both from here, too
+        env = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "8", "BACKEND": backend}
+        ended = project.run(script, **env, **DONE)
+        assert ended.code == 0
+        assert [ended.env[f"HOROVOD_{name}"] for name in self.NAMES] == ["1", "4", "1", "2", "0", "2", "0"]
         assert ended.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
         assert ended.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "54321"
-        server = next(words for words in ended.of("python") if "RendezvousHTTPServer" in words[2])
-        assert server[3:] == ["10.0.0.1", "2", "2"]
+        server = next(words for words in ended.of("python3") if words[1].endswith("/horovod_server.py"))
+        assert server[2:] == ["10.0.0.1", "2", "2"]
+        launch = next(words for words in launches_of(ended) if words[0] == "srun")
+        own = launch[: launch.index("sh")]
+        assert {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--gpu-bind=none"} <= set(own)
+        assert "--export=ALL" in own
+        assert payload_of(ended)[payload_of(ended).index("--backend") + 1] == "horovod"
 
-    def test_over_mpi_ranks_are_told_nothing_but_what_the_preflight_compares(self, run):
-        env = run("horovod.job", **DONE).env
+    def test_over_mpi_ranks_are_told_nothing_but_what_the_preflight_compares(self, project):
+        env = project.run("horovod.job", **DONE).env
         assert env["TRAINER_MPI"] == "mpirun (Open MPI) 4.1.4"
         assert [name for name in env if name.startswith("HOROVOD_") or name == "RANK"] == []
 
-    def test_slurm_is_asked_for_its_pmix(self, run):
-        ended = run("horovod-srun.job", **DONE)
-        assert ended.env["TRAINER_MPI"] == "MPI plugin types are pmix"
-        assert "--mpi=pmix" in next(
-            words for words in ended.of("srun") if "--mpi=list" not in words and "trainer" in words
+    def test_slurm_is_asked_for_its_pmix(self, project):
+        ended = project.run("horovod-srun.job", **DONE)
+        assert "pmix" in ended.env["TRAINER_MPI"]
+        assert "--mpi=pmix" in next(words for words in launches_of(ended) if words[0] == "srun")
+
+    def test_a_server_that_does_not_start_ends_it_in_a_line(self, project):
+        broken = "case $* in */horovod_server.py*) exit 1 ;; esac"
+        ended = project.run("horovod-gloo.job", STUB_ON_PYTHON3=broken)
+        assert (ended.code, "Horovod's rendezvous server did not start" in ended.err) == (78, True)
+
+    @pytest.mark.parametrize(
+        ("script", "backend", "instead"),
+        [
+            ("horovod.job", "ddp", "ddp"),
+            ("single.job", "horovod", "horovod-gloo"),
+            ("ddp.job", "single", "single"),
+            ("ddp.sh", "single", "single"),
+            ("horovod.pbs", "ddp", "ddp"),
+        ],
+    )
+    def test_a_script_that_cannot_switch_names_the_one_that_can(self, project, script, backend, instead):
+        ended = project.run(script, BACKEND=backend)
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert f"`jobgen render {instead}`" in ended.err
+        assert (SCRIPTS / "specs" / f"{instead}.toml").exists()
+        assert not ended.run_dir.exists()
+
+    @pytest.mark.parametrize("script", ["ddp.pbs", "ddp.sh"])
+    def test_the_switch_is_there_without_slurm_too(self, project, script):
+        ended = project.run(script, BACKEND="horovod", **DONE)
+        assert ended.code == 0
+        assert (ended.env["HOROVOD_RANK"], ended.env["HOROVOD_SIZE"]) == (
+            ("1", "4") if script == "ddp.pbs" else (ended.env["RANK"], "2")
         )
 
 
 class TestMpirun:
-    def test_every_variable_is_handed_over_by_name(self, run):
-        words = run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-1]
+    def test_every_variable_is_handed_over_by_name(self, project):
+        words = project.run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-1]
         named = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
         assert {"STRANGE", "MASTER_ADDR", "MASTER_PORT", "PATH", "OMP_NUM_THREADS", "TRAINER_WORLD_SIZE"} <= named
         assert [name for name in named if name.startswith("SLURM_")] == []
 
-    def test_ranks_get_more_than_a_second_to_save(self, run):
-        env = run("ddp-mpirun.job", **DONE).env
+    def test_ranks_get_more_than_a_second_to_save(self, project):
+        env = project.run("ddp-mpirun.job", **DONE).env
         assert env["OMPI_MCA_odls_base_sigkill_timeout"] == "15"
         assert env["PRTE_MCA_prte_launch_agent"] == "env --block-signal=TERM prted"
 
+    def test_one_that_does_not_start_is_told_before_the_launch(self, project):
+        ended = project.run("horovod.job", STUB_ON_MPIRUN='echo "no libmpi" >&2; exit 127')
+        assert (ended.code, ended.notes[0].endswith("which needs none: no libmpi")) == (78, True)
+        assert launches_of(ended) == []
 
-class TestPBS:
-    def test_arguments_come_by_a_variable_quoted_as_in_a_shell(self, run):
-        assert payload_of(run("ddp.pbs", TRAIN_ARGS="--name 'a  b' --epochs 2 *", **DONE))[-5:] == [
-            *("--name", "a  b", "--epochs", "2", "*")
-        ]
 
-    def test_out_of_time_it_is_continued_by_a_job_with_the_same_settings(self, run, place):
-        ended = run("ddp.pbs", "--epochs", "9", DATA="my data", **OUT_OF_TIME)
-        assert ended.code == 75
-        assert ended.err.endswith("continued by job 4712.head; restart 1 of at most 10\n")
-        words = ended.of("qsub")[0]
-        assert words[1:] == ["-V", "-W", "depend=afterany:4711.head", str(place / "run" / "job.sh")]
-        assert (place / "calls.qsub").read_text().split("\0")[:-1] == ["RESTARTS=1", "DATA=my data"]
+class TestDisks:
+    def test_two_inputs_of_one_name_are_both_staged(self, project):
+        (project.folder / "data" / "slipway.sif").mkdir(parents=True)
+        (project.folder / "data" / "slipway.sif" / "x").write_text("data")
+        (project.folder / "slipway.sif").write_text("image")
+        see = 'while [ "$1" != --data-dir ]; do shift; done; cp -- "$2/x" "$STUB_LOG.x"'
+        ended = project.run(
+            "ddp.job", SLIPWAY_STAGE="1", SLIPWAY_DATA="data/slipway.sif", STUB_ON_TRAIN=see, **DONE
+        )  # fmt: skip
+        assert ended.code == 0
+        assert Path(f"{project.log}.x").read_text() == "data"
+        words = ended.of("apptainer")[-1]
+        image = next(word for word in words if word.endswith("slipway.sif") and not word.startswith("type="))
+        assert image.startswith(f"{project.folder}/disk/slipway-4711.")
 
-    def test_as_often_as_allowed_and_then_the_way_on_is_told(self, run, place):
-        ended = run(
-            "ddp.pbs",
-            "--epochs",
-            "9",
-            RESTARTS="2",
-            MAX_REQUEUES="2",
-            STUB_STATUS=status("stopped", attempt=3, requeue=True),
+    def test_scratch_is_private_and_has_another_name_each_time(self, project):
+        see = 'stat --format=%a "$SLIPWAY_SEE"/* >>"$STUB_LOG.mode"; ls "$SLIPWAY_SEE" >>"$STUB_LOG.name"'
+        see = see.replace("SLIPWAY_SEE", "STUB_SEE")
+        for _ in range(2):
+            project.run("ddp.job", STUB_SEE=str(project.folder / "disk"), STUB_ON_TRAIN=see, **DONE)
+        assert Path(f"{project.log}.mode").read_text().split() == ["700", "700"]
+        names = Path(f"{project.log}.name").read_text().split()
+        assert len(set(names)) == 2
+        assert all(name.startswith("slipway-4711.") and len(name) == len("slipway-4711.") + 16 for name in names)
+
+    def test_what_an_attempt_left_on_a_local_disk_is_removed_by_the_next(self, project):
+        kill = 'kill -KILL "$STUB_SCRIPT_PID"'
+        first = project.run("ddp.job", STUB_ON_TRAIN=kill)
+        assert first.code == 137
+        assert len(list((project.folder / "disk").iterdir())) == 1
+        assert project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), **DONE).code == 0
+        assert list((project.folder / "disk").iterdir()) == []
+
+    def test_what_a_running_job_has_there_is_left_alone(self, project):
+        """Somebody starts a second job in the run folder of one that runs: the lock refuses it, on the nodes."""
+        wait = (
+            'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done; ls -d "${TRITON_CACHE_DIR%/*}"'
         )
-        assert (ended.code, ended.of("qsub")) == (75, [])
-        words, env = pasted(ended.err, "qsub")
-        assert words == ["-V", str(place / "run" / "job.sh")]
-        assert {f"RUN_DIR={place / 'run'}", "TRAIN_ARGS=--epochs 9", "RESTARTS=0"} <= env
+        first = project.start("ddp.job", STUB_ON_TRAIN=wait, **DONE)
+        first.until(Path(f"{project.log}.up"))
+        second = project.run(
+            "ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLURM_JOB_ID="4712", STUB_VERDICT="failed 0 locked"
+        )
+        there = len(list((project.folder / "disk").iterdir()))
+        Path(f"{project.log}.go").touch()
+        assert first.end().code == 0
+        assert second.code == 1
+        assert there == 1
 
-    def test_where_submitting_is_refused_the_way_on_is_told(self, run):
-        ended = run("ddp.pbs", STUB_REQUEUE="1", **OUT_OF_TIME)
-        assert (ended.code, " RESTARTS=0 qsub " in ended.err) == (75, True)
-
-    def test_short_of_the_limit_it_asks_the_ranks_to_stop(self, run, place):
-        ended = run("ddp.pbs", STUB_WALLTIME="00:01:59", STUB_SLEEP="1", **DONE)
+    @pytest.mark.parametrize(("script", "mode"), [("ddp.job", 0o700), ("ddp.sh", 0o700)])
+    def test_only_the_run_folder_is_private(self, project, script, mode):
+        os.umask(0o022)
+        ended = project.run(script, SLIPWAY_RUN_DIR=None, **DONE)
         assert ended.code == 0
-        assert (place / "run" / "STOP").read_text() == "time-limit 4711/1\n"
+        runs = project.folder / "runs"
+        assert runs.stat().st_mode & 0o777 == 0o755
+        assert [path.stat().st_mode & 0o777 for path in runs.iterdir()] == [mode]
+        runs.chmod(0o2775)
+        assert project.run(script, SLIPWAY_RUN_DIR=None, SLURM_JOB_ID="4712", **DONE).code == 0
+        assert runs.stat().st_mode & 0o7777 == 0o2775
+
+    def test_a_local_disk_that_cannot_be_written_is_told(self, project):
+        for program in ("STUB_ON_SRUN",):
+            broken = 'case $* in *mkdir*) echo "mkdir: no space" >&2; exit 1 ;; esac'
+            ended = project.run("ddp.job", **{program: broken})
+            assert (ended.code, "cannot make a folder in " in ended.err) == (78, True)
+
+    def test_a_script_of_ones_own_may_lie_in_the_root_folder(self, project):
+        own = Path("/slipway_stubrun_train.py")
+        try:
+            own.touch()
+        except OSError:
+            pytest.skip("needs to write /")
+        try:
+            ended = project.run("ddp.job", SLIPWAY_SCRIPT=str(own))
+        finally:
+            own.unlink()
+        assert (ended.code, ended.notes) == (0, [])
+        mounts = [word for words in ended.of("apptainer") for word in words if "source=" in word]
+        assert mounts != []
+        assert [word for word in mounts if '"source=/"' in word] == []
 
 
-class TestSsh:
-    """One node's words: the stub starts nothing on the other."""
-
-    @pytest.fixture
-    def script(self, tmp_path):
-        def script(spec):
-            path = tmp_path / f"{spec}.pbs"
-            words = ["render", spec, "--site", "torque", "--set", "modules=[]", "--set", "gpus_per_node=2"]
-            assert main([*words, "--output", str(path)]) == 0
-            return path
-
-        return script
-
-    @pytest.fixture(autouse=True)
-    def in_the_project(self, monkeypatch):
-        monkeypatch.chdir(ROOT)
-
-    def test_a_node_gets_its_number_its_folder_and_the_environment(self, run, script, place):
-        ended = run(script("ddp"), "--epochs", "a b", STRANGE="a\n'b", **DONE)
-        assert (ended.code, ended.err) == (0, "")
-        assert "--rdzv-backend=static" in payload_of(ended)
-        assert payload_of(ended)[-2:] == ["--epochs", "a b"]
-        assert {name: ended.env[name] for name in ("PET_NODE_RANK", "PWD", "STRANGE")} == {
-            "PET_NODE_RANK": "1",
-            "PWD": str(place),
-            "STRANGE": "a\n'b",
-        }
-        assert "SSH_CLIENT" not in ended.env
-
-    def test_ranks_are_numbered_across_the_nodes(self, run, script):
-        ended = run(script("horovod-gloo"), **DONE)
-        assert ended.code == 0
-        assert (ended.env["HOROVOD_CROSS_RANK"], ended.env["HOROVOD_RANK"] in {"2", "3"}) == ("1", True)
-
-    def test_a_node_that_fails_is_noticed(self, run, script):
-        assert run(script("ddp"), STUB_PREFLIGHT="78").code == 78
-        assert run(script("ddp"), TRAIN_SCRIPT="my train.py", STUB_CODE="7").code == 7
+def test_status_of_a_run_is_for_people_only(project):
+    """The verdict decides, not status.json."""
+    status = json.dumps({"state": "done", "attempt": 1})
+    ended = project.run("ddp.job", STUB_ON_TRAIN=f'echo {status!r} >"$RUN_DIR/status.json"')
+    assert ended.code == 1
+    assert "ended without a verdict" in ended.err

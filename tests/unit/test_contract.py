@@ -1,24 +1,39 @@
-"""docs/contract.md is the one list of variables, files and exit codes: the code has no other."""
+"""docs/contract.md is the one list of variables, settings, files and exit codes: the code has no other."""
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 import trainer
-from trainer import errors
+from slipway import layout
 from trainer.runfolder import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 SOURCES = sorted(Path(trainer.__file__).parent.rglob("*.py"))
+JOBSCRIPTS = ROOT / "jobscripts"
+SCRIPTS = sorted(path for path in JOBSCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
+LIBRARY = sorted((JOBSCRIPTS / "lib").iterdir())
+BUILDERS = {"venv_build.job", "image_build.job"}
 
 
-def section(title):
-    return CONTRACT.partition(f"## {title}\n")[2].partition("\n## ")[0]
+def section(title, *, level=2):
+    text = CONTRACT.partition(f"\n{'#' * level} {title}\n")[2]
+    assert text, title
+    return re.split(rf"\n#{{2,{level}}} ", text)[0]
 
 
 def first_cells(text):
-    return re.findall(r"^\| (.*?) \|", text, flags=re.MULTILINE)[1:]
+    return re.findall(r"^\| (.*?) \|", text, flags=re.MULTILINE)
+
+
+def names(text):
+    """Return the names of variables in the first column of the tables in ``text``."""
+    return {name for cell in first_cells(text) for name in re.findall(r"`([A-Z][A-Za-z_]+)`", cell)}
 
 
 def strings():
@@ -28,24 +43,67 @@ def strings():
                 yield node.value
 
 
-def test_the_variables_in_the_code_are_those_of_the_contract():
-    named = {cell.strip("`") for cell in first_cells(section("Environment variables")) if cell.startswith("`")}
+def exported():
+    """Return what the functions of the library that launch ranks export, and what exec's each rank."""
+    for path in LIBRARY:
+        if path.name in {"settings.bash", "build.bash"}:
+            continue
+        text = path.read_text(encoding="utf-8")
+        for call in re.findall(r"^ *export_variables ((?:.*\\\n)*.*)$", text, flags=re.MULTILINE):
+            yield from re.findall(r"\b([A-Z][A-Za-z_]+)=", call)
+        for words in re.findall(r"^ *export ([A-Z].*)$", text, flags=re.MULTILINE):
+            yield from re.findall(r"(?:^|\s)([A-Z][A-Za-z_]+)(?==|\s|$)", words)
+
+
+def test_the_variables_that_the_trainer_reads_are_those_of_the_contract():
     used = {text for text in strings() if re.fullmatch(r"RANK|[A-Z]+(_[A-Z]+)+", text)}
-    assert used == named
+    assert used == names(section("Read by the trainer", level=3))
 
 
-def test_the_settings_of_the_job_scripts_are_those_of_the_contract():
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "jobscripts").glob("*.*") if path.is_file()]
-    found = {name for text in texts for name in re.findall(r"\$\{([A-Z_]+):[-=]", text)}
-    schedulers = {name for name in found if name.startswith(("SLURM_", "PBS_")) or name == "NCPUS"}
-    ranks = {"OMP_NUM_THREADS", "MASTER_ADDR", "GLOO_SOCKET_IFNAME"}
-    named = {cell.strip("`") for cell in first_cells(section("Settings of a job script"))}
-    assert found - schedulers - ranks == named
+def test_the_variables_that_job_scripts_export_are_those_of_the_contract():
+    assert {"RUN_DIR", "DATA", "GPUS_PER_NODE", "RANK", "SLIPWAY_EXPORTED"} <= set(exported())
+    assert set(exported()) == names(section("Exported by job scripts to every rank", level=3))
+
+
+def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
+    found = {path.name: set(re.findall(r"(?m)^: \"\$\{(\w+):=", path.read_text(encoding="utf-8"))) for path in SCRIPTS}
+    everywhere = {"SLIPWAY_RUN_DIR", "SLIPWAY_LIB"}
+    assert set().union(*found.values()) | everywhere == layout.SETTINGS.keys()
+    building = set(layout.BUILD_SETTINGS)
+    for name, settings in found.items():
+        assert bool(settings & building) == (name in BUILDERS), name
+        assert ("SLIPWAY_ARGS" in settings) == name.endswith(".pbs"), name
+
+
+def test_every_setting_of_the_layout_has_its_row():
+    assert names(section("Settings of a job script")) == layout.SETTINGS.keys()
+    for setting in layout.SETTINGS.values():
+        if setting.old:
+            how = "refused" if setting.refuse_old else "ignored"
+            assert f"| `{setting.old}`, {how} |" in section("Settings of a job script")
+    for name in layout.OLD_WITHOUT_SUCCESSOR:
+        assert f"`{name}`" in section("Settings of a job script")
+
+
+def test_what_is_generated_is_up_to_date():
+    done = subprocess.run(
+        [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_backends_of_each_script_are_those_of_the_contract():
+    rows = re.findall(r"(?m)^\| ((?:`[\w-]+`(?:, )?)+) \| (.*) \|$", section("Settings of a job script"))
+    table = {name: set(re.findall("`(.*?)`", cell)) for cells, cell in rows for name in re.findall("`(.*?)`", cells)}
+    for path in SCRIPTS:
+        if path.name not in BUILDERS:
+            launched = re.findall(r"(?m)^launch_(\w+)\(\)", path.read_text(encoding="utf-8"))
+            assert set(launched) == table[path.stem], path.name
 
 
 def test_every_exit_code_of_the_code_is_explained():
     explained = set(first_cells(section("Exit codes")))
-    for code in (0, 1, errors.EXIT_USAGE, errors.EXIT_STOPPED, errors.EXIT_CONFIG):
+    for code in (0, 1, layout.EXIT_USAGE, layout.EXIT_STOPPED, layout.EXIT_CONFIG):
         assert str(code) in explained
 
 
@@ -54,7 +112,27 @@ def test_every_field_of_status_json_is_explained():
         assert f"`{field}`" in section("The run folder")
 
 
+def test_every_verdict_is_explained():
+    assert layout.VERDICTS.keys() <= set(re.findall("`(.*?)`", section("Attempts, verdicts and requeues")))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in vars(layout) if name.isupper() and isinstance(getattr(layout, name), str)]
+)
+def test_every_file_of_the_run_folder_is_explained(name):
+    if name != "VERSION":
+        assert re.search(rf"`(\w+/)*{re.escape(getattr(layout, name))}[`/]", section("The run folder")), name
+
+
 def test_no_link_in_the_documents_is_broken():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
+            if target.startswith("https://"):
+                continue
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor:
+                titles = re.findall(r"(?m)^#+ (.*)$", there.read_text(encoding="utf-8"))
+                known = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+                assert anchor in known, f"{page.name}: {target}#{anchor}"

@@ -2,14 +2,16 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from jobgen.cli import _parser, main
+from jobgen.cli import main, parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,7 +22,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    monkeypatch.delenv("OUTPUT", raising=False)
+    monkeypatch.delenv("SLIPWAY_OUTPUT", raising=False)
     return tmp_path
 
 
@@ -30,19 +32,33 @@ def program(folder, name, script):
     path.chmod(0o755)
 
 
-def make_run(folder, name="ddp-7", *, state="running", script="#!/usr/bin/env bash\n", alive=True, **status):
+def make_attempt(run, number, *, job="local 20261121-210842-7", code=None):
+    """Write what a job script leaves in ``logs/N``."""
+    log = run / "logs" / str(number)
+    log.mkdir(parents=True)
+    (log / "job").write_text(f"{job}\n")
+    (log / "stderr.log").write_text("a warning\n")
+    if code is not None:
+        (log / "code").write_text(f"{code}\n")
+    return log
+
+
+def make_run(folder, name="ddp-7", *, state="running", job="local 20261121-210842-7", alive=True, **status):
+    """Write the run folder of a job whose first attempt has come to step 50."""
     run = folder / "runs" / name
-    (run / "logs").mkdir(parents=True)
-    (run / "job.sh").write_text(script)
+    make_attempt(run, 1, job=job)
     (run / "status.json").write_text(json.dumps({"attempt": 1, "state": state, "reason": "", "step": 40, **status}))
     record = {"kind": "train", "step": 50, "epoch": 1.25, "loss": 0.5, "samples_per_second": 99.0}
     (run / "metrics.jsonl").write_text(json.dumps(record) + '\n{"half a l')
-    (run / "logs" / "stderr.1.log").write_text("a warning\n")
     if state == "running":
         (run / "lock").write_text(json.dumps({"job_id": "7", "pid": 1}))
-        stamp = time.time() - (0 if alive else 300)
-        os.utime(run / "lock", (stamp, stamp))
+        beat(run, age=0 if alive else 300)
     return run
+
+
+def beat(run, *, age):
+    stamp = time.time() - age
+    os.utime(run / "lock", (stamp, stamp))
 
 
 def said(capsys, *words, code=0):
@@ -51,14 +67,22 @@ def said(capsys, *words, code=0):
 
 
 class TestThisMachine:
-    def test_the_newest_run_is_meant_where_none_is_named(self, here, capsys):
-        make_run(here, "old-1", state="done")
-        os.utime(here / "runs" / "old-1", (1, 1))
+    def test_the_run_that_changed_last_is_meant_where_none_is_named(self, here, capsys):
+        old = make_run(here, "old-1", state="done")
+        for path in (old / "status.json", old / "metrics.jsonl", old / "logs" / "1"):
+            os.utime(path, (1, 1))
         run = make_run(here)
+        os.utime(run, (1, 1))
         expected = "attempt 1 running, step 50, epoch 1.2, loss 0.5, 99 samples/s"
-        assert (
-            said(capsys, "status").out == f"run runs/ddp-7: {expected}\nlog {run.relative_to(here)}/logs/stderr.1.log\n"
-        )
+        log = f"{run.relative_to(here)}/logs/1/stderr.log"
+        assert said(capsys, "status").out == f"run runs/ddp-7: {expected}\nlog {log}\n"
+
+    def test_runs_are_looked_for_where_they_are_made(self, here, capsys, monkeypatch):
+        make_run(here, "ddp-7")
+        monkeypatch.setenv("SLIPWAY_OUTPUT", "elsewhere")
+        assert "no run in elsewhere" in said(capsys, "status", code=78).err
+        (here / "runs").rename(here / "elsewhere")
+        assert said(capsys, "status").out.startswith("run elsewhere/ddp-7: attempt 1 running")
 
     @pytest.mark.parametrize(
         ("fields", "expected"),
@@ -68,18 +92,127 @@ class TestThisMachine:
             ({"state": "failed", "reason": "the loss is nan"}, "attempt 1 failed (the loss is nan)"),
         ],
     )
-    def test_how_a_run_ended_is_told(self, here, capsys, fields, expected):
+    def test_the_status_says_how_a_run_ended(self, here, capsys, fields, expected):
         run = make_run(here, **fields)
         assert expected in said(capsys, "status", str(run)).out
 
+    @pytest.mark.parametrize(
+        ("verdict", "expected"),
+        [
+            ("done 60 complete", "attempt 1 done, step 60"),
+            ("out-of-time 60 time-limit", "attempt 1 out-of-time (time-limit), step 60"),
+            ("stopped 60 user", "attempt 1 stopped (user), step 60"),
+            ("failed 12 the loss is nan", "attempt 1 failed (the loss is nan), step 50"),
+            ("done", "attempt 1 done, step 50"),
+            ("half a verdict", "attempt 1 running, step 50"),
+        ],
+    )
+    def test_the_verdict_says_it_first(self, here, capsys, verdict, expected):
+        run = make_run(here)
+        (run / "verdict.1").write_text(f"{verdict}\n")
+        assert f"run {run}: {expected}, epoch 1.2" in said(capsys, "status", str(run)).out
+
+    def test_a_launch_that_ended_without_a_verdict_has_crashed(self, here, capsys):
+        run = make_run(here)
+        (run / "logs" / "1" / "code").write_text("137\n")
+        assert "its launch has ended without a verdict, exit code 137: it crashed" in said(capsys, "status").out
+
+    def test_an_attempt_that_has_not_begun_to_train_is_told_from_the_one_before(self, here, capsys):
+        run = make_run(here, state="stopped", reason="time-limit")
+        make_attempt(run, 2)
+        expected = "attempt 2 has not begun to train; attempt 1 stopped (time-limit), step 50"
+        assert expected in said(capsys, "status", str(run)).out
+        make_attempt(run, 10, code=78)
+        out = said(capsys, "status", str(run)).out
+        assert "attempt 10 has not begun to train, exit code 78; attempt 1 stopped (time-limit), step 50" in out
+        assert "log " in out
+        assert "logs/10/stderr.log" in out
+
+    @pytest.mark.parametrize(("code", "ending"), [(None, "\n"), (3, "; exit code 3\n")])
+    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, ending):
+        make_attempt(here / "runs" / "ddp-7", 1, code=code)
+        expected = f"run runs/ddp-7: attempt 1: no status: a script of its own leaves none{ending}"
+        assert said(capsys, "status").out.startswith(expected)
+
+    def test_a_folder_without_any_attempt(self, here, capsys):
+        (here / "runs" / "empty").mkdir(parents=True)
+        assert said(capsys, "status").out == "run runs/empty: no rank has started training\n"
+
+    def test_a_heartbeat_is_judged_by_the_clock_of_the_file_server(self, here, capsys, monkeypatch):
+        run = make_run(here)
+        monkeypatch.setattr(time, "time", lambda: 2e9 + 1000)  # this host's clock is years ahead
+        assert "attempt 1 running, step" in said(capsys, "status", str(run)).out
+        assert list(run.rglob(".now.*")) == []
+        beat(run, age=time.time() - run.stat().st_mtime + 300)
+        assert "it crashed" in said(capsys, "status", str(run)).out
+
+    def test_a_folder_that_one_may_only_read_has_a_status_too(self, here, capsys, monkeypatch):
+        def refuse(**_):
+            raise PermissionError
+
+        monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+        run = make_run(here)
+        assert "attempt 1 running, step 50" in said(capsys, "status", str(run)).out
+        beat(run, age=300)
+        assert "it crashed" in said(capsys, "status", str(run)).out
+
+    def test_a_huge_file_of_metrics_is_not_read_whole(self, here, capsys):
+        run = make_run(here)
+        with (run / "metrics.jsonl").open("wb") as file:
+            file.seek(1 << 40)  # a terabyte with a hole
+            file.write(b'x"}\n{"step": 70, "loss": 2.5}\n{"step": 8')
+        assert "step 70, loss 2.5\n" in said(capsys, "status", str(run)).out
+
+    @pytest.mark.parametrize(
+        ("record", "expected"),
+        [
+            ('{"step": 7, "epoch": "one", "loss": null}', "step 40\n"),
+            ('{"step": 70, "loss": NaN, "accuracy": 0.5}', "step 70, loss nan, accuracy 50.00 %\n"),
+            ('{"step": 1e400, "loss": ' + "9" * 400 + "}", "step 40\n"),
+            ("[1, 2]", "step 40\n"),
+            ("[" * 100_000, "step 40\n"),
+        ],
+    )
+    def test_odd_records_do_no_harm(self, here, capsys, record, expected):
+        run = make_run(here)
+        (run / "metrics.jsonl").write_text(f"{record}\n")
+        assert expected in said(capsys, "status", str(run)).out
+
+    def test_odd_files_do_no_harm(self, here, capsys):
+        run = make_run(here)
+        (run / "metrics.jsonl").unlink()
+        os.mkfifo(run / "metrics.jsonl")
+        (run / "status.json").unlink()
+        (run / "status.json").mkdir()
+        (run / "verdict.1").write_bytes(b"\xff\xfe\0")
+        (run / "logs" / "1" / "job").write_bytes(b"slurm -u root\n")
+        (run / "logs" / "stray").touch()
+        assert said(capsys, "status", str(run)).out.startswith(f"run {run}: attempt 1: no status")
+
+    def test_control_characters_in_files_do_not_reach_the_terminal(self, here, capsys):
+        run = make_run(here, state="failed", reason="\x1b]0;title\x07\n\u202e and \x9b31m")
+        out = said(capsys, "status", str(run)).out
+        assert r"failed (\x1b]0;title\x07\n\u202e and \x9b31m)" in out
+        assert not set(out) & set("\x1b\x07\x9b\u202e")
+
     def test_a_run_is_cancelled_by_its_file(self, here, capsys):
         run = make_run(here)
-        assert "asked to save and stop" in said(capsys, "cancel", str(run)).err
+        err = said(capsys, "cancel", str(run)).err
+        assert err == f"jobgen: {run} has been asked to save and stop, by its file STOP\n"
         assert (run / "STOP").read_text() == "user\n"
-        assert "it has been asked to stop" in said(capsys, "status", str(run)).out
+        assert "a stop has been requested" in said(capsys, "status", str(run)).out
 
-    def test_one_that_has_ended_is_not(self, here, capsys):
-        run = make_run(here, state="done")
+    def test_a_script_that_may_not_look_for_the_file_is_named(self, here, capsys):
+        make_attempt(here / "runs" / "ddp-7", 1)
+        assert "a script of its own that does not use slipway ignores that" in said(capsys, "cancel", "runs/ddp-7").err
+
+    @pytest.mark.parametrize("ending", ["status", "verdict", "code"])
+    def test_one_that_has_ended_is_not(self, here, capsys, ending):
+        run = make_run(here, state="done" if ending == "status" else "running")
+        if ending == "verdict":
+            (run / "verdict.1").write_text("done 50 complete\n")
+        if ending == "code":
+            (run / "logs" / "1" / "code").write_text("1\n")
         assert "has ended: there is nothing to cancel" in said(capsys, "cancel", str(run), code=78).err
         assert not (run / "STOP").exists()
 
@@ -89,16 +222,20 @@ class TestThisMachine:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
         assert process.stdout.readline() == "a warning\n"
-        with (run / "logs" / "stderr.1.log").open("a") as file:
+        with (run / "logs" / "1" / "stderr.log").open("a") as file:
             file.write("another\n")
         assert process.stdout.readline() == "another\n"
-        (run / "lock").unlink()
+        make_attempt(run, 2)
+        assert process.stdout.readline() == "a warning\n"
+        (run / "logs" / "2" / "code").write_text("0\n")
         assert process.wait(20) == 0
 
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
             (["status", "nowhere"], "'nowhere' is neither a run folder nor the number of a job."),
+            (["status", "12;rm"], "'12;rm' is neither a run folder nor the number of a job."),
+            (["status", "40_[1-3]"], "'40_[1-3]' is neither a run folder nor the number of a job."),
             (["status"], "no run in runs: name a run folder or the number of a job."),
             (["logs", "12"], "no scheduler on this machine knows job 12: ask on a login node, or name a run folder."),
         ],
@@ -107,21 +244,32 @@ class TestThisMachine:
     def test_what_is_not_there_is_answered_in_a_line(self, capsys, words, expected):
         assert said(capsys, *words, code=78).err == f"jobgen: {expected}\n"
 
+    def test_a_run_of_this_machine_is_known_by_its_date_too(self, here, capsys):
+        make_run(here, "ddp-local-20261121-210842-7")
+        assert said(capsys, "status", "20261121-210842-7").out.startswith("run runs/ddp-local-20261121-210842-7: ")
+
 
 SLURM_JOB = (
     "JobId=12 JobName=ddp UserId=a(1) JobState={state} Reason={reason} Restarts=0 RunTime=00:00:09 TimeLimit=01:00:00 "
     "ExitCode=0:0 NodeList=node[1-2] Command=(null) WorkDir={here} StdOut={here}/my log.out Power="
 )
+SLURM_TASKS = (
+    "JobId=40 ArrayJobId=40 ArrayTaskId=10-20%2 JobName=ddp JobState=PENDING Reason=Resources TimeLimit=01:00:00 "
+    "WorkDir={here} StdOut={here}/slurm-40_4294967294.out\n"
+    "JobId=49 ArrayJobId=40 ArrayTaskId=9 JobName=ddp JobState=RUNNING Reason=None RunTime=00:00:09 "
+    "TimeLimit=01:00:00 NodeList=node1 WorkDir={here} StdOut={here}/slurm-40_9.out"
+)
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
-class TestSlurm:
-    def answer(self, here, *, state="RUNNING", reason="None"):
-        program(here, "scontrol", f"echo '{SLURM_JOB.format(state=state, reason=reason, here=here)}'")
+def slurm_answers(here, *, state="RUNNING", reason="None"):
+    program(here, "scontrol", f"echo '{SLURM_JOB.format(state=state, reason=reason, here=here)}'")
 
+
+class TestSlurm:
     def test_a_job_its_run_and_its_log(self, here, capsys):
-        self.answer(here)
-        make_run(here, "ddp-12", script="#!/usr/bin/env bash\n#SBATCH --nodes=2 # two\n")
+        slurm_answers(here)
+        make_run(here, "ddp-12", job="slurm 12")
         (here / "my log.out").write_text("hello\n")
         lines = said(capsys, "status", "12").out.splitlines()
         assert lines[0] == "job 12: RUNNING on node[1-2] for 00:00:09 of 01:00:00"
@@ -130,20 +278,20 @@ class TestSlurm:
         assert said(capsys, "logs", "runs/ddp-12").out == "hello\n"
 
     def test_a_job_that_waits_says_why(self, here, capsys):
-        self.answer(here, state="PENDING", reason="Resources")
+        slurm_answers(here, state="PENDING", reason="Resources")
         assert said(capsys, "status", "12").out.startswith("job 12: PENDING because of Resources\n")
 
     def test_cancelling_is_the_schedulers_business(self, here, capsys):
-        self.answer(here)
+        slurm_answers(here)
         program(here, "scancel", f'echo "$@" >{here}/cancelled')
-        assert "job 12 is told to end" in said(capsys, "cancel", "12").err
+        assert said(capsys, "cancel", "12").err == "jobgen: job 12: scancel ends it, after a last save\n"
         assert (here / "cancelled").read_text() == "12\n"
 
     def test_without_accounting_a_forgotten_job_is_known_by_its_run(self, here, capsys):
         program(here, "scontrol", FORGOTTEN)
         program(here, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
         assert "slurm does not know job 12 (any more)" in said(capsys, "status", "12", code=78).err
-        make_run(here, "ddp-12", state="done")
+        make_run(here, "ddp-12", state="done", job="slurm 12")
         lines = said(capsys, "status", "12").out.splitlines()
         assert lines[0] == "job 12: slurm does not know it (any more)"
         assert lines[1].startswith("run runs/ddp-12: attempt 1 done")
@@ -158,28 +306,106 @@ class TestSlurm:
         assert said(capsys, "logs", "--follow", "12").out == "it was\n"
 
     def test_a_controller_that_is_away_is_not_taken_for_a_forgotten_job(self, here, capsys):
-        program(here, "scontrol", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
-        assert "Slurm does not answer for job 12: Unable to contact" in said(capsys, "status", "12", code=78).err
+        program(here, "scontrol", "printf 'fatal:\\nUnable to contact slurm controller\\n' >&2; exit 1")
+        expected = "jobgen: Slurm does not answer for job 12: fatal:; Unable to contact slurm controller.\n"
+        assert said(capsys, "status", "12", code=78).err == expected
+
+    def test_while_it_is_away_the_run_folder_still_answers(self, here, capsys):
+        program(here, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+        make_run(here, "ddp-12", job="slurm 12")
+        lines = said(capsys, "status", "12").out.splitlines()
+        assert lines[0] == "Slurm does not answer for job 12: Unable to contact slurm controller."
+        assert lines[1].startswith("run runs/ddp-12: attempt 1 running")
+        assert "Slurm does not answer" in said(capsys, "cancel", "12", code=78).err
+        assert not (here / "runs" / "ddp-12" / "STOP").exists()
+
+    def test_where_its_commands_are_missing_the_run_folder_answers_and_stops(self, here, capsys):
+        run = make_run(here, "ddp-12", job="slurm 12")
+        assert said(capsys, "status", "12").out.startswith("job 12: slurm cannot be asked from this machine\n")
+        said(capsys, "cancel", "12")
+        assert (run / "STOP").read_text() == "user\n"
+
+    def test_a_run_that_a_later_job_continues(self, here, capsys):
+        slurm_answers(here)
+        run = make_run(here, "ddp-7", state="stopped", job="slurm 7")
+        make_attempt(run, 2, job="slurm 12")
+        assert "job 12: RUNNING" in said(capsys, "status", str(run)).out
+        assert "run runs/ddp-7: attempt 2 has not begun" in said(capsys, "status", "12").out
+        assert "\n    continued by job 12\n" in said(capsys, "status", "7").out
 
 
-PBS_JOB = """Job Id: 12.server
+class TestSlurmArray:
+    @pytest.fixture(autouse=True)
+    def slurm(self, here):
+        tasks = SLURM_TASKS.format(here=here)
+        one = tasks.splitlines()[1]
+        program(here, "scontrol", f"case $4 in 40) echo '{tasks}' ;; 40_9) echo '{one}' ;; *) {FORGOTTEN} ;; esac")
+        program(here, "scancel", f'echo "$@" >{here}/cancelled')
+
+    @pytest.mark.parametrize("name", ["40_9", "runs/ddp-40_9"])
+    def test_a_task(self, here, capsys, name):
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+        make_run(here, "ddp-40_99", job="slurm 40_99")
+        (here / "slurm-40_9.out").write_text("nine\n")
+        lines = said(capsys, "status", name).out.splitlines()
+        assert lines[0] == "job 40_9: RUNNING on node1 for 00:00:09 of 01:00:00"
+        assert lines[1].startswith("run runs/ddp-40_9: attempt 1 running")
+        assert lines[2:] == [f"log {here}/slurm-40_9.out"]
+        assert said(capsys, "logs", name).out == "nine\n"
+        said(capsys, "cancel", name)
+        assert (here / "cancelled").read_text() == "40_9\n"
+
+    def test_one_that_there_is_not(self, here, capsys):
+        program(here, "scontrol", 'echo "Job $4 not found"; exit 1')  # as Slurm 22.05 does
+        assert "slurm does not know job 40_7 (any more)" in said(capsys, "status", "40_7", code=78).err
+
+    def test_all_tasks(self, here, capsys):
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
+        lines = said(capsys, "status", "40").out.splitlines()
+        assert lines[0] == "job 40_10-20%2: PENDING because of Resources"
+        assert lines[1] == "job 40_9: RUNNING on node1 for 00:00:09 of 01:00:00"
+        assert lines[2].startswith("run runs/ddp-40_2: attempt 1 done")
+        assert lines[3].startswith("run runs/ddp-40_9: attempt 1 running")
+        assert len(lines) == 4
+        assert "job 40 has 2 runs: name one of their folders" in said(capsys, "logs", "40", code=78).err
+        said(capsys, "cancel", "40")
+        assert (here / "cancelled").read_text() == "40\n"
+
+    def test_the_run_is_found_where_the_job_was_submitted(self, here, capsys, monkeypatch):
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+        (here / "other").mkdir()
+        monkeypatch.chdir(here / "other")
+        assert f"run {here}/runs/ddp-40_9: attempt 1 running" in said(capsys, "status", "40_9").out
+
+
+PBS_JOB = """Job Id: {job}
     Job_Name = ddp
     job_state = {state}
     exec_host = node1/0*8+node2/0*8
-    Output_Path = login:{here}/ddp.o12
+    Output_Path = login:{here}/ddp.o12{index}
     Resource_List.walltime = 01:00:00
     resources_used.walltime = 00:00:09
     Exit_status = 75
     Variable_List = PBS_O_HOME=/home/a,PBS_O_WORKDIR={head}
 \t{tail},PBS_O_QUEUE=work
 """
+PBS_ARRAY = """Job Id: 12[].server
+    job_state = B
+    array = True
+    array_state_count = Queued:1 Running:1 Exiting:0 Expired:0 
+    array_indices_submitted = 1-2
+
+"""  # noqa: W291 -- qstat's own blank
+NOT_KNOWN = 'echo "qstat: Unknown Job Id $1" >&2; exit 153'
+
+
+def pbs_job(here, state, *, job="12.server", index=""):
+    text = str(here)  # qstat breaks long lines in mid-word
+    return PBS_JOB.format(job=job, state=state, here=here, head=text[:4], tail=text[4:], index=index)
 
 
 class TestPbs:
-    def job(self, here, state):
-        text = str(here)  # qstat breaks long lines in mid-word
-        return PBS_JOB.format(state=state, here=here, head=text[:4], tail=text[4:])
-
     @pytest.mark.parametrize(
         ("state", "expected"),
         [
@@ -189,23 +415,121 @@ class TestPbs:
         ],
     )
     def test_a_job(self, here, capsys, state, expected):
-        program(here, "qstat", f"echo '{self.job(here, state)}'")
-        make_run(here, "ddp-12")
+        program(here, "qstat", f"echo '{pbs_job(here, state)}'")
+        make_run(here, "ddp-12", job="pbs 12")
         lines = said(capsys, "status", "12.server").out.splitlines()
         assert lines[0] == f"job 12.server: {expected}"
         assert lines[1].startswith("run runs/ddp-12: ")
 
     def test_a_finished_one_is_asked_for_in_the_history(self, here, capsys):
         once = "qstat: 12.server Job has finished, use -x or -H to obtain historical job information"
-        history = self.job(here, "F")
+        history = pbs_job(here, "F")
         program(here, "qstat", f"[ \"$1\" = -x ] || {{ echo '{once}' >&2; exit 35; }}\necho '{history}'")
         assert "F after 00:00:09" in said(capsys, "status", "12.server").out
 
     def test_cancel(self, here, capsys):
-        program(here, "qstat", f"echo '{self.job(here, 'R')}'")
+        program(here, "qstat", f"echo '{pbs_job(here, 'R')}'")
         program(here, "qdel", f'echo "$@" >{here}/cancelled')
-        said(capsys, "cancel", "12.server")
+        said(capsys, "cancel", "12")
         assert (here / "cancelled").read_text() == "12.server\n"
+
+    def test_a_chained_job_that_still_waits_is_the_one_to_cancel(self, here, capsys):
+        run = make_run(here, "ddp-12", state="stopped", job="pbs 12")
+        stamp = time.time() - 60
+        os.utime(run / "logs" / "1" / "job", (stamp, stamp))
+        (run / "requeues").write_text("1 13\n")
+        waiting = pbs_job(here, "H", job="13.server")
+        program(here, "qstat", f"[ \"$2\" = 13 ] || {{ {NOT_KNOWN}; }}\necho '{waiting}'")
+        program(here, "qdel", f'echo "$@" >{here}/cancelled')
+        assert "job 13.server: H no reason given\n" in said(capsys, "status", str(run)).out
+        assert f"run {Path('runs/ddp-12')}: attempt 1 stopped" in said(capsys, "status", "13").out
+        said(capsys, "cancel", str(run))
+        assert (here / "cancelled").read_text() == "13.server\n"
+
+    def test_a_server_that_is_away(self, here, capsys):
+        program(here, "qstat", "echo 'qstat: cannot connect to server head (errno=111)' >&2; exit 111")
+        assert "PBS does not answer for job 12: qstat: cannot connect" in said(capsys, "status", "12", code=78).err
+
+
+class TestPbsArray:
+    @pytest.fixture(autouse=True)
+    def pbs(self, here):
+        one = pbs_job(here, "R", job="12[1].server", index=".^array_index^")
+        two = pbs_job(here, "Q", job="12[2].server", index=".^array_index^")
+        cases = f"'-f 12[1]' | '-f 12[1].server') echo '{one}' ;; '-t -f 12[]') echo '{PBS_ARRAY}{one}{two}' ;;"
+        program(here, "qstat", f'case "$*" in {cases} *) {NOT_KNOWN} ;; esac')
+        program(here, "qdel", f'echo "$@" >{here}/cancelled')
+
+    @pytest.mark.parametrize("name", ["12[1]", "12[1].server", "12_1", "runs/ddp-12_1"])
+    def test_a_task(self, here, capsys, name):
+        make_run(here, "ddp-12_1", job="pbs 12_1")
+        (here / "ddp.o12.1").write_text("one\n")
+        lines = said(capsys, "status", name).out.splitlines()
+        assert lines[0] == "job 12[1].server: R on node1, node2 for 00:00:09 of 01:00:00"
+        assert lines[1].startswith("run runs/ddp-12_1: attempt 1 running")
+        assert lines[2] == f"log {here}/ddp.o12.1"
+        said(capsys, "cancel", name)
+        assert (here / "cancelled").read_text() == "12[1].server\n"
+
+    @pytest.mark.parametrize("name", ["12", "12[]"])
+    def test_all_tasks(self, here, capsys, name):
+        lines = said(capsys, "status", name).out.splitlines()
+        assert lines[0] == "job 12[].server: B array of 1-2; Queued:1 Running:1 Exiting:0 Expired:0"
+        assert [line.split(":")[0] for line in lines[1:3]] == ["job 12[1].server", "job 12[2].server"]
+        said(capsys, "cancel", name)
+        assert (here / "cancelled").read_text() == "12[].server\n"
+
+
+class TestTwoSchedulers:
+    """A cluster with the commands of both on PATH, as where Slurm offers PBS's by wrappers."""
+
+    @pytest.fixture(autouse=True)
+    def both(self, here):
+        program(here, "scontrol", f"[ $4 = 12 ] || {{ {FORGOTTEN}; }}\n{self.slurm(here)}")
+        program(here, "scancel", f'echo scancel "$@" >>{here}/cancelled')
+        program(here, "qdel", f'echo qdel "$@" >>{here}/cancelled')
+
+    def slurm(self, here):
+        return f"echo '{SLURM_JOB.format(state='RUNNING', reason='None', here=here)}'"
+
+    def pbs_knows(self, here, number):
+        job = pbs_job(here, "R", job=f"{number}.server")
+        program(
+            here,
+            "qstat",
+            f"case \"$*\" in '-f {number}' | '-f {number}.server') echo '{job}' ;; *) {NOT_KNOWN} ;; esac",
+        )
+
+    def test_the_run_folder_knows_its_own(self, here, capsys):
+        self.pbs_knows(here, 12)
+        run = make_run(here, "ddp-12", job="pbs 12")
+        for name in (str(run), "12"):
+            assert said(capsys, "status", name).out.startswith("job 12.server: R on node1")
+            said(capsys, "cancel", name)
+        assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
+
+    def test_without_one_each_is_asked(self, here, capsys):
+        self.pbs_knows(here, 13)
+        assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
+        assert said(capsys, "status", "13").out.startswith("job 13.server: R")
+        assert said(capsys, "status", "14", code=78).err == (
+            "jobgen: slurm and pbs do not know job 14 (any more), nor is it in runs/.\n"
+        )
+
+    def test_one_that_is_away_does_not_hide_what_the_other_knows(self, here, capsys):
+        program(here, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+        self.pbs_knows(here, 13)
+        assert said(capsys, "status", "13").out.startswith("job 13.server: R")
+        assert "Slurm does not answer" in said(capsys, "status", "14", code=78).err
+
+    def test_nothing_is_cancelled_where_both_know_the_number(self, here, capsys):
+        self.pbs_knows(here, 12)
+        assert "slurm and pbs both have a job 12: name its run folder" in said(capsys, "cancel", "12", code=78).err
+        assert not (here / "cancelled").exists()
+        said(capsys, "cancel", "12.server")
+        make_run(here, "ddp-12", job="slurm 12")
+        said(capsys, "cancel", "12.server")
+        assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
 
 
 class TestCompletion:
@@ -220,18 +544,22 @@ class TestCompletion:
             capture_output=True,
             text=True,
         )
-        return done.stdout.split()
+        return shlex.split(done.stdout)
 
-    def test_it_knows_commands_descriptions_sites_and_options(self):
+    def test_it_knows_commands_specs_sites_and_options(self):
         assert self.complete("sta") == ["status"]
-        assert "check" in self.complete("submit", "ch")
+        assert "selftest" in self.complete("submit", "se")
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
         assert self.complete("submit", "ddp", "--d") == ["--dry-run"]
+        assert self.complete("render", "ddp", "--st") == ["--standalone"]
 
-    def test_its_words_are_the_parsers(self):
-        """One list here and one there: they are held equal."""
-        commands = _parser()._subparsers._group_actions[0].choices
+    def test_it_is_made_from_the_parser(self):
+        commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
-        for name, parser in commands.items():
-            options = {option for action in parser._actions for option in action.option_strings}
-            assert set(self.complete(name, "-")) == {option for option in options if option.startswith("--")}, name
+        assert set(self.complete("render", "-")) == {"--site", "--set", "--standalone", "--output", "--help"}
+        assert set(self.complete("status", "-")) == {"--help"}
+
+    def test_it_is_bash_without_a_placeholder_left(self, capsys):
+        text = said(capsys, "completion").out
+        assert "@{" not in text
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)

@@ -1,6 +1,7 @@
 """jobgen: what its options mean, what it refuses, what it may import."""
 
 import ast
+import graphlib
 import os
 import re
 import stat
@@ -12,27 +13,35 @@ import pytest
 
 from jobgen.cli import main
 from jobgen.errors import JobgenError
-from jobgen.words import Expansion, array, default, quote, variable
+from jobgen.shell import Expansion, array, default, option, quote
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "jobgen"
 MODULES = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
 LAYERS = [
+    "__main__",
     "cli",
+    "completion",
     "submit",
     "follow",
     "runs",
     "files",
+    "flags",
     "load",
     "render",
+    "standalone",
     "launch",
     "placement",
     "containers",
     "schedulers",
     "model",
-    "skeletons",
-    "words",
+    "data",
+    "template",
+    "shell",
+    "reading",
+    "errors",
 ]
+"""Each may import those below it."""
 HOSTILE = ["a b", "a'b", 'a"b', "a:b,c", "$(touch x)", "`touch x`", "a;b", "ü", "-n", "", "*", "\\", "}", "#"]
 
 
@@ -60,7 +69,7 @@ def shell(script, *words):
     return subprocess.run(["bash", "-c", script, *words], check=True, capture_output=True, text=True).stdout
 
 
-class TestWords:
+class TestShell:
     @pytest.mark.parametrize("text", HOSTILE)
     def test_a_literal_reaches_the_command_unchanged(self, text):
         assert shell(f"printf %s {quote(text)}") == text
@@ -75,11 +84,11 @@ class TestWords:
 
     @pytest.mark.parametrize("text", ["a\nb", "a\0b", "a\rb"])
     def test_what_could_begin_a_new_line_is_refused(self, text):
-        with pytest.raises(JobgenError, match="holds a line break or NUL"):
+        with pytest.raises(JobgenError, match="holds a line break or control character"):
             quote(text)
 
     def test_variables_stay_variables(self):
-        assert quote(variable("PWD", option="--pwd")) == '--pwd="$PWD"'
+        assert quote(option("--pwd", "PWD")) == '--pwd="$PWD"'
         assert shell(f'list=("a b" c); printf "<%s>" {quote(array("list"))}') == "<a b><c>"
         assert quote(Expansion('"$a"')) == '"$a"'
 
@@ -123,16 +132,21 @@ class TestRefusals:
         assert "unknown key 'node'. Did you mean 'nodes'?" in refused(capsys, "node=3")
 
     def test_an_unknown_site_with_those_there_are(self, capsys):
-        assert "Did you mean 'example'? There are: amd, cray, example, " in refused(capsys, site="exampel")
+        text = refused(capsys, site="exampel")
+        assert "no site 'exampel'. Did you mean 'example'? There are: amd, cray, example, " in text
+        assert text.endswith("; copy jobscripts/sites/example.toml to make one.\n")
+
+    def test_an_unknown_spec_likewise(self, capsys):
+        assert "no spec 'dpp'. Did you mean 'ddp'? There are: cpu, ddp, " in refused(capsys, spec="dpp")
 
     def test_a_value_of_the_wrong_kind(self, capsys):
-        assert "Expected `int`, got `str` - at `$.nodes`" in refused(capsys, "nodes=two")
+        assert "nodes is 'two': it must be a whole number." in refused(capsys, "nodes=two")
 
     def test_a_missing_file(self, capsys):
         assert "cannot read nowhere.toml: No such file" in refused(capsys, spec="nowhere.toml")
 
     def test_a_line_break_in_an_option(self, capsys):
-        assert "holds a line break" in refused(capsys, 'options.comment="a\\nrm"')
+        assert "options.comment holds the control character" in refused(capsys, 'options.comment="a\\nrm"')
 
     def test_many_nodes_without_a_scheduler(self, capsys):
         assert "site laptop is one machine" in refused(capsys, site="laptop")
@@ -145,24 +159,57 @@ class TestRefusals:
             ("horovod", "pbs", "launcher=ssh", "render horovod-gloo, or set launcher = 'mpirun'"),
             ("horovod-srun", "pbs", "nodes=2", "let it be started by mpirun or ssh"),
             ("ddp", "example", "resume=chain", "Slurm lets a job requeue itself"),
-            ("horovod-gloo", "laptop", "nodes=1", "is one machine"),
+            ("ddp-ranks", "laptop", "nodes=1", "is one machine"),
         ],
     )
-    def test_what_cannot_be_run_somewhere_is_told_with_the_way_out(self, capsys, spec, site, setting, way_out):
+    def test_what_cannot_run_somewhere_is_refused_with_the_way_out(self, capsys, spec, site, setting, way_out):
         assert way_out in refused(capsys, setting, spec=spec, site=site)
 
-    @pytest.mark.parametrize("setting", ["nodes=0", "minutes=0", "ranks_per_node=-1"])
-    def test_counts_below_one(self, capsys, setting):
-        assert "must be at least 1" in refused(capsys, setting)
+    @pytest.mark.parametrize(
+        ("setting", "range_"),
+        [
+            ("nodes=0", "1 to"),
+            ("minutes=0", "1 to"),
+            ("cpus_per_gpu=0", "1 to"),
+            ("ranks_per_node=-1", "0 to"),
+            ("save_seconds=-1", "0 to"),
+            ("max_requeues=99999999", "0 to"),
+            ("nodes=1e9", "a whole number"),
+        ],
+    )
+    def test_numbers_out_of_range(self, capsys, setting, range_):
+        assert f"{setting.partition('=')[0]} is " in (text := refused(capsys, setting))
+        assert f"it must be {range_}" in text
+
+
+def imports(text):
+    """Return every module that a source imports, also within functions, with the name taken from it."""
+    for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module, alias.name) for alias in node.names)
 
 
 class TestArchitecture:
     def test_imports_go_one_way(self):
         for module, text in MODULES.items():
-            layer = module.split("/")[0].removesuffix(".py")
-            if layer in LAYERS:
-                used = set(re.findall(r"^\s*from jobgen\.(\w+)", text, flags=re.MULTILINE)) & set(LAYERS)
-                assert {name for name in used if LAYERS.index(name) < LAYERS.index(layer)} == set(), module
+            layer = LAYERS.index(module.split("/")[0].removesuffix(".py")) if module != "__init__.py" else len(LAYERS)
+            used = {name.split(".")[1] for name, _ in imports(text) if name.startswith("jobgen.")}
+            assert {name for name in used if LAYERS.index(name) < layer} == set(), module
+
+    def test_no_imports_go_in_a_circle(self):
+        names = {
+            f"jobgen/{module}".removesuffix(".py").removesuffix("/__init__").replace("/", ".") for module in MODULES
+        }
+        graph = {}
+        for module, text in MODULES.items():
+            name = f"jobgen/{module}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            graph[name] = {
+                f"{source}.{part}" if f"{source}.{part}" in names else source for source, part in imports(text)
+            }
+        assert "jobgen.schedulers.queue" in graph["jobgen.schedulers.queues"]
+        list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
     def test_only_schedulers_name_their_variables(self):
         for path in SOURCE.rglob("*.*"):
@@ -172,40 +219,54 @@ class TestArchitecture:
     def test_nothing_but_the_standard_library_and_a_validator_is_imported(self):
         allowed = sys.stdlib_module_names | {"jobgen", "msgspec", "tomli", "__future__"}
         for module, text in MODULES.items():
-            for node in ast.walk(ast.parse(text, feature_version=(3, 9))):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module] if isinstance(node, ast.ImportFrom) else []
-                assert {name.split(".")[0] for name in names} <= allowed, module
+            names = {f"{name}.{part}" if name == "slipway" else name for name, part in imports(text)}
+            assert {name for name in names if name.startswith("slipway")} <= {"slipway.layout", "slipway.flags"}, module
+            assert {name.split(".")[0] for name in names} <= allowed | {"slipway"}, module
 
     def test_help_loads_next_to_nothing(self):
-        code = "import sys, jobgen.cli; print({'torch', 'msgspec', 'tomllib', 'subprocess'} & set(sys.modules))"
+        code = "import sys, jobgen.cli; print({'torch', 'msgspec', 'tomllib', 'subprocess', 'json'} & set(sys.modules))"
+        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+    def test_rendering_loads_no_more_than_it_needs(self):
+        code = (
+            "import sys, jobgen.cli; jobgen.cli.main(['render', 'ddp', '--site', 'example', '--output', '/dev/null']); "
+        )
+        code += (
+            "print({'torch', 'numpy', 'subprocess', 'json', 'tempfile', 'difflib', 'slipway.flags'} & set(sys.modules))"
+        )
         assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
-class TestSubmit:
-    def test_dry_run_shows_the_script_and_the_command(self, capsys, monkeypatch, tmp_path):
-        (tmp_path / "image.sif").touch()
-        monkeypatch.setenv("IMAGE", str(tmp_path / "image.sif"))
-        assert main(["submit", "ddp", "--site", "example", "--dry-run", "--", "--epochs", "2"]) == 0
-        out, err = capsys.readouterr()
-        assert out.startswith("#!/usr/bin/env bash")
-        assert err == "jobgen: would submit this with: sbatch --parsable SCRIPT --epochs 2\n"
+class TestCheck:
+    """``jobgen check``: whether scripts are what the commands in their headers give."""
 
-    def test_pbs_gets_the_arguments_in_a_variable(self, capsys, monkeypatch, tmp_path):
-        (tmp_path / "image.sif").touch()
-        monkeypatch.setenv("IMAGE", str(tmp_path / "image.sif"))
-        assert main(["submit", "ddp", "--site", "pbs", "--dry-run", "--", "--epochs", "2"]) == 0
-        assert capsys.readouterr().err == "jobgen: would submit this with: qsub -V -v 'TRAIN_ARGS=--epochs 2' SCRIPT\n"
+    def written(self, folder, name, *options):
+        path = folder / name
+        assert main(["render", "ddp", "--site", "example", *options, "--output", str(path)]) == 0
+        return path
 
-    @pytest.mark.parametrize(
-        ("name", "others"),
-        [("IMAGE", {}), ("VENV", {"USE_CONTAINER": "0"}), ("DATA", {"USE_CONTAINER": "0", "VENV": ""})],
-    )
-    def test_what_is_missing_is_named_before_it_waits_in_a_queue(self, capsys, monkeypatch, tmp_path, name, others):
-        if "VENV" in others:
-            (tmp_path / "bin").mkdir()
-            (tmp_path / "bin" / "python").touch()
-        for key, value in {**others, name: str(tmp_path / "missing")}.items():
-            monkeypatch.setenv(key, value or str(tmp_path))
-        assert main(["submit", "ddp", "--site", "example"]) == 78
-        assert re.match(rf"jobgen: {name}: .*missing.* is missing or cannot be read from here", capsys.readouterr().err)
+    def test_scripts_that_are(self, tmp_path):
+        self.written(tmp_path, "ddp.job")
+        self.written(tmp_path, "alone.job", "--standalone")
+        self.written(tmp_path, "set.job", "--set", "nodes=7", "--set", "options.comment=two words")
+        assert main(["check", str(tmp_path)]) == 0
+
+    def test_one_that_was_edited(self, tmp_path, capsys):
+        path = self.written(tmp_path, "ddp.job", "--standalone")
+        path.write_text(path.read_text().replace("--nodes=2", "--nodes=3"))
+        assert main(["check", str(tmp_path)]) == 1
+        command = (
+            f"jobgen render jobscripts/specs/ddp.toml --site jobscripts/sites/example.toml --standalone --output {path}"
+        )
+        expected = f"jobgen: {path} is not what its files give; generate it anew: {command}\n"
+        assert capsys.readouterr().err == expected
+
+    @pytest.mark.parametrize("header", ["", "# Generated:    rm -rf x", "# Generated:    jobgen render 'x"])
+    def test_one_that_is_somebodys_own(self, tmp_path, capsys, header):
+        (tmp_path / "mine.job").write_text(f"#!/bin/bash\n{header}\n")
+        assert main(["check", str(tmp_path)]) == 78
+        assert "does not say how it was generated" in capsys.readouterr().err
+
+    def test_a_folder_without_any(self, tmp_path, capsys):
+        assert main(["check", str(tmp_path)]) == 78
+        assert "no script in" in capsys.readouterr().err

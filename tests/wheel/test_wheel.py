@@ -1,4 +1,4 @@
-"""The wheel as a login node gets it: the base install alone, on the oldest Python at hand, without torch."""
+"""The wheel as a login node gets it: the base install alone, on the oldest Python at hand, without torch or a clone."""
 
 import os
 import shutil
@@ -29,21 +29,94 @@ def _works(python):
     return subprocess.run([python, "-c", "import ensurepip"], capture_output=True, check=False).returncode == 0
 
 
-def _output(*words):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run(words, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout
+def _run(*words, folder=ROOT, **variables):
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "SLIPWAY_")) and name not in {"USE_CONTAINER", "BACKEND"}
+    }
+    return subprocess.run(
+        words, cwd=folder, env={**kept, **variables}, check=False, capture_output=True, text=True, timeout=120
+    )
+
+
+def _output(*words, **others):
+    done = _run(*words, **others)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _body(script):
+    """Return a script without the command that generates it, which names a path here and a name there."""
+    head, _, rest = script.partition("\n# Generated:")
+    return head + rest[rest.index("\n#SBATCH") :]
 
 
 def test_torch_is_absent(bare):
     assert _output(bare / "python", "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None\n"
 
 
-def test_the_scripts_are_rendered_as_they_are_committed(bare, table):
+def test_in_a_clone_the_scripts_are_rendered_as_they_are_committed(bare, table):
     assert _output(bare / "jobgen", "check") == ""
-    site = ("--site", "jobscripts/sites/roce.toml")
-    expected = (ROOT / "tests" / "golden" / "expected" / "ddp@roce").read_text()
-    strip = [line for line in expected.splitlines() if not line.startswith("# Do not edit")]
-    rendered = _output(bare / "jobgen", "render", "jobscripts/specs/ddp.toml", *site)
-    assert [line for line in rendered.splitlines() if not line.startswith("# Do not edit")] == strip
     installed = _output(bare / "python", "-m", "pip", "list", "--format=freeze").split()
     table("the base install", [[_output(bare / "python", "--version").strip(), *installed]])
+
+
+class TestInAnEmptyFolder:
+    def test_specs_and_sites_are_brought_along(self, bare, tmp_path):
+        text = _output(bare / "jobgen", "render", "ddp", "--site", "example", folder=tmp_path)
+        assert "\n# Generated:    jobgen render ddp --site example\n" in text
+        here = _output(bare / "jobgen", "render", "ddp", "--site", "example")
+        assert _body(text) == _body(here)
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_standalone_script_has_the_library_inside(self, bare, tmp_path):
+        text = _output(bare / "jobgen", "render", "ddp", "--site", "example", "--standalone", folder=tmp_path)
+        assert "\n# Generated:    jobgen render ddp --site example --standalone\n" in text
+        assert "\nopen_run_folder() {\n" in text
+        assert "\nsource " not in text
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+    def test_a_misspelt_site_is_answered_with_the_file_to_copy(self, bare, tmp_path):
+        done = _run(bare / "jobgen", "render", "ddp", "--site", "exampel", folder=tmp_path)
+        assert done.returncode == 78
+        assert "no site 'exampel'. Did you mean 'example'? There are: amd, " in done.stderr
+        example = Path(done.stderr.rpartition("copy ")[2].partition(" to make one")[0])
+        assert example.is_file()
+        assert bare.parent in example.parents
+
+    def test_submit_sends_the_standalone_script_and_copies_the_configuration(self, bare, tmp_path):
+        (tmp_path / "slipway.sif").touch()
+        words = [bare / "jobgen", "submit", "ddp", "--site", "example"]
+        shown = _run(*words, "--dry-run", "--", "--epochs", "2", folder=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert "\nopen_run_folder() {\n" in shown.stdout
+        first, second = shown.stderr.splitlines()
+        assert first.startswith("jobgen: would copy ")
+        assert second == "jobgen: would submit this with: sbatch --parsable SCRIPT --epochs 2"
+        assert not (tmp_path / "configs").exists()
+
+        (tmp_path / "sbatch").write_text('#!/bin/bash\ncp -- "$2" submitted\necho 4711\n')
+        (tmp_path / "sbatch").chmod(0o755)
+        done = _run(*words, folder=tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+        assert (done.returncode, done.stdout) == (0, "4711\n")
+        assert (tmp_path / "submitted").read_text() == shown.stdout
+        assert (tmp_path / "configs" / "digits.toml").read_text() == (ROOT / "configs" / "digits.toml").read_text()
+
+    def test_a_mistyped_flag_of_the_trainer_is_known_here_too(self, bare, tmp_path):
+        (tmp_path / "slipway.sif").touch()
+        done = _run(bare / "jobgen", "submit", "ddp", "--site", "example", "--", "--epoks", "2", folder=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "jobgen: unknown flag --epoks; did you mean --epochs?\n")
+
+    @pytest.mark.parametrize("spec", ["image_build", "venv_build"])
+    def test_jobs_that_build_need_a_clone(self, bare, tmp_path, spec):
+        done = _run(bare / "jobgen", "submit", spec, "--site", "example", "--dry-run", folder=tmp_path)
+        assert done.returncode == 78
+        assert done.stdout == ""
+        assert done.stderr.startswith(f"jobgen: {spec} needs a clone of the project: there is no build/")
+
+    def test_a_run_folder_is_read_and_completion_printed(self, bare, tmp_path):
+        (tmp_path / "runs" / "ddp-7" / "logs" / "1").mkdir(parents=True)
+        assert _output(bare / "jobgen", "status", folder=tmp_path).startswith("run runs/ddp-7: attempt 1: no status")
+        assert "--standalone" in _output(bare / "jobgen", "completion", folder=tmp_path)

@@ -6,11 +6,11 @@ import re
 from typing import List
 
 from jobgen.errors import JobgenError
-from jobgen.schedulers.queue import Phase, Seen, ask
+from jobgen.schedulers.queue import JobId, Phase, Seen, ask
 
 WAITING = "HQSTWU"
 ENDED = "CFMX"
-"""Torque's C, and F of a PBS that keeps a history; any other letter is a job at work (qstat(1B))."""
+"""Torque's C, and F of a PBS that keeps a history, X of a task there; any other letter is a job at work (qstat(1B))."""
 UNKNOWN = ("Unknown Job", "Job has finished")
 
 
@@ -19,23 +19,30 @@ class PbsQueue:
 
     name = "pbs"
     command = "qstat"
-    mark = "#PBS"
+    servers = True
 
-    def look(self, job_id: str) -> List[Seen]:
-        """Ask for the job, and where the server says that it has finished, for its history.
+    def look(self, job: JobId) -> List[Seen]:
+        """Ask for the job, then for its history, then for an array of this number, whose name in PBS is ``12[]``.
 
-        Torque has none, and its ``-x`` means XML.
+        Torque has no history, and its ``-x`` means XML.
         """
-        code, out, error = ask(["qstat", "-f", job_id])
-        if code and any(text.lower() in error.lower() for text in UNKNOWN):
-            _, out, _ = ask(["qstat", "-x", "-f", job_id])
-        elif code:
-            raise JobgenError(f"PBS does not answer for job {job_id}: {error}.")
-        return [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", out)[1:]]
+        server = f".{job.server}" if job.server else ""
+        one = f"{job.number}[{job.task}]{server}" if job.task else f"{job.number}{server}"
+        tries = [["-f", one], ["-x", "-f", one]]
+        if not job.task:
+            array = f"{job.number}[]{server}"
+            tries += [["-t", "-f", array], ["-x", "-t", "-f", array]]
+        for arguments in tries:
+            code, out, error = ask(["qstat", *arguments])
+            if code and "-x" not in arguments and not any(text.lower() in error.lower() for text in UNKNOWN):
+                raise JobgenError(f"PBS does not answer for job {one}: {error}.")
+            if seen := [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", out)[1:]]:
+                return seen
+        return []
 
-    def cancel(self, job_id: str) -> List[str]:
-        """End it by SIGTERM to the script, which passes it on."""
-        return ["qdel", job_id]
+    def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
+        """End it, by the server's own name for it, by SIGTERM to the script, which passes it on."""
+        return ["qdel", seen[0].job_id]
 
 
 def _of_qstat(text: str) -> Seen:
@@ -43,13 +50,19 @@ def _of_qstat(text: str) -> Seen:
     fields = dict(re.findall(r"(?m)^ +(\S+) = (.*)$", rest))
     state = fields.get("job_state", "?")
     phase: Phase = "waiting" if state in WAITING else "ended" if state in ENDED else "running"
-    took = f"{fields.get('resources_used.walltime', '?')} of {fields.get('Resource_List.walltime', '?')}"
+    limit = fields.get("Resource_List.walltime")
+    took = fields.get("resources_used.walltime", "?") + (f" of {limit}" if limit else "")
     hosts = ", ".join(dict.fromkeys(part.split("/")[0] for part in fields.get("exec_host", "?").split("+")))
     about = {
         "waiting": fields.get("comment", "no reason given"),
         "running": f"on {hosts} for {took}",
         "ended": f"after {took} on {hosts}, exit code {fields.get('Exit_status', fields.get('exit_status', '?'))}",
     }[phase]
+    job_id = job_id.strip()
+    if "[]" in job_id:
+        about = f"array of {fields.get('array_indices_submitted', '?')}; {fields.get('array_state_count', '').strip()}"
+    index = re.search(r"\[(\d+)\]", job_id)
     log = fields.get("Output_Path", "").partition(":")[2]  # HOST:PATH
+    log = log.replace("^array_index^", index[1] if index else "^array_index^")
     folder = re.search(r"PBS_O_WORKDIR=([^,]*)", fields.get("Variable_List", ""))
-    return Seen(job_id.strip(), state, phase, about, log, folder[1] if folder else "")
+    return Seen(job_id, state, phase, about, log, folder[1] if folder else "")

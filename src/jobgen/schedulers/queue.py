@@ -1,15 +1,40 @@
-"""What a scheduler knows of a job that was submitted, and how it is told to end one.
+"""What a scheduler knows of a job that was submitted, and how to end one.
 
-Each has a class of its own here beside; everything else sees only the protocol.
+Each scheduler has a class in a module of its own beside this one, which ``queues.py`` picks; everything else sees only
+the protocol.
 """
 
 from __future__ import annotations
 
-import shutil
+import re
 import subprocess
 from typing import List, Literal, NamedTuple, Optional, Protocol, Tuple
 
 Phase = Literal["waiting", "running", "ended"]
+
+
+class JobId(NamedTuple):
+    """A job's number as people, schedulers and run folders write it: 4711, 40_9, 12[1], 12[].server, 12_1."""
+
+    number: str
+    task: str = ""
+    """The index of a task of an array."""
+    server: str = ""
+    """PBS's server; other schedulers have none."""
+
+    def __str__(self) -> str:
+        """Return the form that names of run folders end with."""
+        return f"{self.number}_{self.task}" if self.task else self.number
+
+    def of_array(self, other: JobId) -> bool:
+        """Return whether this is ``other``, or a task of the array ``other``."""
+        return self.number == other.number and other.task in {"", self.task}
+
+
+def job_id(text: str) -> Optional[JobId]:
+    """Return the number that ``text`` is; None if it is no job's number."""
+    found = re.fullmatch(r"([0-9]{1,18})(?:_([0-9]{1,18})|\[([0-9]{0,18})\])?(?:\.([A-Za-z0-9][\w.-]*))?", text)
+    return JobId(found[1], found[2] or found[3] or "", found[4] or "") if found else None
 
 
 class Seen(NamedTuple):
@@ -17,7 +42,7 @@ class Seen(NamedTuple):
 
     job_id: str
     state: str
-    """The scheduler's own word."""
+    """The scheduler's own name of the state."""
     phase: Phase
     """What that means to somebody who waits for the job."""
     about: str
@@ -32,12 +57,13 @@ class Queue(Protocol):
     """The side of a scheduler that answers for submitted jobs."""
 
     name: str
+    """As in a site's file and in RUN_DIR/logs/N/job."""
     command: str
     """A program that every login node of such a cluster has."""
-    mark: str
-    """How a directive in a job script begins."""
+    servers: bool
+    """Whether its numbers of jobs can name a server."""
 
-    def look(self, job_id: str) -> List[Seen]:
+    def look(self, job: JobId) -> List[Seen]:
         """Return the job, or each task of an array; none if the scheduler has forgotten it or never knew it.
 
         Raises:
@@ -45,30 +71,20 @@ class Queue(Protocol):
         """
         ...
 
-    def cancel(self, job_id: str) -> List[str]:
-        """Return the command that ends the job, so that its script is told first."""
+    def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:
+        """Return the command that ends the job, which was ``seen``, so that its script gets a signal first."""
         ...
 
 
-def queues() -> List[Queue]:
-    """Return all that there are."""
-    from jobgen.schedulers.pbs_queue import PbsQueue  # noqa: PLC0415 -- they know this module
-    from jobgen.schedulers.slurm_queue import SlurmQueue  # noqa: PLC0415
+def ask(command: List[str]) -> Tuple[int, str, str]:
+    """Run a scheduler's command and return its exit code, its output, and its error on one line.
 
-    return [SlurmQueue(), PbsQueue()]
-
-
-def queue_here() -> Optional[Queue]:
-    """Return the one whose commands are on this machine, if any."""
-    return next((queue for queue in queues() if shutil.which(queue.command)), None)
-
-
-def ask(words: List[str]) -> Tuple[int, str, str]:
-    """Run a scheduler's command and return its exit code, output and error; 127 where there is no such command."""
+    The code is 127 where there is no such command, 124 where it does not answer.
+    """
     try:
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60, check=False)
-    except FileNotFoundError:
-        return 127, "", f"{words[0]}: not found"
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    except OSError as error:
+        return 127, "", f"{command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return 124, "", f"{words[0]}: no answer within 60 s"
-    return done.returncode, done.stdout, done.stderr.strip()
+        return 124, "", f"{command[0]}: no answer within 60 s"
+    return done.returncode, done.stdout, "; ".join(done.stderr.splitlines())[:300]

@@ -6,7 +6,7 @@ import re
 from typing import Dict, List
 
 from jobgen.errors import JobgenError
-from jobgen.schedulers.queue import Phase, Seen, ask
+from jobgen.schedulers.queue import JobId, Phase, Seen, ask
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
@@ -20,22 +20,24 @@ class SlurmQueue:
 
     name = "slurm"
     command = "scontrol"
-    mark = "#SBATCH"
+    servers = False
 
-    def look(self, job_id: str) -> List[Seen]:
+    def look(self, job: JobId) -> List[Seen]:
         """Ask the controller, which forgets a job some minutes after its end (MinJobAge), and then sacct."""
-        code, out, error = ask(["scontrol", "--oneliner", "show", "job", job_id])
+        if job.server:  # the same number here is another job
+            return []
+        code, out, error = ask(["scontrol", "--oneliner", "show", "job", str(job)])
         if code == 0:
             return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
-        if "Invalid job id" not in error:
-            raise JobgenError(f"Slurm does not answer for job {job_id}: {error}.")
-        words = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
-        code, out, _ = ask(["sacct", f"--jobs={job_id}", *words])
+        if "Invalid job id" not in error and "not found" not in out:  # the latter of a task, on standard output
+            raise JobgenError(f"Slurm does not answer for job {job}: {error}.")
+        options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
+        code, out, _ = ask(["sacct", f"--jobs={job}", *options])
         return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting here
 
-    def cancel(self, job_id: str) -> List[str]:
+    def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
         """End it by SIGTERM to all its processes: the ranks save, the script waits for them."""
-        return ["scancel", job_id]
+        return ["scancel", str(job)]
 
 
 def _of_scontrol(line: str) -> Seen:
@@ -47,7 +49,7 @@ def _of_scontrol(line: str) -> Seen:
 def _of_sacct(line: str) -> Seen:
     fields = dict(zip(FIELDS, line.split("|", len(FIELDS) - 1)))
     names = {"RunTime": fields["Elapsed"], "TimeLimit": fields["Timelimit"], **fields}
-    log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # unless sbatch was told another
+    log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # unless --output says another
     return _seen(fields["JobID"], fields["State"].split(" ")[0], names, log=log)  # "CANCELLED by 1000"
 
 

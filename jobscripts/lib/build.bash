@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# Jobs that build, on one node, what other jobs run in: the image, or a virtual environment.
+
+# check_clone FILE: builds need the project's folder.
+check_clone() {
+    [ -x "$1" ] || die "no $1 in $PWD: submit this job in a clone of the project"
+}
+
+# make_build_scratch: a private folder on the local disk, with caches and temporary files, removed
+# at the end: nothing of a build is written to the home folder. Sets scratch.
+make_build_scratch() {
+    [ -w "$SLIPWAY_LOCAL_DISK" ] ||
+        die "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
+    scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-build.XXXXXXXXXX")
+    trap remove_build_scratch EXIT
+    export TMPDIR=$scratch XDG_CACHE_HOME=$scratch/cache PIP_CACHE_DIR=$scratch/pip
+}
+
+remove_build_scratch() {
+    local code=$?
+    # What an unprivileged build leaves may be locked.
+    chmod --recursive u+rwX -- "$scratch" 2>/dev/null || :
+    rm -rf -- "$scratch" ${unfinished_venv:+"$unfinished_venv"} || :
+    exit "$code"
+}
+
+# build_image: by Apptainer alone, without root: it gets the base itself, runs apptainer.def, and
+# tests the image before that takes the name SLIPWAY_IMAGE.
+build_image() {
+    type -P apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module"
+    SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
+        BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image || die "the image could not be built: see above"
+    mv --force -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$SLIPWAY_IMAGE"
+    note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
+}
+
+# build_venv: under a name of its own, as an environment cannot be moved; tried; and only then does
+# the link SLIPWAY_VENV lead to it. So jobs always find a whole one, and those that run keep theirs.
+build_venv() {
+    local level=train built
+    [ ! -e "$SLIPWAY_VENV" ] || [ -L "$SLIPWAY_VENV" ] ||
+        die "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
+            "another name"
+    built=$SLIPWAY_VENV.$(date +%Y%m%d-%H%M%S)-$$
+    unfinished_venv=$built
+    unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP
+    if [ -n "$SLIPWAY_NCCL_PATH" ]; then
+        : "${CUDA_HOME:?load the module of CUDA, or set it}"
+        export CUDA_COMPILER='' HOROVOD_NCCL_HOME=$SLIPWAY_NCCL_PATH HOROVOD_CUDA_HOME=$CUDA_HOME
+    fi
+    [ "$SLIPWAY_HOROVOD" = 0 ] || level=horovod
+    PYTHONNOUSERSITE=1 VENV=$built VARIANT=$SLIPWAY_VARIANT WHEELHOUSE=$SLIPWAY_WHEELHOUSE \
+        PYTHON=$SLIPWAY_PYTHON build/setup "$level" ||
+        die "the environment could not be built: see above"
+    try_venv "$built"
+    ln --symbolic -- "${built##*/}" "$scratch/link"
+    mv --no-target-directory -- "$scratch/link" "$SLIPWAY_VENV.new"
+    mv --no-target-directory -- "$SLIPWAY_VENV.new" "$SLIPWAY_VENV"
+    unfinished_venv=''
+    note "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
+        "jobscripts/ddp.job"
+    list_older_venvs "$built"
+}
+
+# try_venv FOLDER: train a step in it.
+try_venv() {
+    "$1/bin/trainer" --dry-run --device cpu --output-dir "$scratch/try" >"$scratch/log" 2>&1 ||
+        die "the environment does not work: $(tail --lines=1 "$scratch/log")"
+    [ "$SLIPWAY_HOROVOD" = 0 ] || "$1/bin/python" -c 'import horovod.torch' 2>"$scratch/log" ||
+        die "Horovod does not work: $(tail --lines=1 "$scratch/log")"
+}
+
+# list_older_venvs NEWEST: those that earlier builds left, for people to remove.
+list_older_venvs() {
+    local folder older=()
+    for folder in "$SLIPWAY_VENV".2*; do
+        [ "$folder" = "$1" ] || [ ! -d "$folder" ] || older+=("$folder")
+    done
+    [ ${#older[@]} -eq 0 ] || note "older ones, to remove when no job runs in them: ${older[*]@Q}"
+}

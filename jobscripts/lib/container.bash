@@ -1,0 +1,147 @@
+# shellcheck shell=bash
+# Where processes run: in the image, or in a virtual environment; and what is on the local disks of
+# the nodes.
+
+# check_inputs: fails if the environment, or what is to be trained, is missing. Nothing has been
+# written yet. Sets image, venv and data, the paths that are used: the settings, unless copies on
+# the local disk take their place.
+check_inputs() {
+    image=$SLIPWAY_IMAGE
+    venv=$(realpath --canonicalize-missing -- "$SLIPWAY_VENV") # a later build may move the link
+    data=$SLIPWAY_DATA
+    [ "$USE_CONTAINER" = 1 ] || PATH=$venv/bin:$PATH # also before steps: it may hold mpirun
+    case $USE_CONTAINER in
+        1)
+            require any SLIPWAY_IMAGE "image_build.job makes it, or set USE_CONTAINER=0"
+            type -P apptainer >/dev/null ||
+                die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
+            ;;
+        0)
+            [ "${local_venv:-0}" = 1 ] || [ -x "$venv/bin/python" ] ||
+                die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing; venv_build.job makes it," \
+                    "or set USE_CONTAINER=1"
+            ;;
+    esac
+    if [ -n "$SLIPWAY_SCRIPT" ]; then
+        require file SLIPWAY_SCRIPT
+    else
+        require file SLIPWAY_CONFIG
+    fi
+    [ -z "$SLIPWAY_DATA" ] || require any SLIPWAY_DATA
+    require any SLIPWAY_LOCAL_DISK
+}
+
+# make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
+# job's owner may enter: whoever else could write there could put code into the caches. Sets
+# scratch. It goes at the end of the job.
+make_scratch() {
+    scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
+    printf '%s\n' "$scratch" >"$log_dir/scratch"
+    trap end_job EXIT
+    on_each_node 60 mkdir -m 700 -- "$scratch" ||
+        die "cannot make a folder in $SLIPWAY_LOCAL_DISK of every node: set SLIPWAY_LOCAL_DISK"
+    remove_old_scratch
+}
+
+# remove_old_scratch: the folders of earlier attempts of this run, which stay where a node died, and
+# after scancel. Not those of another job that still runs, and only what has our own names.
+remove_old_scratch() {
+    local folder path job old=()
+    for folder in "$RUN_DIR"/logs/*/; do
+        [ -f "$folder/job" ] && [ -f "$folder/scratch" ] || continue
+        read -r _ job <"$folder/job" || :
+        read -r path <"$folder/scratch" || :
+        [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
+        [ "$job" = "$job_id" ] || job_is_over "$job" || continue
+        old+=("$path")
+    done
+    [ ${#old[@]} -eq 0 ] ||
+        on_each_node 60 rm -rf -- "${old[@]}" ||
+        note "old folders stay: ${old[*]}"
+}
+
+# random_name: 16 hexadecimal digits.
+random_name() {
+    od --address-radix=n --format=x8 --read-bytes=8 /dev/urandom | tr --delete ' '
+}
+
+# remove_scratch: on every node. Where that fails, on this one at least; neither exit code nor
+# requeue change.
+remove_scratch() {
+    local path=${scratch:-}
+    [ -n "$path" ] || return 0
+    scratch=''
+    on_each_node "${cleanup_seconds:-20}" rm -rf -- "$path" 2>/dev/null && return 0
+    timeout 20 rm -rf -- "$path" || :
+    note "$path stays on nodes other than this one, where it could not be removed"
+}
+
+# use_container GPU_OPTION PATH...: the words before each command. GPU_OPTION is --nv, --rocm or
+# empty; PATH is what the container needs to see besides the job's own files. Sets container and
+# bind_paths.
+use_container() {
+    local path gpu_option=$1
+    shift
+    container=()
+    bind_paths=("$PWD" "$RUN_DIR" "$SLIPWAY_LOCAL_DISK" "$@")
+    if [ -n "$SLIPWAY_SCRIPT" ]; then
+        bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
+    else
+        bind_paths+=("$SLIPWAY_CONFIG")
+    fi
+    [ -z "$data" ] || bind_paths+=("$data")
+    for path in "${bind_paths[@]}"; do
+        [ -r "$path" ] ||
+            die "$path is missing or cannot be read, and the job needs it: see the binds in this" \
+                "script"
+    done
+    [ "$USE_CONTAINER" = 1 ] || return 0
+    # --no-eval: the run script of an image from Docker would have a shell expand the arguments. No
+    # --cleanenv: ranks that a launcher numbers by variables would each be rank 0.
+    container=(apptainer run --no-eval --pwd="$PWD")
+    [ "$SLIPWAY_DEVICE" = cpu ] ||
+        container+=(${gpu_option:+"$gpu_option"}) # says nothing where there is no GPU
+    for path in "${bind_paths[@]}"; do
+        [ "$path" = / ] || container+=(--mount "$(bind_mount "$path")") # the image has its own root
+    done
+    container+=("$image")
+}
+
+# bind_mount PATH: the same path inside. Not --bind, which splits at colons and commas; --mount
+# reads quoted CSV.
+bind_mount() {
+    local quoted=${1//\"/\"\"}
+    printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
+}
+
+# stage_to_local_disk: with SLIPWAY_STAGE=1 copy image and data to every node, and use the copies:
+# many ranks that open the same files stall a shared disk. Sets image and data.
+stage_to_local_disk() {
+    local pairs=()
+    [ "$SLIPWAY_STAGE" = 1 ] || return 0
+    if [ "$USE_CONTAINER" = 1 ] && [ -f "$image" ]; then # a sandbox folder is used where it is
+        pairs+=("$image" "$scratch/image")
+        image=$scratch/image/${image##*/}
+    fi
+    if [ -n "$data" ]; then
+        pairs+=("$data" "$scratch/data")
+        data=$scratch/data/${data##*/}
+    fi
+    [ ${#pairs[@]} -gt 0 ] || return 0
+    cleanup_seconds=${cleanup_seconds:-60} # many files
+    note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
+    on_each_node 3600 sh "$lib/stage.sh" "$scratch" "${pairs[@]}" ||
+        die "image or data could not be copied to every node: see above"
+}
+
+# build_local_venv VARIANT: a virtual environment on the local disk of every node, for sites whose
+# shared disk is slow with many small files. Sets venv.
+build_local_venv() {
+    venv=$scratch/venv
+    PATH=$venv/bin:$PATH
+    [ -x build/setup ] || die "no build/setup in $PWD: submit this job in a clone of the project"
+    on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
+        WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
+        build/setup train ||
+        die "there is no environment on every node: see above"
+}

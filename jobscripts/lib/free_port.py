@@ -1,0 +1,48 @@
+"""free_port.py FIRST: print the first TCP port from FIRST on that can be bound on all interfaces of this machine.
+
+Ports of the machine's ephemeral range come last: clients get those at any moment. Standard library only.
+"""
+
+import socket
+import sys
+from pathlib import Path
+
+SPAN = 2000
+"""Ports to try."""
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def ephemeral_range() -> "tuple[int, int]":
+    """Return the first and the last port that clients get (ip(7), ip_local_port_range)."""
+    try:
+        first, last = EPHEMERAL.read_text(encoding="ascii").split()
+    except OSError:
+        return 32768, 60999
+    return int(first), int(last)
+
+
+def can_bind(port: int) -> bool:
+    """Return whether nobody listens on ``port``."""
+    try:
+        with socket.create_server(("", port)):
+            return True
+    except OSError:
+        return False
+
+
+def main() -> int:
+    """Print a port, or say that there is none."""
+    start = int(sys.argv[1])
+    first, last = ephemeral_range()
+    ports = range(start, min(start + SPAN, 65536))
+    # Where all are ephemeral, one of those is better than none.
+    for port in sorted(ports, key=lambda port: first <= port <= last):
+        if can_bind(port):
+            print(port)
+            return 0
+    print(f"free_port.py: no port from {start} to {start + SPAN} can be bound: set MASTER_PORT", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+# shellcheck shell=bash
+# The library of the job scripts, and where to start reading: each script calls the functions of
+# this folder one by one. Needs Bash 4.4 and GNU coreutils on the nodes, nothing else of the
+# project.
+#
+# Functions read the settings (jobscripts/lib/settings.bash), `script_name`, `scheduler`, `job_id`
+# and `run_dir` of the script, and the variables that the functions before them set. Each says above
+# what it sets. Where a job cannot work, they call `die`, which ends it before a rank has started.
+
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+    echo "$0: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2
+    exit 78
+fi
+
+source "${BASH_SOURCE[0]%/*}/settings.bash"
+source "${BASH_SOURCE[0]%/*}/run_folder.bash"
+source "${BASH_SOURCE[0]%/*}/container.bash"
+source "${BASH_SOURCE[0]%/*}/ranks.bash"
+source "${BASH_SOURCE[0]%/*}/launch.bash"
+
+readonly LIBRARY_VERSION=0.1.0
+readonly EXIT_STOPPED=75 # EX_TEMPFAIL of sysexits.h: stopped early, and can be continued
+readonly EXIT_CONFIG=78  # EX_CONFIG: trying again unchanged cannot help
+
+# The environment in which the script was started, as NAME=VALUE, for jobs that it submits.
+mapfile -d '' -t start_environment < <(env --null)
+
+# This script's own file, which no change of the folder makes another one.
+script_file=$(realpath -- "$0")
+
+# note MESSAGE: one line in the job's log.
+note() {
+    echo "$script_name: $*" >&2
+}
+
+# die MESSAGE: the same, and the end of the job.
+die() {
+    note "$@"
+    exit "$EXIT_CONFIG"
+}
+
+# export_variables NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
+# which a job that is submitted from inside this one knows that they are not its own.
+export_variables() {
+    # shellcheck disable=SC2163 # the arguments are NAME=VALUE
+    export -- "$@"
+    printf -v SLIPWAY_EXPORTED '%s\n' "${SLIPWAY_EXPORTED:-}" "$@"
+    export SLIPWAY_EXPORTED
+}
+
+# Unset what a job exported from whose inside this one was submitted, unless it has been set anew
+# since.
+forget_parent_job() {
+    local pair name
+    while IFS= read -r pair; do
+        name=${pair%%=*}
+        [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || continue
+        [ "${!name-}" != "${pair#*=}" ] || unset -v "$name"
+    done <<<"${SLIPWAY_EXPORTED:-}"
+    unset -v SLIPWAY_EXPORTED
+}
+
+# check_settings: check every setting by its pattern, and make paths absolute. Fails on an invalid
+# value, and on a name of an earlier version. Nothing has been written yet.
+check_settings() {
+    local name old=()
+    forget_parent_job
+    for name in "${!REFUSED_NAMES[@]}"; do
+        [ -z "${!name:-}" ] || die "$name is called ${REFUSED_NAMES[$name]} now: set that instead"
+    done
+    for name in "${!IGNORED_NAMES[@]}"; do
+        [ -z "${!name:-}" ] || old+=("$name (${IGNORED_NAMES[$name]})")
+    done
+    [ ${#old[@]} -eq 0 ] ||
+        note "set, but not read here: $(join_by ', ' "${old[@]}"); in brackets: the setting"
+    for name in "${!SLIPWAY_@}"; do
+        [ -v "SETTING_EXPECTED[$name]" ] || [[ " ${OTHER_VARIABLES[*]} " == *" $name "* ]] ||
+            note "$name is set, but is no setting: see docs/contract.md for their names"
+    done
+    for name in "${SETTINGS[@]}"; do
+        check_setting "$name"
+    done
+    [ -z "${SLIPWAY_ARGS:-}" ] || [ "$scheduler" = pbs ] ||
+        die "SLIPWAY_ARGS is for PBS: put the arguments behind the name of this script"
+    # A job that is submitted from inside this one has its own run folder and arguments.
+    export -n SLIPWAY_RUN_DIR SLIPWAY_ARGS
+    for name in "${PATH_SETTINGS[@]}"; do
+        make_absolute "$name"
+    done
+    [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
+    # A run that is continued works in the folder where it was begun, if that is still there.
+    [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" || die "cannot enter $kept_folder"
+}
+
+# check_backend NAME...: those that this script can launch. Fails if BACKEND is another one.
+check_backend() {
+    [[ " $* " != *" $BACKEND "* ]] || return 0
+    die "BACKEND=$BACKEND: this script launches $(join_by ' or ' "$@");" \
+        "take one that \`jobgen render ${BACKEND/#horovod/horovod-gloo}\` writes"
+}
+
+# check_setting NAME: fails if the value is not what the setting may be.
+check_setting() {
+    local LC_ALL=C # bytes of file names need not be valid in the user's encoding
+    local pattern=${SETTING_PATTERN[$1]:-}
+    [ -n "$pattern" ] && [ -n "${!1+set}" ] || return 0
+    [[ ${!1} =~ $pattern ]] || die "$1 is ${!1@Q}: it must be ${SETTING_EXPECTED[$1]}"
+}
+
+# make_absolute NAME: paths in settings are relative to the folder of submission.
+make_absolute() {
+    [ -n "${!1:-}" ] || return 0
+    local links=()
+    [ "$1" != SLIPWAY_VENV ] || links=(--no-symlinks) # venv_build.job makes that link
+    printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
+}
+
+# require KIND NAME [REMEDY]: fails if the setting NAME names nothing that can be read, or if KIND
+# is `file` and that is none: a FIFO would be waited for.
+require() {
+    local kind=$1
+    shift
+    [ "$kind" = any ] || [ ! -e "${!1}" ] || [ -f "${!1}" ] || die "$1: ${!1} is not a file"
+    [ -r "${!1}" ] ||
+        die "$1: ${!1} is missing or cannot be read; ${2:-see the settings in this script}"
+}
+
+# join_by SEPARATOR WORD...: the words on one line.
+join_by() {
+    local separator=$1 joined
+    shift
+    printf -v joined "%s$separator" "$@"
+    echo "${joined%"$separator"}"
+}
+
+# The library's version, and a checksum over all of its files, for the log.
+library_identity() {
+    local sum
+    sum=$(cat -- "$lib"/*.* | sha256sum)
+    echo "library $LIBRARY_VERSION (sha256 ${sum:0:12})"
+}
+
+# load_modules PURGE NAME...: environment modules. PURGE is 1 where the modules of the submission's
+# shell are to go first. Fails if the scheduler's own commands are gone afterwards: there Slurm is a
+# module too.
+load_modules() {
+    local command
+    set +u # `module` reads unset variables
+    [ "$1" = 0 ] || module purge
+    shift
+    module load "$@" || die "the modules $* cannot be loaded on $HOSTNAME"
+    set -u
+    for command in "${SCHEDULER_COMMANDS[@]}"; do
+        type -P "$command" >/dev/null ||
+            die "no $command after \`module purge\`: set purge_modules = false in the site's file"
+    done
+}

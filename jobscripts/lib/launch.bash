@@ -1,0 +1,195 @@
+# shellcheck shell=bash
+# The launch and its end: run the step, pass on what the scheduler says, and decide from the verdict
+# how the job ends.
+
+# catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
+# the job.
+catch_signals() {
+    cancelled=0
+    limited=''
+    trap 'before_launch "the time limit came before training began: give the job more time"' USR1
+    trap 'before_launch "ended by a signal before training began" "$EXIT_STOPPED"' TERM INT
+}
+
+# before_launch MESSAGE [CODE]: end the job before a rank has started.
+before_launch() {
+    [ -z "$limited" ] || kill "$limited" 2>/dev/null || :
+    note "$1"
+    exit "${2:-$EXIT_CONFIG}"
+}
+
+# on_each_node SECONDS COMMAND...: run it once on each node, for at most so long, by the site's
+# launcher. In the background, as Bash runs traps only between commands in the foreground.
+on_each_node() {
+    local code
+    "${launcher}_each_node" "$@" &
+    limited=$!
+    while true; do
+        code=0
+        wait "$limited" || code=$?
+        kill -0 "$limited" 2>/dev/null || break # it lives: a trap has ended wait
+    done
+    limited=''
+    return "$code"
+}
+
+# run_step FUNCTION: run the launch, which FUNCTION spells out, until it ends. Where the port of the
+# rendezvous was taken between the choice and the launch, it is launched again with another one.
+# Sets code.
+run_step() {
+    local try started
+    code=$EXIT_STOPPED
+    watch_time_limit
+    for try in 1 2 3; do
+        started=$SECONDS
+        open_rendezvous
+        [ "$cancelled" = 0 ] || break
+        trap request_stop USR1
+        trap 'cancelled=1; stop_for_signal' TERM INT
+        launch_once "$1"
+        [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
+        note "port $MASTER_PORT of $head_node was taken (try $try of 3)"
+        first_port=$((MASTER_PORT + 1))
+    done
+}
+
+# port_was_taken STARTED: within a minute of its start a step said so; the rendezvous had no user's
+# port, and no verdict.
+port_was_taken() {
+    [ "$BACKEND" = ddp ] && [ -z "$port_is_given" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] &&
+        [ $((SECONDS - $1)) -le 60 ] &&
+        grep --quiet "port: $MASTER_PORT, .*EADDRINUSE" "$log_dir/stderr.log"
+}
+
+# launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
+# foreground. Standard error goes to logs/N/stderr.log, and from there, as it comes, to the job's
+# log. Sets code and launch_pid.
+launch_once() {
+    local copier
+    launch_pid=''
+    : >"$log_dir/stderr.log"
+    rm -f -- "$log_dir/code" "$log_dir/pid"
+    # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
+    # step ends. Signals are for what it starts, not for this shell around it.
+    (
+        trap : TERM USR1 INT
+        code=0
+        (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?
+        echo "$code" >"$log_dir/code"
+    ) &
+    launch_pid=$!
+    [ "$cancelled" = 0 ] || stop_for_signal # it came before there was a launch
+    (
+        trap '' TERM USR1 INT
+        exec tail --lines=+1 --follow --sleep-interval=0.5 --pid="$launch_pid" \
+            -- "$log_dir/stderr.log" >&2
+    ) &
+    copier=$!
+    until_ended "$launch_pid"
+    until_ended "$copier"
+    read -r code 2>/dev/null <"$log_dir/code" || code=1
+}
+
+# until_ended PID: wait, also after a trap, which ends `wait` early.
+until_ended() {
+    local ended=0
+    # 127: it is no process of this shell any more
+    while [ "$ended" != 127 ] && kill -0 "$1" 2>/dev/null; do
+        ended=0
+        wait "$1" || ended=$?
+    done
+}
+
+# request_stop [REASON]: ask the ranks to save and to stop, by the file STOP. A user's own STOP
+# stays.
+request_stop() {
+    local reason=${1:-time-limit $job_id/$attempt} before=''
+    if [ -e "$RUN_DIR/STOP" ]; then
+        [ ! -f "$RUN_DIR/STOP" ] || read -r before <"$RUN_DIR/STOP" || :
+        [[ $before == time-limit* ]] || return 0
+    fi
+    echo "$reason" >"$RUN_DIR/.STOP.$attempt" &&
+        mv --force -- "$RUN_DIR/.STOP.$attempt" "$RUN_DIR/STOP" ||
+        note "cannot write $RUN_DIR/STOP"
+}
+
+# finish METHOD: end the job as the verdict says, since launchers hide exit codes. A run that is out
+# of time goes on by METHOD: requeue, chain, or none. A user's script that leaves no verdict is
+# known by its exit code, and never goes on.
+finish() {
+    local state='' step='' reason='' verdict=$RUN_DIR/verdict.$attempt
+    # After scancel srun can end while the ranks still save.
+    if [ "$cancelled" = 1 ] && [ "$scheduler" = slurm ] && [ -z "$SLIPWAY_SCRIPT" ]; then
+        wait_for_file "$verdict" 30
+    fi
+    [ ! -f "$verdict" ] || read -r state step reason <"$verdict" || :
+    [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
+    case $state in
+        done) exit 0 ;;
+        out-of-time)
+            [ "$1" = none ] || [ "$cancelled" = 1 ] || continue_run "$1" "$step"
+            ;;&
+        out-of-time | stopped)
+            note "stopped at step $step ($reason); to continue: $(continue_command)"
+            exit "$EXIT_STOPPED"
+            ;;
+        failed) note "failed: $reason" ;;
+        *) note "failed: $(last_words), exit code $code; see $log_dir/stderr.log" ;;
+    esac
+    ((code > 0 && code < 256)) || code=1
+    exit "$code"
+}
+
+# wait_for_file PATH SECONDS
+wait_for_file() {
+    local deadline=$((SECONDS + $2))
+    until [ -f "$1" ] || ((SECONDS >= deadline)); do
+        sleep 0.2
+    done
+}
+
+# continue_run METHOD STEP: let the run go on by itself, and end this job; returns where that is
+# refused or not allowed.
+continue_run() {
+    local count=0 of_job=''
+    [ ! -f "$RUN_DIR/requeues" ] || read -r count of_job <"$RUN_DIR/requeues" || :
+    # A job that was submitted by hand begins to count anew.
+    [[ $count =~ ^(0|[1-9][0-9]{0,5})$ ]] && [ "$of_job" = "$job_id" ] || count=0
+    if [ "$count" -ge "$SLIPWAY_MAX_REQUEUES" ]; then
+        note "has gone on by itself $count times (SLIPWAY_MAX_REQUEUES)"
+        return 0
+    fi
+    cleanup_seconds=20 # the time limit is near; what stays is removed by the next attempt
+    remove_scratch
+    # The last acts: from here on no signal changes anything, as requeueing itself sends SIGTERM to
+    # this script.
+    trap '' TERM USR1 INT
+    [ "$cancelled" = 0 ] || return 0
+    note "out of time at step $2; going on by itself ($1), $((count + 1)) of at most" \
+        "$SLIPWAY_MAX_REQUEUES"
+    echo "$((count + 1)) $job_id" >"$RUN_DIR/requeues" || return 0
+    next_job=''
+    if ! again "$1"; then
+        note "the scheduler does not let it go on by itself"
+        return 0
+    fi
+    echo "$((count + 1)) $next_job" >"$RUN_DIR/requeues"
+    note "continued by job $next_job"
+    exit "$EXIT_STOPPED"
+}
+
+# The trainer's own last line of an attempt without a verdict, or a word for it.
+last_words() {
+    local line
+    line=$(grep '^trainer: ' "$log_dir/stderr.log" 2>/dev/null | tail --lines=1) || :
+    echo "${line:-a rank, a launcher or a node ended without a verdict}"
+}
+
+# end_job: at the end, however it comes. Cleaning up can change neither the exit code nor a requeue.
+end_job() {
+    local code=$?
+    trap '' TERM USR1 INT
+    [ -z "${horovod_server:-}" ] || kill "$horovod_server" 2>/dev/null || :
+    remove_scratch || :
+    exit "$code"
+}

@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# No scheduler: this machine.
+
+source "${BASH_SOURCE[0]%/*}/job.bash"
+
+readonly SCHEDULER_COMMANDS=()
+
+# choose_container: with USE_CONTAINER unset, the image if there is one that Apptainer can run, else
+# the environment.
+choose_container() {
+    [ -z "$USE_CONTAINER" ] || return 0
+    USE_CONTAINER=0
+    if [ ! -r "$SLIPWAY_IMAGE" ]; then
+        note "no $SLIPWAY_IMAGE, so in $SLIPWAY_VENV; \`make image\` builds one"
+    elif ! apptainer exec "$SLIPWAY_IMAGE" true; then
+        note "apptainer cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
+    else
+        USE_CONTAINER=1
+        note "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"
+    fi
+}
+
+# find_allocation: this machine. Sets nodes, nnodes, head_node, cpus, ranks_per_node, world_size,
+# gpus_per_node, first_port.
+find_allocation() {
+    nodes=(127.0.0.1)
+    nnodes=1
+    head_node=127.0.0.1
+    cpus=$(nproc)
+    gpus_per_node=$SLIPWAY_RANKS_PER_NODE
+    scratch_id=$job_id
+    first_port=$((20000 + $$ % 10000))
+    plan_ranks
+}
+
+# local_each_node SECONDS COMMAND...: here, for at most so long.
+local_each_node() {
+    exec timeout --kill-after=5 "$@"
+}
+
+# job_is_over JOB: whether the process that its name ends with is gone.
+job_is_over() {
+    ! kill -0 "${1##*-}" 2>/dev/null
+}
+
+# record_pid: for stop_for_signal, of the launch, which then replaces its shell by `exec`.
+record_pid() {
+    trap - TERM USR1 INT
+    echo "$BASHPID" >"$log_dir/pid"
+}
+
+# Ctrl-C and SIGTERM are for the ranks: they save, then end. The launch itself wrote its process to
+# logs/N/pid.
+stop_for_signal() {
+    local pid=''
+    [ -n "$launch_pid" ] || return 0 # launch_once comes back to it
+    until [ -s "$log_dir/pid" ] || ! kill -0 "$launch_pid" 2>/dev/null; do
+        sleep 0.1 # it has just been started
+    done
+    ! read -r pid 2>/dev/null <"$log_dir/pid" || kill -TERM "$pid" 2>/dev/null || :
+}
+
+watch_time_limit() {
+    :
+}
+
+# There is no queue to go back to.
+again() {
+    return 1
+}
+
+continue_command() {
+    printf 'bash %q\n' "$RUN_DIR/job.sh"
+}

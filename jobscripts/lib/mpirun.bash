@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# Open MPI's mpirun, 4 or 5, as what starts processes on the nodes.
+
+# use_mpirun OPTION...: options are what mpirun needs here besides, such as a hostfile. Sets mpirun,
+# all words up to the mapping; call it once the environment is complete, as mpirun hands no variable
+# over that is not named.
+#
+# By its whole path, mpirun finds its own parts on the other nodes. Without --bind-to none it binds
+# each process to one core, with all of its threads. It passes SIGTERM on, and gives ranks one
+# second to save (version 5: none), so that is raised, and the signal blocked for version 5: the
+# ranks get it from the scheduler.
+use_mpirun() {
+    local path name
+    path=$(type -P mpirun) || die "no mpirun on $HOSTNAME: load its module"
+    export_variables OMPI_MCA_odls_base_sigkill_timeout=15
+    mpirun=()
+    if env --block-signal=TERM true 2>/dev/null; then
+        export_variables PRTE_MCA_prte_launch_agent='env --block-signal=TERM prted'
+        mpirun=(env --block-signal=TERM)
+    fi
+    mpirun+=("$path" --bind-to none "$@")
+    while IFS= read -r name; do
+        case $name in
+            SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
+            *) mpirun+=(-x "$name") ;;
+        esac
+    done < <(compgen -e)
+}
+
+# mpirun_each_node SECONDS COMMAND...: once on each node, for at most so long.
+mpirun_each_node() {
+    local limit=$1 mpirun
+    shift
+    use_mpirun "${mpirun_options[@]}"
+    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" --map-by ppr:1:node:OVERSUBSCRIBE "$@"
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# rank_loop.bash COMMAND...: start the ranks of this node, where nothing else does. NODE_RANK is the
+# number of the node. Ends with the exit code of a rank that failed; SIGTERM goes on to all of them.
+set -euo pipefail
+here=$(dirname -- "$0")
+ranks=()
+trap 'kill -TERM "${ranks[@]}" 2>/dev/null || :' TERM INT
+for ((local_rank = 0; local_rank < TRAINER_RANKS_PER_NODE; local_rank++)); do
+    RANK=$((${NODE_RANK:-0} * TRAINER_RANKS_PER_NODE + local_rank)) LOCAL_RANK=$local_rank \
+        sh "$here/name_rank.sh" given "$@" &
+    ranks+=($!)
+done
+code=0
+for rank in "${ranks[@]}"; do
+    ended=0
+    wait "$rank" || ended=$?
+    while kill -0 "$rank" 2>/dev/null; do # a trap ended wait
+        ended=0
+        wait "$rank" || ended=$?
+    done
+    [ "$ended" = 0 ] || code=$ended
+done
+exit "$code"

@@ -1,0 +1,155 @@
+# shellcheck shell=bash
+# The ranks: how many, what their environment holds, where they meet, and what they run.
+
+# count_words LIST: the number of elements of a list with commas.
+count_words() {
+    local list
+    IFS=, read -r -a list <<<"$1"
+    echo "${#list[@]}"
+}
+
+# plan_ranks: reads gpus_per_node, nnodes. Sets ranks_per_node, world_size and cpus_per_rank
+# (rounded down: threads beyond the cores only wait).
+plan_ranks() {
+    ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-$gpus_per_node}
+    [ "$BACKEND" != single ] || ranks_per_node=1
+    ((ranks_per_node > 0)) ||
+        die "the job was given no GPU, and a rank needs one: ask the scheduler for GPUs," \
+        "or set SLIPWAY_RANKS_PER_NODE and SLIPWAY_DEVICE=cpu"
+    world_size=$((nnodes * ranks_per_node))
+    cpus_per_rank=$((cpus / ranks_per_node))
+    ((cpus_per_rank > 0)) || cpus_per_rank=1
+}
+
+# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
+# OMP_NUM_THREADS, cache folders on the local disk, and the plan (TRAINER_*).
+set_rank_environment() {
+    unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP # made for another Python
+    if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
+        note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
+            "$cpus_per_rank CPUs for each rank"
+    fi
+    export_variables \
+        PYTHONNOUSERSITE=1 \
+        OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
+        RUN_DIR="$RUN_DIR" \
+        DATA="$data" \
+        GPUS_PER_NODE="$gpus_per_node" \
+        TRITON_CACHE_DIR="$scratch/triton" \
+        TORCHINDUCTOR_CACHE_DIR="$scratch/inductor" \
+        CUDA_CACHE_PATH="$scratch/nv" \
+        TRAINER_JOB_ID="$job_id" \
+        TRAINER_ATTEMPT="$attempt" \
+        TRAINER_WORLD_SIZE="$world_size" \
+        TRAINER_RANKS_PER_NODE="$ranks_per_node"
+}
+
+# choose_rendezvous: where the ranks meet: an address of the head node that the others can reach.
+# Exports MASTER_ADDR, of which yours wins.
+choose_rendezvous() {
+    port_is_given=${MASTER_PORT:+1}
+    rendezvous=1
+    if [ -n "$port_is_given" ]; then
+        [[ $MASTER_PORT =~ ^[1-9][0-9]{0,4}$ ]] && ((MASTER_PORT < 65536)) ||
+            die "MASTER_PORT is ${MASTER_PORT@Q}: it must be the number of a port"
+    fi
+    if [ -n "${MASTER_ADDR:-}" ]; then
+        note "MASTER_ADDR=$MASTER_ADDR was set outside and is kept"
+    else
+        read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
+            die "$head_node has no address here: set MASTER_ADDR"
+    fi
+    if [ "$nnodes" != 1 ] && [[ $MASTER_ADDR =~ ^(localhost|127\..*|::1)$ ]]; then
+        die "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
+            "set MASTER_ADDR, or have it fixed"
+    fi
+    export_variables MASTER_ADDR="$MASTER_ADDR"
+}
+
+# open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
+# MASTER_PORT, of which yours wins; or, for Horovod, where its rendezvous server listens.
+open_rendezvous() {
+    [ "${rendezvous:-0}" = 1 ] || return 0
+    case $BACKEND in
+        ddp) choose_port "$first_port" ;;
+        horovod) start_horovod_server ;;
+    esac
+}
+
+# choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on this node, unless
+# it is given.
+choose_port() {
+    local port=${MASTER_PORT:-}
+    if [ -z "$port_is_given" ]; then
+        port=$(timeout 60 "${container[@]}" python3 "$lib/free_port.py" "$1") ||
+            die "no free port on $HOSTNAME: see above"
+    fi
+    export_variables MASTER_PORT="$port"
+}
+
+# start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
+# is needed. Sets horovod_server, its process.
+start_horovod_server() {
+    local from_server port waited=0
+    exec {from_server}< <(
+        trap '' TERM USR1 INT
+        exec "${container[@]}" \
+            python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node"
+    )
+    horovod_server=$!
+    # Second by second, as Bash runs traps only when `read` has returned.
+    until read -r -t 1 port <&"$from_server"; do
+        [ $? -gt 128 ] && ((++waited < 120)) ||
+            die "Horovod's rendezvous server did not start: see above"
+    done
+    export_variables \
+        HOROVOD_CONTROLLER=gloo \
+        HOROVOD_CPU_OPERATIONS=gloo \
+        HOROVOD_GLOO_RENDEZVOUS_ADDR="$MASTER_ADDR" \
+        HOROVOD_GLOO_RENDEZVOUS_PORT="$port" \
+        HOROVOD_GLOO_IFACE="${GLOO_SOCKET_IFNAME:-}" \
+        HOROVOD_SIZE="$world_size" \
+        HOROVOD_LOCAL_SIZE="$ranks_per_node" \
+        HOROVOD_CROSS_SIZE="$nnodes"
+}
+
+# check_mpi COMMAND...: what starts the ranks, in its own words, for the preflight, which compares
+# it with their MPI.
+check_mpi() {
+    local said
+    said=$(timeout 60 "$@" 2>&1) ||
+        die "no MPI on $HOSTNAME: load its module, or submit horovod-gloo, which needs none: $said"
+    # Containers of an ordinary user cannot read each other's memory: without these the first large
+    # message hangs.
+    export_variables \
+        TRAINER_MPI="${said//$'\n'/ }" \
+        OMPI_MCA_btl_vader_single_copy_mechanism=none \
+        OMPI_MCA_smsc=^cma
+}
+
+# choose_program ARGUMENT...: what each rank runs. Sets program, words for python3 or torchrun.
+choose_program() {
+    if [ -n "$SLIPWAY_SCRIPT" ]; then
+        program=("$SLIPWAY_SCRIPT" "$@")
+        return
+    fi
+    export_variables PYTHONSAFEPATH=1 # the folder of submission may hold another trainer.py
+    program=(
+        -m trainer "$SLIPWAY_CONFIG" --backend "$BACKEND" --device "$SLIPWAY_DEVICE"
+        --output-dir "$RUN_DIR" --resume auto
+    )
+    [ -z "$data" ] || program+=(--data-dir "$data")
+    program+=("$@")
+}
+
+# preflight: a short step on every node that finds what would go wrong in the launch, and says it in
+# a line.
+preflight() {
+    local check=(python3 -m trainer.preflight "${program[@]:2}")
+    if [ -n "$SLIPWAY_SCRIPT" ]; then
+        check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}")
+    fi
+    on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" "${container[@]}" "${check[@]}" ||
+        die "not every node was ready within $SLIPWAY_PREFLIGHT_SECONDS s" \
+            "(SLIPWAY_PREFLIGHT_SECONDS): see above"
+}

@@ -1,0 +1,137 @@
+# shellcheck shell=bash
+# The run folder: attempts, and what is kept there so that the run can be continued whatever happens
+# to the clone.
+
+# open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
+# attempt. Sets RUN_DIR, attempt and log_dir. Fails if the folder cannot be written or belongs to
+# somebody else.
+open_run_folder() {
+    local mode=${1:-700}
+    [ "$mode" != 750 ] || umask 027 # the site lets the group read it
+    RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
+    mkdir --parents -- "$(dirname -- "$RUN_DIR")" || die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
+    [ -d "$RUN_DIR" ] || mkdir --mode="$mode" -- "$RUN_DIR" || [ -d "$RUN_DIR" ] ||
+        die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
+    [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
+        die "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
+    if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
+        die "$RUN_DIR holds the run of another job of this number:" \
+            "set SLIPWAY_RUN_DIR to continue it, or SLIPWAY_OUTPUT"
+    fi
+    mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
+    attempt=$(($(last_attempt) + 1))
+    # Another job may begin in the same folder at the same time: mkdir gives each its own number.
+    while ! mkdir -- "$RUN_DIR/logs/$attempt" 2>/dev/null; do
+        [ -e "$RUN_DIR/logs/$attempt" ] || die "cannot write $RUN_DIR/logs: is the disk full?"
+        attempt=$((attempt + 1))
+    done
+    log_dir=$RUN_DIR/logs/$attempt
+    echo "$scheduler $job_id" >"$log_dir/job"
+    catch_signals
+    keep_library
+    note "attempt $attempt in $RUN_DIR, $(library_identity)"
+}
+
+# The number of the last attempt; 0 if there was none.
+last_attempt() {
+    local folder number last=0
+    for folder in "$RUN_DIR"/logs/*/; do
+        number=${folder%/}
+        number=${number##*/}
+        [[ $number =~ ^[1-9][0-9]{0,8}$ ]] || continue
+        ((number <= last)) || last=$number
+    done
+    echo "$last"
+}
+
+# Copy the library to RUN_DIR/lib, where later attempts, and the nodes, find it. Sets lib.
+keep_library() {
+    local temporary=$RUN_DIR/.lib.$attempt
+    if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
+        copy_library "$temporary" || die "cannot write $RUN_DIR/lib: is the disk full?"
+        rm -rf -- "${RUN_DIR:?}/lib"
+        # Two jobs in one folder may both come here: the second finds the first one's.
+        mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
+            rm -rf -- "$temporary"
+    fi
+    lib=$RUN_DIR/lib
+}
+
+# copy_library FOLDER: a script with the library inside (jobgen render --standalone) has its own.
+copy_library() {
+    cp --recursive -- "$lib" "$1"
+}
+
+# keep_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments that it
+# was given, and nothing that follows from the allocation. `sbatch RUN_DIR/job.sh` continues the
+# run. The configuration is copied beside it.
+keep_script() {
+    local kept=$RUN_DIR/.job.sh.$attempt
+    if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
+        ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
+        cp -- "$SLIPWAY_CONFIG" "$RUN_DIR/input.toml" ||
+            die "cannot write $RUN_DIR/input.toml: is the disk full?"
+        SLIPWAY_CONFIG=$RUN_DIR/input.toml
+    fi
+    kept_lines "$@" >"$kept.settings" || die "cannot write $RUN_DIR/job.sh: is the disk full?"
+    sed --expression='/^# Kept settings (/,/^# Kept settings end\.$/d' \
+        --expression="/^readonly job_id\$/r $kept.settings" \
+        -- "$script_file" >"$kept" || die "cannot write $RUN_DIR/job.sh: is the disk full?"
+    rm -- "$kept.settings"
+    chmod u+x -- "$kept"
+    mv --force -- "$kept" "$RUN_DIR/job.sh"
+}
+
+# kept_lines ARGUMENT...: what job.sh holds more than the script.
+# shellcheck disable=SC2016 # the lines are for the shell that runs job.sh
+kept_lines() {
+    local name
+    echo "# Kept settings (of job $job_id): what is set now wins, but not in that job itself."
+    printf 'kept_run_dir=%q\n' "$RUN_DIR"
+    cat <<'END'
+if [ -O "$kept_run_dir/job.sh" ]; then
+    SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
+elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
+    echo "$script_name: no job.sh in $kept_run_dir: set SLIPWAY_RUN_DIR to where it is now" >&2
+    exit 78
+fi
+SLIPWAY_LIB=$SLIPWAY_RUN_DIR/lib
+END
+    printf 'kept_folder=%q\n' "$PWD"
+    printf 'kept_job=%q\n' "$job_id"
+    cat <<'END'
+keep() { # NAME VALUE
+    [ "$job_id" != "$kept_job" ] || unset -v "$1"
+    [ -n "${!1:-}" ] || printf -v "$1" %s "$2"
+    kept_settings+=("$1")
+}
+END
+    while IFS= read -r name; do
+        if [ "${!name}" = "$RUN_DIR/input.toml" ]; then # wherever the folder is then
+            printf 'keep %s "$SLIPWAY_RUN_DIR/input.toml"\n' "$name"
+        else
+            printf 'keep %s %q\n' "$name" "${!name}"
+        fi
+    done < <(settings_to_keep)
+    [ $# -eq 0 ] || printf '[ $# -gt 0 ] || [ -n "${SLIPWAY_ARGS:-}" ] || set -- %s\n' "${*@Q}"
+    echo '# Kept settings end.'
+}
+
+# The names of the settings that somebody has set, now (they are exported then) or for an earlier
+# attempt, and of those whose defaults depend on the folder of submission.
+settings_to_keep() {
+    local name
+    for name in "${SETTINGS[@]}"; do
+        case $name in
+            SLIPWAY_RUN_DIR | SLIPWAY_LIB | SLIPWAY_OUTPUT) continue ;;
+            SLIPWAY_IMAGE | SLIPWAY_VENV | SLIPWAY_CONFIG) echo "$name" && continue ;;
+        esac
+        if is_exported "$name" || [[ " ${kept_settings[*]-} " == *" $name "* ]]; then
+            echo "$name"
+        fi
+    done
+}
+
+is_exported() {
+    [[ $(declare -p "$1" 2>/dev/null) =~ ^declare\ -[A-Za-z]*x ]]
+}

@@ -1,0 +1,131 @@
+# shellcheck shell=bash
+# Generated from src/slipway/layout.py by build/generate: do not edit. The settings of all job
+# scripts, and what each may be; docs/contract.md describes them.
+readonly SETTINGS=(
+    USE_CONTAINER
+    BACKEND
+    SLIPWAY_IMAGE
+    SLIPWAY_VENV
+    SLIPWAY_CONFIG
+    SLIPWAY_SCRIPT
+    SLIPWAY_DATA
+    SLIPWAY_OUTPUT
+    SLIPWAY_RUN_DIR
+    SLIPWAY_DEVICE
+    SLIPWAY_RANKS_PER_NODE
+    SLIPWAY_MAX_REQUEUES
+    SLIPWAY_LOCAL_DISK
+    SLIPWAY_STAGE
+    SLIPWAY_PREFLIGHT_SECONDS
+    SLIPWAY_ARGS
+    SLIPWAY_LIB
+    SLIPWAY_VARIANT
+    SLIPWAY_WHEELHOUSE
+    SLIPWAY_PYTHON
+    SLIPWAY_HOROVOD
+    SLIPWAY_NCCL_PATH
+    SLIPWAY_BASE_IMAGE
+    SLIPWAY_BUILD_ARGS
+)
+# Those that name a file or a folder, relative to the folder of submission.
+readonly PATH_SETTINGS=(
+    SLIPWAY_IMAGE
+    SLIPWAY_VENV
+    SLIPWAY_CONFIG
+    SLIPWAY_SCRIPT
+    SLIPWAY_DATA
+    SLIPWAY_OUTPUT
+    SLIPWAY_RUN_DIR
+    SLIPWAY_LOCAL_DISK
+    SLIPWAY_WHEELHOUSE
+    SLIPWAY_NCCL_PATH
+)
+# Extended regular expressions of the whole value.
+declare -Ar SETTING_PATTERN=(
+    [USE_CONTAINER]='^[01]$'
+    [BACKEND]='^(ddp|horovod|single)$'
+    [SLIPWAY_IMAGE]='^[^[:cntrl:]]+$'
+    [SLIPWAY_VENV]='^[^[:cntrl:]]+$'
+    [SLIPWAY_CONFIG]='^[^[:cntrl:]]+$'
+    [SLIPWAY_SCRIPT]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_DATA]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_OUTPUT]='^[^[:cntrl:]]+$'
+    [SLIPWAY_RUN_DIR]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_DEVICE]='^(cuda|cpu|auto)$'
+    [SLIPWAY_RANKS_PER_NODE]='^$|^[1-9][0-9]{0,5}$'
+    [SLIPWAY_MAX_REQUEUES]='^(0|[1-9][0-9]{0,5})$'
+    [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
+    [SLIPWAY_STAGE]='^[01]$'
+    [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
+    [SLIPWAY_LIB]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_VARIANT]='^[A-Za-z0-9._-]+$'
+    [SLIPWAY_WHEELHOUSE]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_PYTHON]='^[^[:cntrl:]]+$'
+    [SLIPWAY_HOROVOD]='^[01]$'
+    [SLIPWAY_NCCL_PATH]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_BASE_IMAGE]='^$|^[^[:cntrl:]]*$'
+    [SLIPWAY_BUILD_ARGS]='^$|^[^[:cntrl:]]*$'
+)
+declare -Ar SETTING_EXPECTED=(
+    [USE_CONTAINER]='0 or 1'
+    [BACKEND]='ddp or horovod or single'
+    [SLIPWAY_IMAGE]='a path without control characters'
+    [SLIPWAY_VENV]='a path without control characters'
+    [SLIPWAY_CONFIG]='a path without control characters'
+    [SLIPWAY_SCRIPT]='a path without control characters'
+    [SLIPWAY_DATA]='a path without control characters'
+    [SLIPWAY_OUTPUT]='a path without control characters'
+    [SLIPWAY_RUN_DIR]='a path without control characters'
+    [SLIPWAY_DEVICE]='cuda or cpu or auto'
+    [SLIPWAY_RANKS_PER_NODE]='a whole number, at least 1'
+    [SLIPWAY_MAX_REQUEUES]='a whole number, at least 0'
+    [SLIPWAY_LOCAL_DISK]='a path without control characters'
+    [SLIPWAY_STAGE]='0 or 1'
+    [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'
+    [SLIPWAY_ARGS]=text
+    [SLIPWAY_LIB]='a path without control characters'
+    [SLIPWAY_VARIANT]='a name of letters, digits, dot, dash and underscore'
+    [SLIPWAY_WHEELHOUSE]='a path without control characters'
+    [SLIPWAY_PYTHON]='a path without control characters'
+    [SLIPWAY_HOROVOD]='0 or 1'
+    [SLIPWAY_NCCL_PATH]='a path without control characters'
+    [SLIPWAY_BASE_IMAGE]='text on one line'
+    [SLIPWAY_BUILD_ARGS]='text on one line'
+)
+# Names of earlier versions: these can only have meant the setting ...
+declare -Ar REFUSED_NAMES=(
+    [TRAIN_SCRIPT]=SLIPWAY_SCRIPT
+    [RUN_DIR]=SLIPWAY_RUN_DIR
+    [RANKS_PER_NODE]=SLIPWAY_RANKS_PER_NODE
+    [MAX_REQUEUES]=SLIPWAY_MAX_REQUEUES
+    [PREFLIGHT_SECONDS]=SLIPWAY_PREFLIGHT_SECONDS
+    [TRAIN_ARGS]=SLIPWAY_ARGS
+)
+# ... and these are set for other purposes too.
+declare -Ar IGNORED_NAMES=(
+    [IMAGE]=SLIPWAY_IMAGE
+    [VENV]=SLIPWAY_VENV
+    [CONFIG]=SLIPWAY_CONFIG
+    [DATA]=SLIPWAY_DATA
+    [OUTPUT]=SLIPWAY_OUTPUT
+    [DEVICE]=SLIPWAY_DEVICE
+    [LOCAL_DISK]=SLIPWAY_LOCAL_DISK
+    [STAGE]=SLIPWAY_STAGE
+    [VARIANT]=SLIPWAY_VARIANT
+    [WHEELHOUSE]=SLIPWAY_WHEELHOUSE
+    [PYTHON]=SLIPWAY_PYTHON
+    [HOROVOD]=SLIPWAY_HOROVOD
+    [NCCL_PATH]=SLIPWAY_NCCL_PATH
+    [BASE_IMAGE]=SLIPWAY_BASE_IMAGE
+    [BUILD_ARGS]=SLIPWAY_BUILD_ARGS
+    [GPUS_PER_NODE]=SLIPWAY_RANKS_PER_NODE
+    [RESTARTS]=SLIPWAY_MAX_REQUEUES
+)
+# Variables with the prefix that are no settings.
+readonly OTHER_VARIABLES=(
+    SLIPWAY_CACHE
+    SLIPWAY_EXPORTED
+    SLIPWAY_FORBID_SKIPS
+    SLIPWAY_TEST_IMAGE
+    SLIPWAY_WRITE_GOLDEN
+)

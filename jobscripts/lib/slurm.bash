@@ -1,0 +1,87 @@
+# shellcheck shell=bash
+# What Slurm (20.11 or later) calls things: the allocation, steps on its nodes, requeueing.
+
+source "${BASH_SOURCE[0]%/*}/job.bash"
+
+readonly SCHEDULER_COMMANDS=(srun scontrol)
+
+# find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
+# (of one node), ranks_per_node, world_size, gpus_per_node and first_port.
+find_allocation() {
+    local size=${SLURM_HET_SIZE:-1}
+    [ "$size" = 1 ] ||
+        die "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
+            "as one part"
+    mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    [ ${#nodes[@]} -gt 0 ] || die "scontrol names no nodes for $SLURM_JOB_NODELIST"
+    nnodes=${#nodes[@]}
+    head_node=${nodes[0]}
+    cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
+    gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
+    scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
+    first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
+    plan_ranks
+}
+
+# smallest_cpu_count LIST: of the nodes of the job, from Slurm's form, 8(x2),4.
+smallest_cpu_count() {
+    local part count smallest=''
+    while IFS= read -r -d , part; do
+        count=${part%%(*}
+        [[ $count =~ ^[1-9][0-9]*$ ]] || continue
+        [ -n "$smallest" ] && ((smallest <= count)) || smallest=$count
+    done <<<"$1,"
+    echo "${smallest:-1}"
+}
+
+# srun_each_node SECONDS COMMAND...: once on each node, for at most so long.
+srun_each_node() {
+    local limit=$1
+    shift
+    exec timeout --kill-after=5 "$limit" \
+        srun --nodes="$nnodes" --ntasks="$nnodes" --ntasks-per-node=1 --cpus-per-task="$cpus" \
+        "${srun_options[@]}" "$@"
+}
+
+# Ranks that a signal reaches have got it from Slurm itself: scancel and preemption signal all
+# processes of a job.
+stop_for_signal() {
+    :
+}
+
+# watch_time_limit: nothing to do, as --signal in the directives warns this script by SIGUSR1.
+watch_time_limit() {
+    :
+}
+
+# again METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, or if
+# the job is being cancelled.
+again() {
+    # Slurm would requeue a job that somebody is cancelling at this moment.
+    local state
+    state=$(job_field JobState)
+    if [ "$state" != RUNNING ]; then
+        note "the job is ${state:-unknown to Slurm}, not RUNNING"
+        return 1
+    fi
+    timeout 60 scontrol requeue "$job_id" || return 1
+    next_job=$job_id
+}
+
+# job_is_over JOB: whether Slurm says so, or has forgotten it.
+job_is_over() {
+    local said code=0
+    said=$(timeout 20 scontrol --oneliner show job "$1" 2>/dev/null) || code=$?
+    [ "$code" != 124 ] &&
+        [[ ! $said =~ JobState=(RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED) ]]
+}
+
+# job_field NAME: of `scontrol show job`.
+job_field() {
+    timeout 20 scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
+}
+
+# The command that continues the run, as one types it.
+continue_command() {
+    printf 'sbatch --nodes=%s %q\n' "$nnodes" "$RUN_DIR/job.sh"
+}

@@ -1,0 +1,39 @@
+"""Reading files that somebody else has written: never more than a limit, and nothing that blocks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Tuple, Union
+
+
+def read_start(path: Union[str, Path], *, limit: int) -> bytes:
+    """Return the first ``limit`` bytes of a file.
+
+    Raises:
+        OSError: if it cannot be read, or is no regular file: a FIFO would be waited for, a device never ends.
+    """
+    return _read(path, limit=limit)[0]
+
+
+def read_end(path: Union[str, Path], *, limit: int) -> Tuple[bytes, bool]:
+    """Return the last ``limit`` bytes of a file, and whether that is all of it.
+
+    Raises:
+        OSError: as ``read_start``.
+    """
+    return _read(path, limit=limit, from_end=True)
+
+
+def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tuple[bytes, bool]:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 -- a descriptor
+        found = os.fstat(file.fileno())
+        if stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file")
+        start = max(found.st_size - limit, 0) if from_end else 0
+        file.seek(start)
+        return file.read(limit), start == 0

@@ -1,0 +1,35 @@
+"""Templates: Bash or text with @{placeholders}, and no logic."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Dict
+
+from jobgen.errors import JobgenError, nearest
+
+TEMPLATES = Path(__file__).parent / "templates"
+PLACEHOLDER = re.compile(r"@\{(\w*)\}")
+
+
+def fill(name: str, values: Dict[str, str], *, folder: Path = TEMPLATES) -> str:
+    """Return the template ``folder``/``name`` with its placeholders filled.
+
+    A line that holds only an empty placeholder goes.
+
+    Raises:
+        JobgenError: if there is no such template, or it has a placeholder that ``values`` lacks.
+    """
+    path, lines = folder / name, []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobgenError(f"cannot read the template {path}: {error.strerror}.") from error
+    for line in text.splitlines():
+        for placeholder in PLACEHOLDER.findall(line):
+            if placeholder not in values:
+                raise JobgenError(f"{path}: no placeholder @{{{placeholder}}}.{nearest(placeholder, list(values))}")
+        filled = PLACEHOLDER.sub(lambda found: values[found[1]], line)
+        if filled or not line:
+            lines.append(filled)
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+job_id=$(date +%Y%m%d-%H%M%S)-$$

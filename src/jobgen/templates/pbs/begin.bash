@@ -1,1 +1,0 @@
-cd -- "$PBS_O_WORKDIR" # PBS starts at home

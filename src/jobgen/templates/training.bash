@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# @{about}
+#
+@{header}
+@{origin}
+@{directives}
+set -euo pipefail
+readonly script_name=@{script} scheduler=@{scheduler}
+@{identity}
+readonly job_id
+
+# The run folder. A later attempt, a requeue or `@{submit} RUN_DIR/job.sh`, runs the script and the
+# library that are kept there, whatever has changed here since.
+: "${SLIPWAY_OUTPUT:=@{output}}"                     # run folders are made here; all nodes share it
+run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id}
+if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
+    ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
+    exec bash "$run_dir/job.sh" "$@"
+fi
+
+# Settings. Set at submission, a variable wins:
+# @{example}
+@{settings}
+
+# The site, @{site}. Exports that its nodes need stand here; set outside, a variable wins.
+@{site_lines}
+
+@{library}
+
+@{calls}
+
+@{launch}
+
+@{finish}

@@ -1,0 +1,222 @@
+"""Scripts run by Bash with programs that record their words (bin/stub): the project they run in, and how they end."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "jobscripts"
+STUBS = Path(__file__).parent / "bin"
+
+HOSTILE = "a b 'c' \"d\", e:f $(id) * \\ [x"
+"""A folder's name, as hostile as file systems allow."""
+GONE = 30.0
+"""Seconds in which whatever a script started has to end."""
+
+DONE = {"STUB_VERDICT": "done 9 trained"}
+OUT_OF_TIME = {"STUB_VERDICT": "out-of-time 9 time-limit"}
+
+
+@dataclass(repr=False)
+class Ended:
+    """A script that has ended, and what the stubs saw."""
+
+    code: int
+    err: str
+    calls: list[list[str]]
+    env: dict[str, str]
+    run_dir: Path
+
+    def __repr__(self) -> str:
+        return f"ended with {self.code}:\n{self.err}"
+
+    def of(self, name: str) -> list[list[str]]:
+        """Return the calls of a program."""
+        return [words for words in self.calls if words[0] == name]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the script said, without what it says in every attempt."""
+        return [line for line in self.err.splitlines() if not (": attempt " in line and "library " in line)]
+
+    @property
+    def requeued(self) -> bool:
+        """Return whether the script put itself back into Slurm's queue."""
+        return any(words[1] == "requeue" for words in self.of("scontrol"))
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """Return what ``env --null`` wrote."""
+    if not path.exists():
+        return {}
+    return dict(item.split("=", 1) for item in path.read_text(errors="surrogateescape").split("\0") if item)
+
+
+@dataclass(repr=False)
+class Project:
+    """A folder from which scripts are submitted."""
+
+    folder: Path
+    spool: Path
+    runs: int = 0
+    started: list["Started"] = field(default_factory=list)
+
+    def new_run_dir(self) -> Path:
+        """Return a run folder of its own for each script that is started."""
+        self.runs += 1
+        return self.folder / f"run {self.runs}"
+
+    @property
+    def log(self) -> Path:
+        """Return where the stubs record their calls."""
+        return self.spool / "calls"
+
+    def environment(self, script: Path, *arguments: str, **env: str | None) -> dict[str, str]:
+        """Return what a scheduler gives to ``script``; None in ``env`` takes something away."""
+        fixed = {
+            "PATH": f"{STUBS}:/usr/bin:/bin",
+            "HOME": str(self.spool),
+            "STUB_LOG": str(self.log),
+            "STUB_PYTHON": sys.executable,
+            "SLIPWAY_LOCAL_DISK": str(self.folder / "disk"),
+            "USE_CONTAINER": "1",
+            "PYTHONPATH": "/somewhere",
+        }
+        slurm = {
+            "SLURM_SUBMIT_DIR": str(self.folder),
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_NODELIST": "node[1-2]",
+            "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
+            "SLURM_GPUS_ON_NODE": "2",
+        }
+        pbs = {
+            "PBS_O_WORKDIR": str(self.folder),
+            "PBS_JOBID": "4711.head",
+            "PBS_NODEFILE": str(self.spool / "nodes"),
+            "NCPUS": "8",
+            "SLIPWAY_ARGS": shlex.join(arguments),
+        }
+        found: dict[str, str | None] = {**fixed, **(pbs if is_pbs(script) else slurm), **env}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def start(self, script: str | Path, *arguments: str, cwd: Path | None = None, **env: str | None) -> "Started":
+        """Start a script: a committed one by its name, another by its path."""
+        path = SCRIPTS / script
+        env = {"SLIPWAY_RUN_DIR": str(self.new_run_dir()), **env}
+        self.log.unlink(missing_ok=True)
+        Path(f"{self.log}.env").unlink(missing_ok=True)
+        words = [str(path), *(() if is_pbs(path) else arguments)]
+        # STUB_SCRIPT_PID is the script's, for stubs that send it signals.
+        words = ["bash", "-c", 'export STUB_SCRIPT_PID=$$; exec "$@"', "-", *words]
+        process = subprocess.Popen(
+            words,
+            cwd=cwd or (self.spool if is_pbs(path) else self.folder),
+            env=self.environment(path, *arguments, **env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.started.append(Started(process, self, Path(env["SLIPWAY_RUN_DIR"] or path.parent)))
+        return self.started[-1]
+
+    def run(self, script: str | Path, *arguments: str, cwd: Path | None = None, **env: str | None) -> Ended:
+        """Run a script to its end."""
+        return self.start(script, *arguments, cwd=cwd, **env).end()
+
+
+@dataclass(repr=False)
+class Started:
+    """A script under way."""
+
+    process: "subprocess.Popen[bytes]"
+    project: Project
+    run_dir: Path
+
+    def end(self, limit: float = 60.0) -> Ended:
+        """Wait for its end."""
+        try:
+            _, err = self.process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            _, err = self.process.communicate()
+            raise AssertionError(f"still running after {limit} s:\n{err.decode(errors='replace')}") from None
+        log = self.project.log
+        text = log.read_text(errors="surrogateescape") if log.exists() else ""
+        calls = [call.split("\0")[:-1] for call in text.split("\036\0")[:-1]]
+        env = read_env(Path(f"{log}.env"))
+        code = self.process.returncode
+        return Ended(code if code >= 0 else 128 - code, err.decode(errors="surrogateescape"), calls, env, self.run_dir)
+
+    def until(self, path: Path, limit: float = 20.0) -> None:
+        """Wait until a file is there."""
+        deadline = time.monotonic() + limit
+        while not path.exists():
+            assert self.process.poll() is None, f"ended before {path.name}: {self.process.communicate()[1].decode()}"
+            assert time.monotonic() < deadline, f"no {path.name} within {limit} s"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Kill whatever is left of its session."""
+        for pid in session_of(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left(self) -> dict[int, str]:
+        """Return what of it still runs after a while: processes of its session, with their command lines."""
+        deadline = time.monotonic() + GONE
+        while (found := session_of(self.process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+
+def session_of(leader: int) -> dict[int, str]:
+    """Return the living processes of a session, and their command lines."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if fields[3] == str(leader) and fields[0] != "Z":
+                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def is_pbs(script: Path) -> bool:
+    """Return whether a script is started as PBS does it."""
+    return script.suffix == ".pbs" or (script.name == "job.sh" and "#PBS" in script.read_text())
+
+
+def make_project(folder: Path, spool: Path) -> Project:
+    """Make what scripts need in their folder of submission."""
+    (folder / "configs").mkdir(parents=True)
+    (folder / "configs" / "digits.toml").write_text("epochs = 1\n")
+    (folder / "slipway.sif").touch()
+    (folder / ".venv").mkdir()
+    (folder / "disk").mkdir()
+    shutil.copytree(STUBS, folder / ".venv" / "bin", symlinks=True)
+    (folder / "my data").mkdir()
+    (folder / "my train.py").touch()
+    spool.mkdir()
+    (spool / "nodes").write_text("node1\nnode1\nnode2\nnode2\n")
+    return Project(folder, spool)
+
+
+def payload_of(ended: Ended) -> list[str]:
+    """Return the words of the innermost process that trains: torchrun, or Python."""
+    trains = [words for words in ended.calls if words[0] in {"torchrun", "python3"} and "--output-dir" in words]
+    return next(words for words in trains if "trainer.preflight" not in words)
+
+
+def launches_of(ended: Ended) -> list[list[str]]:
+    """Return the outermost words of each launch of the trainer."""
+    starts = [words for words in ended.calls if words[0] in {"srun", "mpirun", "ssh", "apptainer", "torchrun"}]
+    return [words for words in starts if "--output-dir" in words and "trainer.preflight" not in words]

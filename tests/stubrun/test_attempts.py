@@ -1,0 +1,428 @@
+"""Attempts, verdicts, requeues, and RUN_DIR/job.sh: what decides how a job ends, and what continues a run."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, is_pbs, launches_of, payload_of
+
+JOB_2 = {"SLURM_JOB_ID": "4800", "PBS_JOBID": "4800.head"}
+KINDS = ["ddp.job", "horovod-gloo.job", "ddp.pbs", "ddp.sh"]
+
+
+def again(project, first, *arguments, **env):
+    """Submit RUN_DIR/job.sh of a run, as a new job, from another folder, with nothing set."""
+    script = first.run_dir / "job.sh"
+    words = {"SLIPWAY_RUN_DIR": None, "SLIPWAY_LOCAL_DISK": None, "USE_CONTAINER": None, **JOB_2, **env}
+    return project.run(script, *arguments, cwd=project.spool, **words)
+
+
+@pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job", "single.job", "horovod.job"])
+class TestEnds:
+    def test_out_of_time_it_requeues_itself(self, project, script):
+        ended = project.run(script, **OUT_OF_TIME)
+        assert ended.code == 75
+        assert ended.calls[-1] == ["scontrol", "requeue", "4711"]
+        assert f"{script}: out of time at step 9; going on by itself (requeue), 1 of at most 10" in ended.notes
+        assert (ended.run_dir / "requeues").read_text() == "1 4711\n"
+
+    @pytest.mark.parametrize(
+        "verdict",
+        ["stopped 9 user", "stopped 3 time-limit no step gained", "failed 9 the loss is nan", "", "garbage", "\0\0\0"],
+    )
+    def test_nothing_else_is_requeued(self, project, script, verdict):
+        ended = project.run(script, STUB_VERDICT=verdict.replace("\0", "\\0"))
+        assert ended.code == (75 if verdict.startswith("stopped") else 1)
+        assert not ended.requeued
+
+
+class TestVerdict:
+    def test_it_decides_and_not_the_launcher(self, project):
+        for verdict, code, expected in (
+            ("done 9 trained", "1", 0),
+            ("failed 9 disk full", "0", 1),
+            ("failed 0 no such model", "78", 78),
+            ("stopped 9 user", "0", 75),
+        ):
+            assert project.run("ddp.job", STUB_VERDICT=verdict, STUB_CODE=code).code == expected, verdict
+
+    def test_one_of_another_attempt_is_not_used(self, project):
+        first = project.run("ddp.job", **DONE)
+        other = 'echo "done 9 x" >"$RUN_DIR/verdict.1"; echo "done 9 x" >"$RUN_DIR/verdict.3"; exit 9'
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), STUB_ON_TRAIN=other)
+        assert (second.code, second.env["TRAINER_ATTEMPT"]) == (9, "2")
+
+    def test_the_cause_of_a_failure_is_told_in_one_line(self, project):
+        ended = project.run("ddp.job", STUB_ERROR="trainer: the data are gone", STUB_CODE="1")
+        assert (ended.code, "ddp.job: failed: trainer: the data are gone, exit code 1" in ended.notes[-1]) == (1, True)
+        assert (ended.run_dir / "logs" / "1" / "stderr.log").read_text() == "trainer: the data are gone\n"
+
+    def test_a_script_of_ones_own_that_leaves_one_is_requeued(self, project):
+        verdict = 'echo "out-of-time 5 time-limit" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
+        ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=verdict)
+        assert (ended.code, ended.requeued) == (75, True)
+
+    @pytest.mark.parametrize("code", ["0", "1", "75", "255"])
+    def test_one_that_leaves_none_is_not(self, project, code):
+        ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_CODE=code)
+        assert (ended.code, ended.requeued) == (int(code), False)
+
+
+class TestAttempts:
+    def test_each_has_the_next_number_whatever_started_it(self, project):
+        first = project.run("ddp.job", STUB_CODE="1")
+        folder = {"SLIPWAY_RUN_DIR": str(first.run_dir)}
+        second = project.run("ddp.job", **folder, **OUT_OF_TIME)  # Slurm's requeue after the loss of a node
+        third = again(project, first, STUB_CODE="1")  # by hand
+        (first.run_dir / "logs" / "7").mkdir()
+        fourth = project.run("ddp.job", **folder, **DONE)
+        numbers = [ended.env["TRAINER_ATTEMPT"] for ended in (first, second, third, fourth)]
+        assert numbers == ["1", "2", "3", "8"]
+        jobs = [(first.run_dir / "logs" / number / "job").read_text() for number in numbers]
+        assert jobs == ["slurm 4711\n", "slurm 4711\n", "slurm 4800\n", "slurm 4711\n"]
+        assert (first.run_dir / "logs" / "1" / "code").read_text() == "1\n"
+
+    def test_what_is_no_attempt_is_not_counted(self, project):
+        run_dir = project.folder / "run"
+        for name in ("latest", "08", "0", "x 2", "$(id)", "99999999999999999999", "-3"):
+            (run_dir / "logs" / name).mkdir(parents=True)
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), **DONE)
+        assert (ended.code, ended.env["TRAINER_ATTEMPT"]) == (0, "1")
+
+    def test_two_jobs_at_once_get_two(self, project):
+        run_dir = project.folder / "run"
+        seen = 'echo "$TRAINER_ATTEMPT" >>"$STUB_LOG.numbers"'
+        env = {"SLIPWAY_RUN_DIR": str(run_dir), "STUB_ON_TRAIN": seen, **DONE}
+        jobs = [project.start("ddp.job", SLURM_JOB_ID=str(number), **env) for number in range(4)]
+        assert [job.end().code for job in jobs] == [0, 0, 0, 0]
+        assert sorted(Path(f"{project.log}.numbers").read_text().split()) == ["1", "2", "3", "4"]
+
+    def test_a_crash_as_a_new_job_does_not_take_the_old_verdict_for_its_own(self, project):
+        first = project.run("ddp.job", **DONE)
+        second = again(project, first, STUB_CODE="3")
+        assert (second.code, second.env["TRAINER_ATTEMPT"]) == (3, "2")
+        assert (first.run_dir / "verdict.1").read_text() == "done 9 trained\n"
+
+    def test_a_crash_in_a_requeue_does_not_either(self, project):
+        first = project.run("ddp.job", **OUT_OF_TIME)
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), STUB_CODE="3")
+        assert (second.code, second.requeued) == (3, False)
+
+    def test_a_requeue_runs_what_the_run_folder_holds_without_being_told(self, project):
+        """Slurm starts the script again, with nothing but a count."""
+        first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **OUT_OF_TIME)
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=None, SLURM_RESTART_COUNT="1", SLIPWAY_LIB="/gone", **DONE)
+        assert (first.code, second.code) == (75, 0)
+        assert second.env["TRAINER_ATTEMPT"] == "2"
+
+    def test_another_job_that_was_given_a_number_again_is_refused(self, project):
+        """A cluster that was installed anew counts its jobs from 1."""
+        first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **DONE)
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=None)
+        assert (first.code, second.code) == (0, 78)
+        assert "holds the run of another job of this number" in second.err
+        assert launches_of(second) == []
+
+    def test_somebody_else_s_run_folder_is_refused(self, project):
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        run_dir = project.folder / "theirs"
+        run_dir.mkdir()
+        os.chown(run_dir, 12345, 12345)
+        (run_dir / "job.sh").write_text("#!/bin/bash\ntouch executed\n")
+        os.chown(run_dir / "job.sh", 12345, 12345)
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir))
+        assert (ended.code, "is not yours to write: set SLIPWAY_RUN_DIR" in ended.err) == (78, True)
+        assert not (project.folder / "executed").exists()
+
+
+class TestRequeues:
+    def test_as_often_as_allowed_in_one_job(self, project):
+        env = {"SLIPWAY_MAX_REQUEUES": "2", **OUT_OF_TIME}
+        run_dir = str(project.folder / "run")
+        ended = [project.run("ddp.job", SLIPWAY_RUN_DIR=run_dir, **env) for _ in range(3)]
+        assert [one.requeued for one in ended] == [True, True, False]
+        assert [one.code for one in ended] == [75, 75, 75]
+        assert "has gone on by itself 2 times (SLIPWAY_MAX_REQUEUES)" in ended[-1].err
+        assert "to continue: sbatch --nodes=2 " in ended[-1].err
+
+    def test_preemption_and_lost_nodes_are_not_counted(self, project):
+        run_dir = str(project.folder / "run")
+        env = {"SLIPWAY_MAX_REQUEUES": "1", "SLIPWAY_RUN_DIR": run_dir}
+        for _ in range(3):  # Slurm itself starts it again
+            project.run("ddp.job", STUB_ON_TRAIN='kill -KILL "$STUB_SCRIPT_PID"', **env)
+        ended = project.run("ddp.job", **env, **OUT_OF_TIME)
+        assert ended.requeued
+        assert "1 of at most 1" in ended.err
+
+    def test_a_submission_by_hand_begins_anew(self, project):
+        first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)
+        run_dir = str(first.run_dir)
+        assert not project.run("ddp.job", SLIPWAY_RUN_DIR=run_dir, SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME).requeued
+        assert again(project, first, **OUT_OF_TIME).requeued
+        assert (first.run_dir / "requeues").read_text() == "1 4800\n"
+
+    @pytest.mark.parametrize(
+        "text", ["", "abc 4711", "a[$(touch executed)] 4711", "-5 4711", "99999999999999999999 4711"]
+    )
+    def test_a_damaged_count_is_no_code(self, project, text):
+        run_dir = project.folder / "run"
+        run_dir.mkdir()
+        (run_dir / "requeues").write_text(f"{text}\n")
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, True)
+        assert not (project.folder / "executed").exists()
+
+    # FAULT: 08 is no octal number
+    @pytest.mark.parametrize("text", ["08 4711"])
+    def test_it_is_a_decimal_number(self, project, text):
+        run_dir = project.folder / "run"
+        run_dir.mkdir()
+        (run_dir / "requeues").write_text(f"{text}\n")
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), SLIPWAY_MAX_REQUEUES="20", **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, True), ended.err
+
+    def test_where_requeueing_is_refused_the_way_on_is_told(self, project):
+        ended = project.run("ddp.job", "--epochs", "9", STUB_REQUEUE="1", **OUT_OF_TIME)
+        assert ended.code == 75
+        told = ended.notes[-1].partition("to continue: ")[2]
+        show = f'sbatch() {{ printf "%s\\0" "$@"; }}; {told}'
+        words = subprocess.run(["bash", "-c", show], stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+        assert words[:-1] == ["--nodes=2", str(ended.run_dir / "job.sh")]
+
+    def test_not_while_the_job_is_being_cancelled(self, project):
+        for state in ("COMPLETING", "CANCELLED", ""):
+            ended = project.run("ddp.job", STUB_STATE=state or "CANCELLED by 0", **OUT_OF_TIME)
+            assert (ended.code, ended.requeued) == (75, False)
+
+    def test_a_scontrol_that_does_not_answer_delays_it_only(self, project):
+        ended = project.run("ddp.job", STUB_ON_SCONTROL='case $* in *"show job"*) exit 1 ;; esac', **OUT_OF_TIME)
+        assert ended.code == 75
+        assert "to continue: sbatch " in ended.err
+
+    def test_a_task_of_an_array_by_its_own_number(self, project):
+        """`scontrol show job 4700` shows all tasks of the array 4700, one of which has that number."""
+        array = {"SLURM_JOB_ID": "4700", "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
+        all_tasks = (
+            'case $* in *"show job 4700") printf "JobId=%s ArrayJobId=4700 JobState=%s X=y\\n" '
+            "4700 RUNNING 4701 PENDING; exit ;; esac"
+        )
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=all_tasks, **array, **OUT_OF_TIME)
+        assert ended.calls[-1] == ["scontrol", "requeue", "4700_3"]
+
+    def test_a_clean_up_that_fails_or_hangs_changes_nothing(self, project):
+        for broken in ("exit 1", "exec sleep 60"):
+            rm = f'case $* in *" rm -rf -- "*) {broken} ;; esac'
+            for verdict, code in ((OUT_OF_TIME, 75), (DONE, 0)):
+                lib = quick_library(project)
+                ended = project.run("ddp.job", STUB_ON_SRUN=rm, SLIPWAY_LIB=str(lib), **verdict)
+                assert (ended.code, ended.requeued) == (code, code == 75)
+                assert list((project.folder / "disk").iterdir()) == []  # of this node at least
+
+
+def quick_library(project):
+    """Return a copy of the library that gives a clean-up one second."""
+    lib = project.spool / "quick lib"
+    if not lib.exists():
+        shutil.copytree(SCRIPTS / "lib", lib)
+        path = lib / "container.bash"
+        text = path.read_text()
+        assert "cleanup_seconds:-" in text
+        path.write_text(text.replace('"${cleanup_seconds:-20}"', "1"))
+    return lib
+
+
+class TestJobSh:
+    """RUN_DIR/job.sh continues the run, in a new job, whatever has become of the clone."""
+
+    SET = {
+        "USE_CONTAINER": "0",
+        "SLIPWAY_VENV": "my venv",
+        "SLIPWAY_DATA": "my data",
+        "SLIPWAY_DEVICE": "auto",
+        "SLIPWAY_RANKS_PER_NODE": "2",
+        "SLIPWAY_STAGE": "1",
+        "SLIPWAY_PREFLIGHT_SECONDS": "90",
+    }
+    ARGUMENTS = ("--tag", 'it\'s $(touch executed) "x" *', "--name", "a  b\n# Kept settings end.\n", "")
+
+    @pytest.fixture(autouse=True)
+    def venv(self, project):
+        shutil.copytree(project.folder / ".venv", project.folder / "my venv", symlinks=True)
+
+    @pytest.mark.parametrize("script", KINDS)
+    def test_it_keeps_what_was_set_and_the_arguments(self, project, script):
+        arguments = () if is_pbs(SCRIPTS / script) else self.ARGUMENTS
+        first = project.run(script, *arguments, **self.SET, **DONE)
+        second = again(project, first, STUB_CODE="3")
+        assert (first.code, second.code) == (0, 3), second.err
+        for name in ("PATH", "GPUS_PER_NODE", "RUN_DIR", "PWD"):
+            assert second.env[name] == first.env[name], name
+        assert second.env["DATA"].endswith("/data/my data")
+        assert second.env["OMP_NUM_THREADS"] == first.env["OMP_NUM_THREADS"]
+        assert second.of("apptainer") == []
+        behind = [payload_of(ended)[payload_of(ended).index("auto") + 1 :] for ended in (first, second)]
+        assert [words for words in behind[0] if "slipway-" not in words] == [
+            words for words in behind[1] if "slipway-" not in words
+        ]
+        assert not (project.folder / "executed").exists()
+        assert not (project.spool / "executed").exists()
+
+    def test_the_backend_too(self, project):
+        first = project.run("ddp.job", BACKEND="horovod", **DONE)
+        second = again(project, first, **DONE)
+        assert (second.code, second.env["HOROVOD_SIZE"]) == (0, "4")
+
+    def test_and_a_script_of_ones_own_with_pbs_s_arguments(self, project):
+        first = project.run("ddp.pbs", "--tag", "a, 'b'", SLIPWAY_SCRIPT="my train.py")
+        second = again(project, first)
+        assert (first.code, second.code) == (0, 0)
+        own = [words for words in second.of("torchrun") if words[-2:] == ["--tag", "a, 'b'"]]
+        assert own[0][-3] == str(project.folder / "my train.py")
+
+    def test_nothing_of_the_allocation_is_kept(self, project):
+        first = project.run("ddp.job", **DONE)
+        other = {"SLURM_GPUS_ON_NODE": "4", "STUB_NODES": "n7 n8 n9", "SLURM_JOB_CPUS_PER_NODE": "64(x3)"}
+        second = again(project, first, STUB_ADDRESS="10.0.0.7", **other, **DONE)
+        assert second.code == 0
+        assert second.env["TRAINER_WORLD_SIZE"] == "12"
+        assert second.env["OMP_NUM_THREADS"] == "16"
+        assert (second.env["MASTER_ADDR"], second.env["MASTER_PORT"]) == ("10.0.0.7", "24800")
+        words = payload_of(second)
+        assert {"--nnodes=3", "--nproc-per-node=4"} <= set(words)
+        text = (first.run_dir / "job.sh").read_text()
+        kept = text.partition("# Kept settings (")[2].partition("# Kept settings end.")[0]
+        for name in ("RANKS_PER_NODE", "MASTER_", "OMP_", "NODELIST", "10.0.0", "24711"):
+            assert name not in kept
+
+    def test_a_variable_that_is_set_now_wins(self, project):
+        first = project.run("ddp.job", "--epochs", "1", SLIPWAY_DEVICE="auto", SLIPWAY_RANKS_PER_NODE="2", **DONE)
+        second = again(project, first, "--epochs", "2", SLIPWAY_DEVICE="cpu", SLIPWAY_RANKS_PER_NODE="1", **DONE)
+        words = payload_of(second)
+        assert words[words.index("--device") + 1] == "cpu"
+        assert words[-2:] == ["--epochs", "2"]
+        assert second.env["TRAINER_RANKS_PER_NODE"] == "1"
+        third = again(project, first, SLURM_JOB_ID="4900", **DONE)  # and is kept from then on
+        assert third.env["TRAINER_RANKS_PER_NODE"] == "1"
+        assert payload_of(third)[-2:] == ["--epochs", "2"]
+
+    def test_but_not_in_a_requeue_of_the_same_job(self, project):
+        """Slurm starts that with the environment of the submission, though job.sh may know better."""
+        first = project.run("ddp.job", SLIPWAY_DEVICE="auto", **OUT_OF_TIME)
+        edited = (first.run_dir / "job.sh").read_text().replace("keep SLIPWAY_DEVICE auto", "keep SLIPWAY_DEVICE cpu")
+        (first.run_dir / "job.sh").write_text(edited)
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLIPWAY_DEVICE="auto", **DONE)
+        assert payload_of(second)[payload_of(second).index("--device") + 1] == "cpu"
+
+    def test_settings_of_a_third_attempt_are_those_of_the_first(self, project):
+        first = project.run("ddp.job", **self.SET, **OUT_OF_TIME)
+        second = again(project, first, **OUT_OF_TIME)
+        third = again(project, first, SLURM_JOB_ID="4900", **DONE)
+        assert (second.code, third.code) == (75, 0)
+        assert third.env["TRAINER_ATTEMPT"] == "3"
+        assert third.of("apptainer") == []
+        text = (first.run_dir / "job.sh").read_text()
+        assert text.count("# Kept settings (") == text.count("# Kept settings end.") == 1
+
+    @pytest.mark.parametrize("change", ["renamed", "moved", "deleted"])
+    @pytest.mark.parametrize("started", ["requeue", "new job"])
+    def test_whatever_has_become_of_the_library(self, project, change, started):
+        scripts = project.folder / "jobscripts"
+        scripts.mkdir()
+        shutil.copytree(SCRIPTS / "lib", scripts / "lib")
+        shutil.copy(SCRIPTS / "ddp.job", scripts)
+        first = project.run(scripts / "ddp.job", **OUT_OF_TIME)
+        assert first.code == 75
+        script = project.spool / "slurm_script"
+        shutil.copy(scripts / "ddp.job", script)  # what Slurm kept
+        if change == "renamed":
+            for path in (scripts / "lib").glob("*.bash"):
+                path.write_text(path.read_text().replace("make_scratch", "make_local_folder"))
+            (scripts / "ddp.job").write_text("exit 1\n")
+        elif change == "moved":
+            scripts.rename(project.folder / "old")
+        else:
+            shutil.rmtree(scripts)
+        if started == "requeue":
+            second = project.run(script, SLIPWAY_RUN_DIR=str(first.run_dir), **DONE)
+        else:
+            second = again(project, first, **DONE)
+        assert (second.code, second.notes) == (0, [])
+
+    def test_with_the_clone_deleted(self, project, tmp_path):
+        first = project.run("ddp.job", SLIPWAY_RUN_DIR=str(tmp_path / "elsewhere"), **DONE)
+        assert first.code == 0
+        for name in ("configs", "my data", "my train.py"):
+            path = project.folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (tmp_path / "image.sif").touch()
+        (project.folder / "slipway.sif").unlink()
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        shutil.rmtree(project.folder)
+        second = again(project, first, SLIPWAY_IMAGE=str(tmp_path / "image.sif"), SLIPWAY_LOCAL_DISK=str(disk), **DONE)
+        assert (second.code, second.notes) == (0, [])
+        words = payload_of(second)
+        assert str(first.run_dir / "input.toml") in words
+        project.folder.mkdir()
+
+    # FAULT: after `cd -- "$kept_folder"` keep_script looks for a relative $0 there
+    def test_by_its_bare_name_in_the_run_folder(self, project):
+        first = project.run("ddp.sh", **OUT_OF_TIME)
+        second = project.run("/bin/bash", "job.sh", cwd=first.run_dir, SLIPWAY_RUN_DIR=None, **DONE)
+        assert (second.code, second.notes) == (0, []), second.err
+
+    # FAULT: run_dir is made absolute only after `cd -- "$kept_folder"`
+    def test_with_a_relative_run_folder(self, project):
+        first = project.run("ddp.sh", **OUT_OF_TIME)
+        moved = first.run_dir.rename(project.folder / "moved")
+        second = project.run(moved / "job.sh", cwd=project.folder / "configs", SLIPWAY_RUN_DIR="../moved", **DONE)
+        assert (second.code, second.notes) == (0, []), second.err
+        assert second.env["TRAINER_ATTEMPT"] == "2"
+        assert second.env["RUN_DIR"] == str(moved)
+
+    def test_a_run_folder_that_was_moved_is_asked_for(self, project):
+        first = project.run("ddp.job", **DONE)
+        moved = first.run_dir.rename(project.folder / "moved")
+        first.run_dir = moved
+        second = again(project, first)
+        assert (second.code, len(second.notes)) == (78, 1)
+        assert "set SLIPWAY_RUN_DIR" in second.err
+
+    # FAULT: the kept SLIPWAY_CONFIG names input.toml by the old path
+    def test_and_then_found(self, project):
+        first = project.run("ddp.job", **DONE)
+        moved = first.run_dir.rename(project.folder / "moved")
+        first.run_dir = moved
+        second = again(project, first, SLIPWAY_RUN_DIR=str(moved), **DONE)
+        assert (second.code, second.env.get("RUN_DIR")) == (0, str(moved)), second.err
+
+    def test_a_configuration_that_has_changed_since_is_not_read(self, project):
+        first = project.run("ddp.job", **DONE)
+        (project.folder / "configs" / "digits.toml").write_text("epochs = 99\n")
+        second = again(project, first, **DONE)
+        config = payload_of(second)[payload_of(second).index("trainer") + 1]
+        assert Path(config).read_text() == "epochs = 1\n"
+
+    def test_a_line_break_in_a_setting_is_refused(self, project):
+        ended = project.run("ddp.job", SLIPWAY_DATA="a\nb")
+        assert (ended.code, ended.notes) == (
+            78,
+            ["ddp.job: SLIPWAY_DATA is $'a\\nb': it must be a path without control characters"],
+        )
+
+    def test_the_files_of_the_run_folder_are_complete_or_absent(self, project):
+        """A disk that fills up while job.sh is written leaves the one before."""
+        first = project.run("ddp.job", **OUT_OF_TIME)
+        before = (first.run_dir / "job.sh").read_text()
+        broken = project.spool / "broken"
+        broken.mkdir()
+        (broken / "sed").write_text('#!/bin/bash\ncase $* in *Kept*) echo half; exit 4 ;; esac; exec /bin/sed "$@"\n')
+        (broken / "sed").chmod(0o755)
+        env = project.environment(SCRIPTS / "ddp.job")
+        second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), PATH=f"{broken}:{env['PATH']}")
+        assert (second.code, "is the disk full?" in second.err) == (78, True)
+        assert (first.run_dir / "job.sh").read_text() == before
+        assert launches_of(second) == []

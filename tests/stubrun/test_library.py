@@ -1,0 +1,1019 @@
+"""The functions of jobscripts/lib, one by one, in a small Bash with stubs on PATH: working, failing, silent and hanging ones."""
+
+import ast
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stubs import HOSTILE, ROOT
+
+LIB = ROOT / "jobscripts" / "lib"
+START = """set -euo pipefail
+readonly script_name=x.job scheduler={scheduler} job_id=4711
+lib={lib}
+source "$lib/{scheduler}.bash"
+source "$lib/mpirun.bash"
+source "$lib/ssh.bash"
+source "$lib/build.bash"
+launcher=srun srun_options=(--export=ALL) mpirun_options=() remote_shell=(ssh)
+SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT='' SLIPWAY_CONFIG=$PWD/c.toml SLIPWAY_DATA='' SLIPWAY_LOCAL_DISK=$PWD/disk
+SLIPWAY_DEVICE=cuda SLIPWAY_STAGE=0 SLIPWAY_MAX_REQUEUES=3 SLIPWAY_PREFLIGHT_SECONDS=5 SLIPWAY_IMAGE=$PWD/i.sif
+SLIPWAY_VENV=$PWD/venv SLIPWAY_VARIANT=cpu SLIPWAY_HOROVOD=0 SLIPWAY_NCCL_PATH='' SLIPWAY_WHEELHOUSE=''
+SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
+: "${{USE_CONTAINER:=1}}" "${{BACKEND:=ddp}}"
+RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
+world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
+image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV limited='' port_is_given='' directives_gpus=2 directives_cpus=8 save_seconds=120
+mkdir --parents disk run/logs/2
+"""
+"""What a script has set before any of its calls."""
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """Return a function that puts a program of some lines of Bash on PATH."""
+
+    def stub(name, code):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{code}\n")
+        path.chmod(0o755)
+
+    return stub
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a folder with a hostile name, in which the functions are called."""
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def bash(place, tmp_path):
+    """Return a function that runs Bash with the library, and returns exit code, output and errors."""
+
+    def bash(code, *arguments, scheduler="slurm", lib=LIB, limit=20, **env):
+        start = START.format(scheduler=scheduler, lib=lib)
+        done = subprocess.run(
+            ["bash", "-c", start + code, "x", *arguments],
+            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
+            cwd=place,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=limit,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return bash
+
+
+SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
+
+
+def functions():
+    """Return the names of all functions of the library."""
+    found = set()
+    for scheduler in ("slurm", "pbs", "local"):
+        code = START.format(scheduler=scheduler, lib=LIB).partition("launcher=")[0] + "declare -F"
+        lines = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
+        found |= {line.split()[-1] for line in lines.splitlines()}
+    return found
+
+
+def test_every_function_is_called_here():
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    snippets = " ".join(
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    calls = set(re.findall(r"(?:^|[\s;&|(!\"=])(\w+)(?=[\s;)\"]|$)", snippets))
+    assert len(functions()) > 60
+    assert functions() - calls == set()
+
+
+def test_every_function_has_its_comment():
+    for path in sorted(LIB.glob("*.bash")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            if re.fullmatch(r"\w+\(\) \{", line):
+                assert lines[number - 1].startswith("#"), f"{path.name}: {line}"
+
+
+class TestSays:
+    def test_note(self, bash):
+        assert bash("note 'a  b' c") == (0, "", "x.job: a  b c\n")
+
+    def test_die(self, bash):
+        assert bash("die not this; echo no") == (78, "", "x.job: not this\n")
+
+    def test_join_by(self, bash):
+        assert bash("join_by ', ' a 'b c' d; join_by ' or ' a")[1] == "a, b c, d\na\n"
+
+    def test_library_identity(self, bash, tmp_path):
+        copy = tmp_path / "lib"
+        shutil.copytree(LIB, copy)
+        first = bash("library_identity", lib=copy)[1]
+        assert re.fullmatch(r"library \d+\.\d+\.\d+ \(sha256 [0-9a-f]{12}\)\n", first)
+        with (copy / "name_rank.sh").open("a") as file:
+            file.write("\n")
+        assert bash("library_identity", lib=copy)[1] != first
+
+    def test_an_old_bash_is_named(self, tmp_path):
+        text = (LIB / "job.bash").read_text()
+        check = re.search(r"(?ms)^if \(\(BASH_VERSINFO.*?^fi\n", text)[0]
+        for version, code in (("4 3", 78), ("4 4", 0), ("5 0", 0), ("3 2", 78)):
+            script = check.replace("BASH_VERSINFO", "version")
+            done = subprocess.run(
+                ["bash", "-c", f"version=({version})\n{script}"], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == code, version
+            assert ("Bash 4.4 or later is needed" in done.stderr) == (code == 78)
+        # before anything that such a Bash could not read
+        assert text.index("BASH_VERSINFO") < text.index("\nsource ")
+
+
+class TestSettings:
+    def test_check_setting(self, bash):
+        assert bash("SLIPWAY_STAGE=yes; check_setting SLIPWAY_STAGE") == (
+            78,
+            "",
+            "x.job: SLIPWAY_STAGE is 'yes': it must be 0 or 1\n",
+        )
+        assert bash("unset SLIPWAY_STAGE; check_setting SLIPWAY_STAGE; check_setting SLIPWAY_DATA") == (0, "", "")
+
+    def test_check_settings(self, bash, place):
+        (place / "c.toml").touch()
+        code = "unset RUN_DIR; SLIPWAY_CONFIG=c.toml SLIPWAY_OUTPUT=../x; SLIPWAY_RUN_DIR=r; SLIPWAY_ARGS=; check_settings; "
+        code += 'printf "%s\\n" "$SLIPWAY_CONFIG" "$SLIPWAY_OUTPUT"; env | grep RUN_DIR || :'
+        assert bash(code) == (0, f"{place}/c.toml\n{place.parent}/x\n", "")
+
+    def test_check_settings_works_in_the_folder_of_the_first_attempt(self, bash, tmp_path):
+        names = "unset RUN_DIR; SLIPWAY_OUTPUT=x SLIPWAY_RUN_DIR= SLIPWAY_ARGS="
+        assert (
+            bash(f"{names}; kept_folder={tmp_path}/bin; mkdir {tmp_path}/bin; check_settings; pwd")[1]
+            == f"{tmp_path}/bin\n"
+        )
+        assert bash(f"{names}; kept_folder=/gone; check_settings; echo ok")[1] == "ok\n"
+
+    def test_check_backend(self, bash):
+        assert bash("check_backend ddp horovod") == (0, "", "")
+        code, _, err = bash("BACKEND=horovod; check_backend single")
+        assert (code, err.endswith("submit horovod-gloo.job instead\n")) == (78, True)
+
+    def test_make_absolute(self, bash, place):
+        names = {
+            "a": f"{place}/a",
+            "./a//b/": f"{place}/a/b",
+            "/x/../y": "/y",
+            "": "",
+            "-n": f"{place}/-n",
+            "a\tb": None,
+        }
+        for given, expected in names.items():
+            out = bash('X=$1; make_absolute X; printf %s "$X"', given)[1]
+            assert out == (expected if expected is not None else f"{place}/a\tb")
+
+    def test_require(self, bash, place):
+        (place / "there").touch()
+        assert bash("X=there; require file X; require any X") == (0, "", "")
+        code, _, err = bash("X=gone; require any X 'make it'")
+        assert (code, err) == (78, "x.job: X: gone is missing or cannot be read; make it\n")
+        assert bash("X=disk; require any X") == (0, "", "")
+        assert bash("X=disk; require file X") == (78, "", "x.job: X: disk is not a file\n")
+
+    def test_export_variables_and_forget_parent_job(self, bash):
+        code = 'export_variables A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
+        child = (
+            START.format(scheduler="slurm", lib=LIB)
+            + 'forget_parent_job; echo "${A-}.${B-}.${C-}.${D-}.${E-}.${SLIPWAY_EXPORTED-}"'
+        )
+        assert bash(code, child)[1] == "....4.6.\n".replace("....4", "...4")
+
+    def test_forget_parent_job_with_a_damaged_list(self, bash):
+        listed = "A=1\n=2\nB\n1C=3\na[$(touch executed)]=4\nPATH\n\nD=x"
+        code = 'forget_parent_job; echo "${A-}.${B-}.${D-}"; ls'
+        assert bash(code, A="1", B="", D="x", SLIPWAY_EXPORTED=listed)[:2] == (0, "..\ndisk\nrun\n")
+
+    def test_is_exported(self, bash):
+        assert bash("export A=; B=1; for n in A B C; do ! is_exported $n || echo $n; done")[1] == "A\n"
+
+    def test_settings_to_keep(self, bash):
+        out = bash("kept_settings=(SLIPWAY_DEVICE); settings_to_keep", SLIPWAY_STAGE="0", SLIPWAY_OUTPUT="x")[1]
+        assert out.split() == ["SLIPWAY_IMAGE", "SLIPWAY_VENV", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_STAGE"]
+
+    def test_load_modules(self, bash, stub):
+        stub("srun", "")
+        stub("scontrol", "")
+        module = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '
+        assert bash(module + "load_modules 1 a/1 'b c'")[:2] == (0, "purge\nload a/1 b c\n")
+        assert bash(module + "load_modules 0 a")[1] == "load a\n"
+        code, _, err = bash(module + "load_modules 0 broken")
+        assert (code, "the modules broken cannot be loaded" in err) == (78, True)
+        code, _, err = bash("module() { PATH=/nowhere; }; load_modules 1 a")
+        assert (code, "set purge_modules = false" in err) == (78, True)
+        # FAULT: without modules on the node the script ends with 127 and no line of its own
+        code, _, err = bash("load_modules 1 a")
+        assert (code, "x.job: " in err) == (78, True)
+
+
+class TestRunFolder:
+    def test_last_attempt(self, bash, place):
+        assert bash("rm -r run/logs; mkdir run/logs; last_attempt")[1] == "0\n"
+        for name in ("1", "9", "10", "08", "x", "-3", "12 3", "a[$(id)]"):
+            (place / "run" / "logs" / name).mkdir(parents=True, exist_ok=True)
+        (place / "run" / "logs" / "99").touch()
+        assert bash("last_attempt")[1] == "10\n"
+
+    def test_open_run_folder(self, bash, place):
+        code = 'run_dir=new/r; open_run_folder; printf "%s\\n" "$RUN_DIR" "$attempt" "$log_dir" "$lib"'
+        code, out, err = bash(code)
+        folder = place / "new" / "r"
+        assert (code, out.splitlines()) == (0, [str(folder), "1", f"{folder}/logs/1", f"{folder}/lib"])
+        assert (folder / "logs" / "1" / "job").read_text() == "slurm 4711\n"
+        assert (folder / "lib" / "slurm.bash").read_text() == (LIB / "slurm.bash").read_text()
+        assert "x.job: attempt 1 in " in err
+
+    def test_its_mode_is_its_own(self, bash, place):
+        assert bash("umask 022; run_dir=new/a; open_run_folder; run_dir=other/b; open_run_folder 750")[0] == 0
+        modes = [(place / name).stat().st_mode & 0o777 for name in ("new", "new/a", "other", "other/b")]
+        # FAULT: with group_readable the folder above it is made under its umask
+        assert modes == [0o755, 0o700, 0o755, 0o750]
+
+    def test_one_that_cannot_be_made_is_named(self, bash, place):
+        (place / "file").touch()
+        for run_dir in ("file/r", "file"):
+            code, _, err = bash(f"run_dir={run_dir}; open_run_folder")
+            assert (code, "SLIPWAY_" in err) == (78, True)
+
+    def test_keep_library_and_copy_library(self, bash, place):
+        assert bash('keep_library; echo "$lib"')[1] == f"{place}/run/lib\n"
+        assert sorted(path.name for path in (place / "run" / "lib").glob("*.*")) == sorted(
+            path.name for path in LIB.glob("*.*")
+        )
+        (place / "run" / "job.sh").touch()
+        (place / "run" / "lib" / "mark").touch()
+        assert bash("keep_library")[0] == 0
+        assert (place / "run" / "lib" / "mark").exists()
+        assert bash("copy_library copy; ls copy/slurm.bash")[1] == "copy/slurm.bash\n"
+        code, _, err = bash("rm run/job.sh; copy_library() { return 1; }; keep_library")
+        assert (code, "is the disk full?" in err) == (78, True)
+
+    def test_keep_script_and_kept_lines(self, bash, place):
+        (place / "c.toml").write_text("a = 1\n")
+        (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\necho rest\n")
+        run = 'BASH_ARGV0=me; keep_script "$@"; cat run/job.sh'
+        code, out, err = bash(run, "a b", "$(id)", SLIPWAY_DATA="x'y")
+        assert code == 0, err
+        assert out.startswith("#!/bin/bash\njob_id=1\nreadonly job_id\n# Kept settings (of job 4711)")
+        assert out.endswith("# Kept settings end.\necho rest\n")
+        assert "set -- 'a b' '$(id)'" in out
+        assert (place / "run" / "input.toml").read_text() == "a = 1\n"
+        assert os.access(place / "run" / "job.sh", os.X_OK)
+        assert bash("kept_lines; kept_lines a | tail -n 2")[1].count("# Kept settings end.") == 2
+
+
+class TestScratch:
+    def test_random_name(self, bash):
+        names = bash("random_name; random_name")[1].split()
+        assert [bool(re.fullmatch("[0-9a-f]{16}", name)) for name in names] == [True, True]
+        assert names[0] != names[1]
+
+    def test_make_scratch_remove_scratch(self, bash, stub, place):
+        stub("srun", SRUN)
+        code = 'scratch_id=4711; make_scratch; stat --format=%a "$scratch"; cat run/logs/2/scratch; ls disk; remove_scratch'
+        code, out, err = bash(code)
+        assert (code, err) == (0, "")
+        mode, kept, name = out.splitlines()
+        assert (mode, kept) == ("700", f"{place}/disk/{name}")
+        assert list((place / "disk").iterdir()) == []
+
+    @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 30"])
+    def test_remove_scratch_never_fails(self, bash, stub, place, broken):
+        stub("srun", broken)
+        code, _, err = bash("cleanup_seconds=1; scratch=$PWD/disk/x; mkdir disk/x; remove_scratch; echo on")
+        assert (code, "disk/x" in err) == (0, True)
+        assert list((place / "disk").iterdir()) == []
+        assert bash("scratch=; remove_scratch; unset scratch; remove_scratch") == (0, "", "")
+
+    def test_remove_old_scratch(self, bash, stub, place):
+        stub("srun", SRUN)
+        stub("scontrol", '[ "${!#}" != 99 ] || echo "JobId=99 JobState=RUNNING X=y"')
+        names = {"1": "4711", "3": "98", "4": "99"}
+        for number, job in names.items():
+            log = place / "run" / "logs" / number
+            log.mkdir(parents=True)
+            (log / "job").write_text(f"slurm {job}\n")
+            scratch = place / "disk" / f"slipway-{job}.{'0' * 16}"
+            scratch.mkdir(parents=True)
+            (log / "scratch").write_text(f"{scratch}\n")
+        for number, path in (("5", place / "c.toml"), ("6", Path("/")), ("7", "")):  # damaged
+            (place / "run" / "logs" / number).mkdir()
+            (place / "run" / "logs" / number / "job").write_text("slurm 1\n")
+            (place / "run" / "logs" / number / "scratch").write_text(f"{path}\n")
+        (place / "c.toml").touch()
+        assert bash("remove_old_scratch") == (0, "", "")
+        assert [path.name for path in (place / "disk").iterdir()] == [f"slipway-99.{'0' * 16}"]
+        assert (place / "c.toml").exists()
+
+    def test_job_is_over(self, bash, stub):
+        over = "! job_is_over 99_1 || echo over"
+        for said, expected in (
+            ("echo JobState=RUNNING X=y", ""),
+            ("echo JobState=COMPLETED X=y", "over\n"),
+            ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "over\n"),
+        ):
+            stub("scontrol", said)
+            assert bash(over)[1] == expected, said
+        stub("qstat", '[ "$2" = "99[1]" ] && echo "    job_state = R"')
+        # FAULT: asks for 99[1, without the closing bracket
+        assert bash(over, scheduler="pbs")[1] == ""
+        assert (
+            bash("! job_is_over x-$$ || echo over; ! job_is_over x-999999999 || echo gone", scheduler="local")[1]
+            == "gone\n"
+        )
+
+    # FAULT: a scheduler that does not answer says nothing of the job
+    def test_job_is_over_without_an_answer(self, bash, stub):
+        stub("scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+        assert bash("! job_is_over 99 || echo over")[1] == ""
+        stub("qstat", "echo 'qstat: cannot connect to server head (errno=15010)' >&2; exit 171")
+        assert bash("! job_is_over 99 || echo over", scheduler="pbs")[1] == ""
+
+    def test_stage_to_local_disk(self, bash, stub, place):
+        stub("srun", SRUN)
+        (place / "i.sif").write_text("image")
+        (place / "i").mkdir()
+        (place / "i" / "i.sif").write_text("data")
+        code = 'SLIPWAY_STAGE=1 data=$PWD/i scratch=$PWD/disk; stage_to_local_disk; cat "$image" "$data/i.sif"'
+        assert bash(code)[1] == "imagedata"
+        assert bash("stage_to_local_disk; echo $?")[1] == "0\n"
+        stub("srun", "exit 1")
+        code, _, err = bash("SLIPWAY_STAGE=1 scratch=$PWD/disk; stage_to_local_disk")
+        assert (code, "could not be copied" in err) == (78, True)
+
+    def test_build_local_venv(self, bash, stub, place):
+        stub("srun", SRUN)
+        code, _, err = bash("build_local_venv cpu")
+        assert (code, "no build/setup in" in err) == (78, True)
+        (place / "build").mkdir()
+        (place / "build" / "setup").write_text('#!/bin/bash\necho "$VENV $VARIANT $1"\n')
+        (place / "build" / "setup").chmod(0o755)
+        out = bash('scratch=$PWD/disk/s; build_local_venv cpu; echo "$venv"; echo "${PATH%%:*}"')[1].splitlines()
+        venv = f"{place}/disk/s/venv"
+        assert out[:2] == [f"{venv} cpu train", venv]
+        assert f"{venv}/bin".startswith(out[2])
+        (place / "build" / "setup").write_text("#!/bin/bash\nexit 1\n")
+        assert bash("scratch=x; build_local_venv")[0] == 78
+
+
+class TestContainer:
+    def test_bind_mount(self, bash):
+        assert bash("bind_mount '/a,b:c\"d'")[1] == 'type=bind,"source=/a,b:c""d","destination=/a,b:c""d"'
+
+    def test_use_container(self, bash, place):
+        (place / "c.toml").touch()
+        code, out, _ = bash('use_container --nv /usr; printf "%s\\n" "${container[@]}"')
+        words = out.splitlines()
+        assert (code, words[:4]) == (0, ["apptainer", "run", "--no-eval", f"--pwd={place}"])
+        assert words[4] == "--nv"
+        assert words[-1] == f"{place}/i.sif"
+        assert 'type=bind,"source=/usr","destination=/usr"' in words
+        assert "--nv" not in bash('SLIPWAY_DEVICE=cpu; use_container --nv; echo "${container[@]}"')[1]
+        assert bash('USE_CONTAINER=0; use_container --nv; echo "${#container[@]}"')[1] == "0\n"
+        code, _, err = bash("use_container '' /gone")
+        assert (code, "/gone is missing" in err) == (78, True)
+
+    def test_check_inputs(self, bash, stub, place):
+        for name in ("c.toml", "i.sif"):
+            (place / name).touch()
+        code, _, err = bash("check_inputs")
+        assert (code, "no apptainer on" in err) == (78, True)
+        stub("apptainer", "")
+        assert bash('check_inputs; echo "$image $venv $data"')[1] == f"{place}/i.sif {place}/venv \n"
+        code, _, err = bash("USE_CONTAINER=0; check_inputs")
+        assert (code, "venv/bin/python is missing" in err) == (78, True)
+
+    def test_choose_container(self, bash, stub, place):
+        choose = 'USE_CONTAINER=; choose_container; echo "$USE_CONTAINER"'
+        assert bash(choose, scheduler="local")[1] == "0\n"
+        (place / "i.sif").touch()
+        stub("apptainer", "exit 1")
+        assert bash(choose, scheduler="local")[1] == "0\n"
+        stub("apptainer", "exit 0")
+        assert bash(choose, scheduler="local")[1] == "1\n"
+
+
+class TestAllocation:
+    @pytest.mark.parametrize(
+        ("text", "cpus"), [("8", 8), ("8(x2),4", 4), ("4,16(x3)", 4), ("", 1), ("abc", 1), ("0", 1), ("64(x100)", 64)]
+    )
+    def test_smallest_cpu_count(self, bash, text, cpus):
+        assert bash('smallest_cpu_count "$1"', text)[1] == f"{cpus}\n"
+
+    def test_count_words(self, bash):
+        assert bash("count_words 0,1,2; count_words 5; count_words ''")[1] == "3\n1\n0\n"
+
+    def test_plan_ranks(self, bash):
+        show = 'plan_ranks; echo "$ranks_per_node $world_size $cpus_per_rank"'
+        assert bash(f"cpus=5; {show}")[1] == "2 4 2\n"
+        assert bash(f"cpus=1 SLIPWAY_RANKS_PER_NODE=3; {show}")[1] == "3 6 1\n"
+        assert bash(f"BACKEND=single nnodes=1; {show}")[1] == "1 1 8\n"
+        code, _, err = bash("gpus_per_node=0; plan_ranks")
+        assert (code, "the job was given no GPU" in err) == (78, True)
+
+    SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
+
+    def test_find_allocation_of_slurm(self, bash, stub):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $cpus $gpus_per_node $world_size $first_port"'
+        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == "n1 n2 2 n1 6 4 8 24711\n"
+        assert bash(show, SLURM_JOB_GPUS="0,1,5", **self.SLURM)[1] == "n1 n2 2 n1 6 3 6 24711\n"
+        assert bash(f"SLIPWAY_RANKS_PER_NODE=1; {show}", **self.SLURM)[1] == "n1 n2 2 n1 6 0 2 24711\n"
+        for broken in ("exit 1", "exit 0"):
+            stub("scontrol", broken)
+            code, _, err = bash("find_allocation", **self.SLURM)
+            assert (code, "scontrol names no nodes" in err) == (78, True)
+        assert bash("find_allocation", SLURM_HET_SIZE="3", **self.SLURM)[0] == 78
+
+    def test_find_allocation_of_pbs(self, bash, stub, place):
+        (place / "nodes").write_text("n1\nn1\nn2\n")
+        env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+        show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $cpus $gpus_per_node $world_size $first_port"'
+        stub("qstat", "printf '    Resource_List.%s\\n' 'ncpus = 10' 'ngpus = 8' 'walltime = 01:00:00'")
+        assert bash(show, **env)[1] == "n1 n2 2 n1 5 4 8 24711\n"
+        for broken in ("exit 1", "exit 0", "echo x"):
+            stub("qstat", broken)
+            assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
+
+    def test_find_allocation_of_this_machine(self, bash):
+        show = 'SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo "${nodes[@]} $nnodes $world_size $cpus"; ((first_port < 30000))'
+        assert bash(show, scheduler="local") == (0, f"127.0.0.1 1 2 {len(os.sched_getaffinity(0))}\n", "")
+
+    def test_share_of_node_job_field_and_to_seconds_of_pbs(self, bash):
+        asked = "    Resource_List.ncpus = 10\n    other = 3"
+        out = bash('share_of_node Resource_List.ncpus 7 <<<"$1"; share_of_node gone 7 <<<"$1"', asked, scheduler="pbs")[
+            1
+        ]
+        assert out == "5\n7\n"
+        assert bash('job_field other <<<"$1"', asked, scheduler="pbs")[1] == "3\n"
+        out = bash(
+            "for t in 01:00:10 00:08:09 100:00:00 '' abc 1:2 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
+            scheduler="pbs",
+        )
+        assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "", "", "", ""]
+
+    def test_ask_for_job_of_a_server_that_hangs(self, bash, stub, tmp_path):
+        stub("qstat", "exec sleep 30")
+        copy = tmp_path / "lib"
+        shutil.copytree(LIB, copy)
+        text = (copy / "pbs.bash").read_text()
+        (copy / "pbs.bash").write_text(text.replace("timeout --kill-after=5 20 qstat", "timeout 1 qstat"))
+        assert bash("ask_for_job || echo $?", scheduler="pbs", lib=copy, PBS_JOBID="1")[1] == "124\n"
+
+    def test_time_is_nearly_up(self, bash, stub):
+        nearly = "save_seconds=120; time_is_nearly_up && echo yes || echo no"
+        for said, expected in (("00:02:10", "yes"), ("01:00:00", "no"), ("", "no"), ("unlimited", "no")):
+            stub("qstat", f"echo '    Resource_List.walltime = {said}'")
+            assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == f"{expected}\n", said
+        stub("qstat", "exit 1")
+        assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == "no\n"
+
+    def test_watch_time_limit(self, bash, stub):
+        assert bash("watch_time_limit") == bash("watch_time_limit", scheduler="local") == (0, "", "")
+        stub("qstat", "echo '    Resource_List.walltime = 00:02:10'")
+        wait = "trap 'echo warned; exit' USR1; watch_time_limit; while :; do sleep 0.05; done"
+        assert bash(wait, scheduler="pbs", PBS_JOBID="1")[1] == "warned\n"
+        stub("qstat", "echo '    Resource_List.walltime = 09:00:00'")
+        began = time.monotonic()
+        assert bash("watch_time_limit; sleep 0.3", scheduler="pbs", PBS_JOBID="1")[0] == 0
+        assert time.monotonic() - began < 10  # it ends with the script
+
+    def test_read_arguments(self, bash):
+        read = 'SLIPWAY_ARGS=$1; read_arguments; printf "<%s>" "${#arguments[@]}" "${arguments[@]}"'
+        assert bash(read, "--a 'b  c' *", scheduler="pbs")[1] == "<3><--a><b  c><*>"
+        assert bash(read, "", scheduler="pbs")[1] == "<0>"
+        assert bash(read, "it's", scheduler="pbs")[0] == 78
+
+
+class TestEachNode:
+    def test_srun_each_node(self, bash, stub):
+        stub("srun", 'printf "%s\\n" "$@"')
+        out = bash("(srun_each_node 5 echo 'a b')")[1].splitlines()
+        assert out == [
+            "--nodes=2",
+            "--ntasks=2",
+            "--ntasks-per-node=1",
+            "--cpus-per-task=8",
+            "--export=ALL",
+            "echo",
+            "a b",
+        ]
+
+    def test_on_each_node(self, bash, stub):
+        for broken, expected in (("exit 3", 3), ("exec sleep 30", 124), ("exit 0", 0)):
+            stub("srun", broken)
+            began = time.monotonic()
+            assert bash("on_each_node 1 true && echo 0 || echo $?")[1] == f"{expected}\n"
+            assert time.monotonic() - began < 10
+
+    def test_on_each_node_lets_a_trap_run(self, bash, stub):
+        stub("srun", "kill -TERM $STUB_PID; exec sleep 20")
+        began = time.monotonic()
+        code, _, err = bash("export STUB_PID=$$; catch_signals; on_each_node 30 true; echo no")
+        assert (code, "ended by a signal before training began" in err) == (75, True)
+        assert time.monotonic() - began < 10
+
+    def test_local_each_node(self, bash):
+        assert (
+            bash("(local_each_node 5 echo hi); (local_each_node 1 sleep 9) || echo $?", scheduler="local")[1]
+            == "hi\n124\n"
+        )
+
+    def test_use_mpirun_and_mpirun_each_node(self, bash, stub):
+        stub("mpirun", 'printf "%s\\n" "$@"')
+        code, out, err = bash("(mpirun_each_node 5 echo hi)", MINE="x", SLURM_X="y")
+        assert (code, out.splitlines()[-4:]) == (0, ["--map-by", "ppr:1:node:OVERSUBSCRIBE", "echo", "hi"]), err
+        assert "MINE" in out.splitlines()
+        assert "SLURM_X" not in out
+        code, _, err = bash("PATH=/nowhere; use_mpirun --hostfile f")
+        assert (code, "no mpirun on" in err) == (78, True)
+
+    def test_ssh_each_node_and_remote_script(self, bash, stub, place):
+        stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
+        show = "(ssh_each_node 5 bash -c 'echo \"$NODE_RANK $MINE $PWD ${SSH_CLIENT-none} $*\"' - 'a b' \"it's\")"
+        code, out, _ = bash(show, MINE="x\ny'z")
+        assert code == 0
+        lines = ["0 x", "1 x", *[f"y'z {place} none a b it's"] * 2]
+        assert sorted(out.splitlines()) == lines
+        assert bash("(ssh_each_node 5 bash -c 'exit $((NODE_RANK * 7))') || echo $?")[1] == "7\n"
+        assert bash("nodes=(n1 n9); (ssh_each_node 5 true) || echo $?")[1] == "255\n"
+        assert bash("(ssh_each_node 1 sleep 20) || echo $?")[1] == "124\n"
+        assert "export NODE_RANK=3" in bash("remote_script 3 true")[1]
+
+
+class TestRanks:
+    def test_set_rank_environment(self, bash):
+        code = "scratch=/s data='a b'; set_rank_environment; env"
+        out = bash(code, PYTHONPATH="/x", PYTHONSTARTUP="/y")[1].splitlines()
+        for line in ("OMP_NUM_THREADS=4", "DATA=a b", "TRAINER_WORLD_SIZE=4", "TRAINER_ATTEMPT=2", "GPUS_PER_NODE=2"):
+            assert line in out
+        for line in ("TRITON_CACHE_DIR=/s/triton", "TORCHINDUCTOR_CACHE_DIR=/s/inductor", "PYTHONNOUSERSITE=1"):
+            assert line in out
+        assert [line for line in out if line.startswith(("PYTHONPATH=", "PYTHONSTARTUP="))] == []
+
+    def test_choose_rendezvous(self, bash, stub):
+        stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'")
+        assert bash('choose_rendezvous; echo "$MASTER_ADDR"')[1] == "10.0.0.1\n"
+        stub("getent", "echo '127.0.1.1 STREAM n1'")
+        assert bash("choose_rendezvous")[0] == 78
+        assert bash('nnodes=1; choose_rendezvous; echo "$MASTER_ADDR"')[1] == "127.0.1.1\n"
+        for broken in ("exit 2", "exit 0"):
+            stub("getent", broken)
+            code, _, err = bash("choose_rendezvous")
+            assert (code, "n1 has no address here" in err) == (78, True)
+        assert bash('choose_rendezvous; echo "$MASTER_ADDR"', MASTER_ADDR="mine")[1] == "mine\n"
+
+    @pytest.mark.parametrize("port", ["abc", "0", "70000", "a[$(touch executed)]", "-1"])
+    def test_a_port_of_the_users_is_checked(self, bash, place, port):
+        assert bash("choose_rendezvous", MASTER_ADDR="mine", MASTER_PORT=port)[0] == 78
+        assert not (place / "executed").exists()
+
+    def test_choose_port(self, bash, stub):
+        stub("python3", 'echo "$2"')
+        assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
+        assert bash('port_is_given=1; choose_port 24711; echo "$MASTER_PORT"', MASTER_PORT="4")[1] == "4\n"
+        stub("python3", "exit 1")
+        code, _, err = bash("choose_port 24711")
+        assert (code, "no free port on" in err) == (78, True)
+
+    def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
+        stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
+        code = (
+            'BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"'
+        )
+        code += '; kill -0 "$horovod_server" && kill -KILL "$horovod_server"'
+        assert bash(code)[:2] == (0, "5555\n")
+        stub("python3", "exit 1")
+        code, _, err = bash("MASTER_ADDR=x; start_horovod_server")
+        assert (code, "did not start" in err) == (78, True)
+        assert bash("open_rendezvous") == (0, "", "")
+
+    def test_check_mpi(self, bash):
+        assert bash('check_mpi echo "Open MPI 4"; echo "$TRAINER_MPI"')[1] == "Open MPI 4\n"
+        code, _, err = bash("check_mpi bash -c 'echo broken; exit 1'")
+        assert (code, err.endswith("which needs none: broken\n")) == (78, True)
+
+    def test_choose_program(self, bash, place):
+        show = 'choose_program "$@"; printf "%s\\n" "${program[@]}"'
+        words = bash(f"data=/d; {show}", "--lr", "a b")[1].splitlines()
+        assert words[:3] == ["-m", "trainer", f"{place}/c.toml"]
+        assert words[-4:] == ["--data-dir", "/d", "--lr", "a b"]
+        assert bash(f"SLIPWAY_SCRIPT='my train.py'; {show}", "x")[1] == "my train.py\nx\n"
+
+    def test_preflight(self, bash, stub):
+        stub("srun", SRUN)
+        stub("python3", 'printf "%s " "$@"; exit "${STUB:-0}"')
+        run = "program=(-m trainer c.toml --x); preflight"
+        assert bash(run)[1] == "-m trainer.preflight c.toml --x "
+        code, _, err = bash(run, STUB="1")
+        assert (code, "not every node was ready within 5 s" in err) == (78, True)
+        own = "SLIPWAY_SCRIPT=t.py bind_paths=(/usr /gone) program=(t.py); preflight"
+        code, _, err = bash(own)
+        assert (code, "/gone is not there" in err) == (78, True)
+
+
+class TestLaunch:
+    def test_catch_signals_and_before_launch(self, bash):
+        code, _, err = bash("catch_signals; kill -USR1 $$; sleep 1; echo no")
+        assert (code, "the time limit came before training began" in err) == (78, True)
+        code, _, err = bash("catch_signals; kill -TERM $$; sleep 1; echo no")
+        assert (code, "ended by a signal before training began" in err) == (75, True)
+        assert bash("before_launch 'a b'") == (78, "", "x.job: a b\n")
+
+    def test_run_step(self, bash):
+        run = 'MASTER_PORT=1; step() { echo said >&2; exit 3; }; run_step step; echo "$code $cancelled"; cat run/logs/2/{code,stderr.log}'
+        assert bash(run) == (0, "3 0\n3\nsaid\n", "said\n")
+
+    def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash, stub):
+        """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes so."""
+        stub("tail", "")  # which takes its time
+        run = """
+        script=$$
+        step() { sleep 0.0$((RANDOM % 3)); exit 7; }
+        trap : USR1
+        (trap '' USR1; while kill -USR1 "$script"; do sleep 0.00$((RANDOM % 9)); done) 2>/dev/null &
+        sender=$!
+        for try in {1..100}; do
+            launch_once step
+            echo "$code"
+        done
+        kill "$sender"
+        """
+        code, out, _ = bash(run, limit=60)
+        assert (code, out.split()) == (0, ["7"] * 100)
+
+    def test_launch_once_writes_on_while_the_step_runs(self, bash, place):
+        run = 'MASTER_PORT=1; step() { echo one >&2; sleep 1; echo two >&2; }; launch_once step 2>&1 | while read -r l; do echo "$l $SECONDS"; done'
+        lines = [line.split() for line in bash(run)[1].splitlines()]
+        assert [word for word, _ in lines] == ["one", "two"]
+        assert int(lines[1][1]) > int(lines[0][1])
+
+    def test_until_ended(self, bash):
+        assert bash(
+            "trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & until_ended $!; ! kill -0 $! 2>/dev/null"
+        )[:2] == (0, "t\n")
+
+    def test_port_was_taken(self, bash, place):
+        taken = "W c10d: failed to listen. port: 24711, useIpv6: false, code: -98, name: EADDRINUSE, message: in use"
+        ask = 'MASTER_PORT=24711; port_was_taken "$SECONDS" && echo yes || echo no'
+        assert bash(f"echo > run/logs/2/stderr.log; {ask}")[1] == "no\n"
+        (place / "run" / "logs" / "2" / "stderr.log").write_text(f"{taken}\n")
+        assert bash(ask)[1] == "yes\n"
+        for other in ("BACKEND=horovod", "port_is_given=1", "touch run/verdict.2", "SECONDS=100"):
+            asked = ask.replace('"$SECONDS"', "0")
+            assert bash(f"{other}; {asked}")[1] == "no\n", other
+            (place / "run" / "verdict.2").unlink(missing_ok=True)
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [(None, "time-limit 4711/2\n"), ("time-limit 1/1\n", "time-limit 4711/2\n"), ("user\n", "user\n"), ("", "")],
+    )
+    def test_request_stop(self, bash, place, before, after):
+        (place / "run").mkdir()
+        if before is not None:
+            (place / "run" / "STOP").write_text(before)
+        assert bash("request_stop") == (0, "", "")
+        assert (place / "run" / "STOP").read_text() == after
+
+    def test_request_stop_on_a_disk_that_is_full(self, bash):
+        code, _, err = bash("rm -r run; request_stop user; echo on")
+        assert (code, "cannot write" in err) == (0, True)
+
+    def test_stop_for_signal_and_record_pid(self, bash, place):
+        assert bash("stop_for_signal") == (0, "", "")
+        assert bash("stop_for_signal; cat run/STOP", scheduler="pbs")[1] == "user\n"
+        run = "(record_pid; exec sleep 20) & sleep 0.3; stop_for_signal; wait $! || echo $?"
+        assert bash(run, scheduler="local")[1] == "143\n"
+        assert (
+            bash(
+                "rm run/logs/2/pid; stop_for_signal; echo 999999999 > run/logs/2/pid; stop_for_signal",
+                scheduler="local",
+            )[0]
+            == 0
+        )
+
+    @pytest.mark.parametrize(
+        ("verdict", "code", "expected"),
+        [
+            ("done 9 trained", 1, 0),
+            ("stopped 9 user", 0, 75),
+            ("failed 0 nan", 0, 1),
+            ("failed 0 nan", 78, 78),
+            (None, 0, 1),
+            (None, 9, 9),
+            ("", 5, 5),
+            ("\n", 5, 5),
+            ("done", 0, 0),
+        ],
+    )
+    def test_finish(self, bash, place, verdict, code, expected):
+        (place / "run").mkdir()
+        if verdict is not None:
+            (place / "run" / "verdict.2").write_text(verdict)
+        assert bash(f"code={code}; finish none")[0] == expected
+
+    def test_wait_for_file(self, bash, place):
+        began = time.monotonic()
+        assert bash("wait_for_file gone 1; (sleep 0.5; touch there) & wait_for_file there 9")[0] == 0
+        assert time.monotonic() - began < 6
+
+    def test_continue_run(self, bash, place):
+        again = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
+        assert bash(again)[0] == 75
+        assert (place / "run" / "requeues").read_text() == "1 4712\n"
+        (place / "run" / "requeues").write_text("3 4711\n")
+        assert bash(again)[:2] == (0, "still here\n")
+        assert bash("again() { return 1; }; SLIPWAY_MAX_REQUEUES=9; continue_run chain 9; echo on")[:2] == (0, "on\n")
+        assert bash("cancelled=1; again() { exit 99; }; rm run/requeues; continue_run requeue 9; echo on")[:2] == (
+            0,
+            "on\n",
+        )
+
+    def test_again_job_field_and_continue_command_of_slurm(self, bash, stub, place):
+        stub(
+            "scontrol",
+            'case $1 in requeue) echo "$*" >>asked; exit "${STUB:-0}" ;; *) echo "JobId=1 JobState=${STATE:-RUNNING} R=x" ;; esac',
+        )
+        assert bash('again requeue; echo "$next_job"; job_field JobState')[1] == "4711\nRUNNING\n"
+        assert (place / "asked").read_text() == "requeue 4711\n"
+        assert bash("again requeue", STUB="1")[0] == 1
+        assert bash("again requeue", STATE="CANCELLED")[0] == 1
+        assert (place / "asked").read_text().count("\n") == 2
+        stub("scontrol", "exit 1")
+        assert bash("again requeue || echo no")[1] == "no\n"
+        out = bash("continue_command")[1]
+        assert (
+            subprocess.check_output(["bash", "-c", f'sbatch() {{ echo "$2"; }}; {out}'], text=True)
+            == f"{place}/run/job.sh\n"
+        )
+
+    def test_again_and_continue_command_of_pbs(self, bash, stub, place):
+        stub("qsub", 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x')
+        run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
+        assert bash(run, scheduler="pbs", PBS_JOBID="1.h")[1] == "4712\n0\n"
+        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n{place}/run/job.sh\n"
+        for method, broken in (("chain", "exit 1"), ("requeue", "exit 1")):
+            stub("qsub", broken)
+            stub("qrerun", broken)
+            assert bash(f"again {method} || echo no", scheduler="pbs", PBS_JOBID="1.h")[1] == "no\n"
+        stub("qrerun", 'echo "$*"')
+        assert bash("again requeue", scheduler="pbs", PBS_JOBID="1.h")[1] == "1.h\n"
+        assert bash("continue_command", scheduler="pbs")[1].startswith("qsub ")
+        assert bash("again none || echo no; continue_command", scheduler="local")[1].startswith("no\nbash ")
+
+    def test_last_words(self, bash, place):
+        assert bash("last_words")[1] == "a rank, a launcher or a node ended without a verdict\n"
+        (place / "run" / "logs" / "2" / "stderr.log").write_text("x\ntrainer: first\ntrainer: second\n")
+        assert bash("last_words")[1] == "trainer: second\n"
+
+    @pytest.mark.parametrize("code", [0, 75, 9])
+    def test_end_job(self, bash, stub, code):
+        stub("srun", "exit 1")
+        assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
+        assert (
+            bash(f"horovod_server=999999999; rm() {{ return 1; }}; scratch=x; trap end_job EXIT; exit {code}")[0]
+            == code
+        )
+
+
+class TestBuilds:
+    def test_check_clone(self, bash):
+        code, _, err = bash("check_clone build/image")
+        assert (code, "submit this job in a clone of the project" in err) == (78, True)
+
+    def test_make_build_scratch_and_remove_build_scratch(self, bash, place):
+        run = 'make_build_scratch; env | grep -c "disk/slipway-build"; mkdir -p "$scratch/a"; chmod 0 "$scratch/a"; exit 5'
+        code, out, _ = bash(run)
+        assert (code, out) == (5, "3\n")
+        assert list((place / "disk").iterdir()) == []
+        assert bash("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3")[0] == 3
+        assert bash("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch")[0] == 78
+
+    def test_build_image(self, bash, stub, place):
+        stub("apptainer", "")
+        (place / "build").mkdir()
+        (place / "build" / "image").write_text("#!/bin/bash\nmkdir -p dist; echo new >dist/slipway-$VARIANT.sif\n")
+        (place / "build" / "image").chmod(0o755)
+        assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
+        (place / "build" / "image").write_text("#!/bin/bash\nexit 1\n")
+        assert bash("scratch=$PWD/disk; build_image")[0] == 78
+
+    def test_build_venv_try_venv_and_list_older_venvs(self, bash, place):
+        (place / "build").mkdir()
+        setup = '#!/bin/bash\nmkdir -p "$VENV/bin"; ln -s /bin/true "$VENV/bin/trainer"\n'
+        (place / "build" / "setup").write_text(setup)
+        (place / "build" / "setup").chmod(0o755)
+        run = 'scratch=$PWD/disk/$RANDOM; mkdir "$scratch"; build_venv; ls venv/bin'
+        assert bash(run)[:2] == (0, "trainer\n")
+        code, _, err = bash(run)
+        assert (code, "older ones" in err) == (0, True)
+        assert bash("mkdir -p v/bin; ln -s /bin/false v/bin/trainer; scratch=disk; try_venv v")[0] == 78
+        assert "older ones" in bash("mkdir venv.20260101; list_older_venvs x")[2]
+        assert bash("rm venv; mkdir venv; build_venv")[0] == 78
+
+
+def run(*words, **env):
+    return subprocess.run(
+        words, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, timeout=30, check=False
+    )  # fmt: skip
+
+
+class TestFreePort:
+    def port(self, first):
+        done = run(sys.executable, str(LIB / "free_port.py"), str(first))
+        return done.returncode, done.stdout.strip(), done.stderr
+
+    def test_the_first_one_that_can_be_bound(self):
+        with socket.create_server(("", 0)) as server:
+            taken = server.getsockname()[1]
+        first = 21000
+        with socket.create_server(("127.0.0.1", first)):
+            found = int(self.port(first)[1])
+        assert found > first
+        assert taken
+
+    def test_the_ephemeral_range_is_passed_over(self):
+        first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+        code, found, err = self.port(last - 10)
+        assert (code, int(found) > last) == (0, True)
+        code, found, err = self.port(first)  # where all are, one of those is better than none
+        assert (code, int(found) >= first, err) == (0, True, "")
+
+    def test_none_is_told(self):
+        code, found, err = self.port(65536)
+        assert (code, found, len(err.splitlines())) == (1, "", 1)
+
+    def test_it_needs_nothing_but_python(self):
+        for name in ("free_port.py", "check_gpus.py"):
+            text = (LIB / name).read_text()
+            imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
+            assert imports <= set(sys.stdlib_module_names), name
+
+
+class TestStage:
+    def stage(self, *words):
+        return run("sh", str(LIB / "stage.sh"), *map(str, words))
+
+    def test_each_is_copied_by_its_name(self, place):
+        (place / "in put").mkdir()
+        (place / "in put" / "-x").write_text("x")
+        (place / "file").write_text("y")
+        (place / "link").symlink_to("file")
+        (place / "scratch").mkdir()
+        pairs = []
+        for number, name in enumerate(("in put", "file", "link")):
+            pairs += [place / name, place / "scratch" / str(number)]
+        done = self.stage(place / "scratch", *pairs)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (place / "scratch/0/in put/-x").read_text() == "x"
+        assert (place / "scratch/2/link").read_text() == "y"
+        assert not (place / "scratch/2/link").is_symlink()
+        assert (place / "scratch/0").stat().st_mode & 0o77 == 0
+
+    def test_a_disk_that_is_too_small_is_told_before_copying(self, place, tmp_path):
+        (place / "data").write_text("x")
+        (place / "scratch").mkdir()
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "df").write_text("#!/bin/sh\nprintf 'Avail\\n0\\n'\n")
+        (tmp_path / "bin" / "df").chmod(0o755)
+        words = ("sh", LIB / "stage.sh", place / "scratch", place / "data", place / "scratch" / "d")
+        done = run(*map(str, words), PATH=f"{tmp_path}/bin:/usr/bin:/bin")
+        assert (done.returncode, "another SLIPWAY_LOCAL_DISK" in done.stderr) == (1, True)
+        assert list((place / "scratch").iterdir()) == []
+
+    def test_what_is_missing_is_told(self, place):
+        (place / "scratch").mkdir()
+        done = self.stage(place / "scratch", place / "gone", place / "scratch" / "d")
+        assert done.returncode == 1
+        assert "gone" in done.stderr
+
+
+class TestNames:
+    PLAN = {"TRAINER_WORLD_SIZE": "4", "TRAINER_RANKS_PER_NODE": "2"}
+
+    @pytest.mark.parametrize(
+        ("source", "env"),
+        [
+            ("slurm", {"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}),
+            ("openmpi", {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}),
+            ("given", {"RANK": "3", "LOCAL_RANK": "1"}),
+        ],
+    )
+    def test_name_rank(self, source, env):
+        show = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE ${HOROVOD_RANK-} ${HOROVOD_CROSS_RANK-}"'
+        words = ["sh", str(LIB / "name_rank.sh"), source, "sh", "-c", show]
+        assert run(*words, **env, **self.PLAN).stdout == "3 1 4 2  \n"
+        assert run(*words, **env, **self.PLAN, HOROVOD_SIZE="4").stdout == "3 1 4 2 3 1\n"
+        if source != "given":
+            assert run(*words, **self.PLAN).returncode != 0
+
+    def test_name_node(self):
+        for source, name in (("slurm", "SLURM_NODEID"), ("openmpi", "OMPI_COMM_WORLD_RANK")):
+            words = [
+                "sh",
+                str(LIB / "name_node.sh"),
+                source,
+                "sh",
+                "-c",
+                'echo "$NODE_RANK $PET_NODE_RANK $1"',
+                "-",
+                "a b",
+            ]
+            assert run(*words, **{name: "1"}).stdout == "1 1 a b\n"
+            assert run(*words).returncode != 0
+
+    def test_rank_loop(self):
+        show = 'echo "$RANK $LOCAL_RANK"; exit "$((RANK == 3 ? 5 : 0))"'
+        done = run("bash", str(LIB / "rank_loop.bash"), "sh", "-c", show, NODE_RANK="1", **self.PLAN)
+        assert (done.returncode, sorted(done.stdout.splitlines())) == (5, ["2 0", "3 1"])
+
+    def test_rank_loop_passes_sigterm_on_and_waits(self):
+        save = "trap 'sleep 0.3; echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+        env = {"PATH": "/usr/bin:/bin", "NODE_RANK": "0", **self.PLAN}
+        words = ["bash", LIB / "rank_loop.bash", "bash", "-c", save]
+        process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        process.terminate()
+        assert process.communicate(timeout=10)[0] == "saved\nsaved\n"
+        assert process.returncode == 0
+
+
+class TestPreflight:
+    def test_paths_are_looked_for(self, place):
+        words = ["sh", str(LIB / "preflight.sh"), "cpu", str(place)]
+        assert run(*words).returncode == 0
+        done = run(*words, f"{place}/gone")
+        assert (done.returncode, f"{place}/gone is not there" in done.stderr) == (78, True)
+
+    def gpus(self, device, folder=None):
+        env = {"LD_LIBRARY_PATH": str(folder)} if folder else {}
+        return run(sys.executable, str(LIB / "check_gpus.py"), device, **env)
+
+    def test_without_a_driver(self):
+        if Path("/dev/kfd").exists() or subprocess.run(
+            ["ldconfig", "-p"], capture_output=True, text=True, check=False
+        ).stdout.count("libcuda.so.1"):
+            pytest.skip("has a driver")
+        done = self.gpus("cuda")
+        assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
+        assert "there is no NVIDIA driver" in done.stderr
+        assert self.gpus("auto").returncode == 0
+
+    @pytest.mark.parametrize(
+        ("init", "count", "text"),
+        [
+            (0, 2, ""),
+            (0, 0, "the driver shows no GPU"),
+            (100, 0, "the driver shows no GPU"),
+            (803, 1, "does not start: broken (803)"),
+        ],
+    )
+    def test_what_the_driver_says(self, tmp_path, init, count, text):
+        if not shutil.which("gcc"):
+            pytest.skip("needs gcc")
+        source = f"""
+        int cuInit(unsigned flags) {{ return {init}; }}
+        int cuGetErrorString(int code, const char **text) {{ *text = "broken"; return 0; }}
+        int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
+        """
+        (tmp_path / "cuda.c").write_text(source)
+        words = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"]
+        subprocess.run(words, check=True)
+        done = self.gpus("cuda", tmp_path)
+        assert (done.returncode, text in done.stderr) == (78 if text else 0, True)
+        if text:
+            assert "set SLIPWAY_DEVICE=cpu" in done.stderr
+
+
+class TestHorovodServer:
+    @pytest.mark.horovod
+    def test_it_serves_until_its_reader_is_gone(self):
+        pytest.importorskip("horovod")
+        process = subprocess.Popen(
+            [sys.executable, LIB / "horovod_server.py", "127.0.0.1", "2", "2"], stdout=subprocess.PIPE, text=True
+        )
+        port = int(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"GET /global/0 HTTP/1.0\r\n\r\n")
+            assert b"404" in connection.recv(100)
+        process.stdout.close()
+        assert process.wait(10) == 0

@@ -1,0 +1,216 @@
+"""PBS: arguments, the time limit, chains; and the launcher ssh, as of sites/torque."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, payload_of, read_env
+
+from jobgen.cli import main
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("--name 'a  b' --epochs 2 *", ["--name", "a  b", "--epochs", "2", "*"]),
+            ("--tags a,b --lr 1e-3", ["--tags", "a,b", "--lr", "1e-3"]),
+            ("--name 'it'\"'\"'s $(id)'", ["--name", "it's $(id)"]),
+            ("--name '' --epochs 2", ["--name", "", "--epochs", "2"]),
+            ("--a\n--b", ["--a", "--b"]),
+        ],
+    )
+    def test_they_come_by_a_variable_quoted_as_in_a_shell(self, project, text, words):
+        ended = project.run("ddp.pbs", SLIPWAY_ARGS=text, **DONE)
+        assert ended.code == 0
+        found = payload_of(ended)
+        assert found[found.index("auto") + 1 :] == words
+
+    # FAULT: xargs has other quotes than a shell, $(...) drops line breaks at the end, and no words are one empty word
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ('--name "say \\"hi\\""', ["--name", 'say "hi"']),
+            ("--epochs 2 --name ''", ["--epochs", "2", "--name", ""]),
+            ("  ", []),
+        ],
+    )
+    def test_all_of_a_shells_quotes(self, project, text, words):
+        ended = project.run("ddp.pbs", SLIPWAY_ARGS=text, **DONE)
+        assert ended.code == 0, ended.err
+        found = payload_of(ended)
+        assert found[found.index("auto") + 1 :] == words
+
+    @pytest.mark.parametrize("text", ["--name 'a", '--name "a', "it's"])
+    def test_an_open_quote_is_refused(self, project, text):
+        ended = project.run("ddp.pbs", SLIPWAY_ARGS=text)
+        assert (ended.code, "in which a quote is not closed" in ended.notes[-1]) == (78, True)
+
+    def test_nothing_in_them_is_executed(self, project):
+        for text in ("$(touch executed)", "`touch executed`", "; touch executed", "--a\\;touch executed"):
+            project.run("ddp.pbs", SLIPWAY_ARGS=text, **DONE)
+        assert not (project.folder / "executed").exists()
+
+
+class TestAllocation:
+    def test_gpus_are_what_the_server_says(self, project):
+        ended = project.run("ddp.pbs", STUB_NGPUS="8", **DONE)
+        assert ended.env["TRAINER_RANKS_PER_NODE"] == "4"
+        assert project.run("ddp.pbs", **DONE).env["TRAINER_RANKS_PER_NODE"] == "2"  # of the directives
+
+    def test_cores_are_what_the_server_says_and_shared_rounded_down(self, project):
+        assert project.run("ddp.pbs", STUB_NCPUS="10", **DONE).env["OMP_NUM_THREADS"] == "2"  # 5 a node, 2 ranks
+        assert project.run("ddp.pbs", PBS_NUM_PPN="6", **DONE).env["OMP_NUM_THREADS"] == "3"
+        assert project.run("ddp.pbs", STUB_NCPUS="a[$(id)]", **DONE).env["OMP_NUM_THREADS"] == "4"  # of the directives
+
+    def test_the_array_s_brackets_are_no_part_of_a_name(self, project):
+        ended = project.run("ddp.pbs", PBS_JOBID="12[1].head", SLIPWAY_RUN_DIR=None, **DONE)
+        assert (ended.code, ended.env["TRAINER_JOB_ID"]) == (0, "12_1")
+        assert (project.folder / "runs" / "ddp-12_1").is_dir()
+
+    @pytest.mark.parametrize("broken", ["exit 1", "echo nonsense; exit 0", "exit 0"])
+    def test_a_qstat_that_fails_costs_the_warning_only(self, project, broken):
+        ended = project.run("ddp.pbs", STUB_ON_QSTAT=broken, **DONE)
+        assert ended.code == 0
+
+    def test_one_that_hangs_too(self, project, tmp_path):
+        copy = tmp_path / "lib"
+        shutil.copytree(SCRIPTS / "lib", copy)
+        text = (copy / "pbs.bash").read_text()
+        assert "timeout --kill-after=5 20 qstat" in text
+        (copy / "pbs.bash").write_text(text.replace("timeout --kill-after=5 20 qstat", "timeout 1 qstat"))
+        ended = project.run("ddp.pbs", SLIPWAY_LIB=str(copy), STUB_ON_QSTAT="exec sleep 60", **DONE)
+        assert (ended.code, "qstat does not answer" in ended.err) == (0, True)
+
+    def test_nodes_that_are_not_named_are_told(self, project):
+        (project.spool / "nodes").write_text("")
+        ended = project.run("ddp.pbs")
+        assert (ended.code, "names no nodes" in ended.err) == (78, True)
+
+
+class TestTimeLimit:
+    def test_one_that_is_shorter_than_a_save_is_refused(self, project):
+        ended = project.run("ddp.pbs", STUB_WALLTIME="00:01:59")
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert "the job's time of 119 s" in ended.err
+        assert not ended.run_dir.exists()
+
+    def test_short_of_it_the_ranks_are_asked_to_stop(self, project):
+        wait = 'until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
+        job = project.start("ddp.pbs", STUB_WALLTIME="00:02:05", STUB_ON_TRAIN=wait, **OUT_OF_TIME)
+        ended = job.end(30)
+        assert ended.code == 75
+        assert (ended.run_dir / "STOP").read_text() == "time-limit 4711/1\n"
+        assert len(ended.of("qsub")) == 1
+        assert job.left() == {}
+
+    def test_a_cancelled_job_asks_them_to_stop_for_the_user(self, project):
+        wait = 'touch "$STUB_LOG.up"; until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
+        job = project.start("ddp.pbs", STUB_ON_TRAIN=wait, STUB_VERDICT="stopped 9 user")
+        job.until(Path(f"{project.log}.up"))
+        (job.run_dir / "STOP").unlink(missing_ok=True)
+        job.process.send_signal(signal.SIGTERM)
+        ended = job.end(20)
+        assert (ended.code, ended.of("qsub")) == (75, [])
+        assert (ended.run_dir / "STOP").read_text() == "user\n"
+        assert job.left() == {}
+
+
+class TestChain:
+    def test_the_next_job_is_the_run_folder_s_in_the_environment_of_the_first(self, project):
+        own = {"SLIPWAY_DATA": "my data", "SLIPWAY_RUN_DIR": str(project.folder / "run"), "MINE": "a\nb"}
+        ended = project.run("ddp.pbs", "--epochs", "9", **own, **OUT_OF_TIME)
+        assert ended.code == 75
+        assert "continued by job 4712" in ended.notes[-1]
+        words = ended.of("qsub")[0]
+        assert words[1:] == ["-W", "depend=afterany:4711.head", str(ended.run_dir / "job.sh")]
+        env = read_env(Path(f"{project.log}.qsub"))
+        for name in ("RUN_DIR", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "DATA", "TRAINER_ATTEMPT"):
+            assert name not in env, name
+        assert (env["MINE"], env["PYTHONPATH"]) == ("a\nb", "/somewhere")
+        assert (ended.run_dir / "requeues").read_text() == "1 4712\n"
+        nothing = {"SLIPWAY_RUN_DIR": None, "USE_CONTAINER": None, "SLIPWAY_ARGS": None, "PBS_JOBID": "4712.head"}
+        second = project.run(ended.run_dir / "job.sh", **nothing, **OUT_OF_TIME)
+        assert (second.code, second.env["TRAINER_ATTEMPT"]) == (75, "2")
+        assert second.env["DATA"] == str(project.folder / "my data")
+        assert payload_of(second)[-2:] == ["--epochs", "9"]
+        assert "2 of at most 10" in second.err
+
+    def test_as_often_as_allowed_and_then_the_way_on_is_told(self, project):
+        run_dir = project.folder / "run"
+        run_dir.mkdir()
+        (run_dir / "requeues").write_text("2 4711\n")
+        ended = project.run("ddp.pbs", SLIPWAY_RUN_DIR=str(run_dir), SLIPWAY_MAX_REQUEUES="2", **OUT_OF_TIME)
+        assert (ended.code, ended.of("qsub")) == (75, [])
+        assert "to continue: qsub " in ended.err
+
+    # FAULT: a qsub that names no job has submitted none
+    @pytest.mark.parametrize("broken", ["exit 1", "exit 0"])
+    def test_where_submitting_fails_the_way_on_is_told(self, project, broken):
+        ended = project.run("ddp.pbs", STUB_ON_QSUB=broken, **OUT_OF_TIME)
+        assert (ended.code, "to continue: qsub " in ended.err) == (75, True)
+
+    def test_it_requeues_itself_where_the_site_lets_it(self, project, tmp_path):
+        script = tmp_path / "ddp.pbs"
+        words = ["render", "ddp", "--site", "pbs", "--set", "resume=requeue", "--output", str(script)]
+        assert main(words) == 0
+        ended = project.run(script, SLIPWAY_LIB=str(SCRIPTS / "lib"), **OUT_OF_TIME)
+        assert (ended.code, ended.of("qrerun")) == (75, [["qrerun", "4711.head"]])
+        ended = project.run(script, SLIPWAY_LIB=str(SCRIPTS / "lib"), STUB_REQUEUE="1", **OUT_OF_TIME)
+        assert (ended.code, "to continue: qsub " in ended.err) == (75, True)
+
+
+class TestSsh:
+    """One node's words: the stub starts nothing on the other."""
+
+    @pytest.fixture
+    def script(self, tmp_path):
+        def script(spec, *settings):
+            path = tmp_path / f"{spec}.pbs"
+            words = ["render", spec, "--site", "torque", "--set", "modules=[]", "--set", "gpus_per_node=2"]
+            for setting in settings:
+                words += ["--set", setting]
+            assert main([*words, "--output", str(path)]) == 0
+            return path
+
+        return script
+
+    LIB = {"SLIPWAY_LIB": str(SCRIPTS / "lib")}
+
+    def test_a_node_gets_its_number_its_folder_and_the_environment(self, project, script):
+        ended = project.run(script("ddp"), "--epochs", "a b", STRANGE="a\n'b", **self.LIB, **DONE)
+        assert (ended.code, ended.notes) == (0, [])
+        assert payload_of(ended)[-2:] == ["--epochs", "a b"]
+        assert {name: ended.env[name] for name in ("PET_NODE_RANK", "PWD", "STRANGE")} == {
+            "PET_NODE_RANK": "1",
+            "PWD": str(project.folder),
+            "STRANGE": "a\n'b",
+        }
+        assert "SSH_CLIENT" not in ended.env
+        for words in ended.of("ssh"):  # where `ps` would show them
+            assert [word for word in words if "STRANGE" in word or "epochs" in word] == []
+
+    def test_ranks_are_numbered_across_the_nodes(self, project, script):
+        ended = project.run(script("horovod-gloo"), **self.LIB, **DONE)
+        assert ended.code == 0
+        assert (ended.env["HOROVOD_CROSS_RANK"], ended.env["HOROVOD_RANK"] in {"2", "3"}) == ("1", True)
+
+    def test_a_node_that_fails_is_noticed(self, project, script):
+        assert project.run(script("ddp"), STUB_PREFLIGHT="78", **self.LIB).code == 78
+        own = project.run(script("ddp"), SLIPWAY_SCRIPT="my train.py", STUB_CODE="7", **self.LIB)
+        assert own.code == 7
+
+    def test_a_remote_shell_is_words_and_no_code(self, project, script):
+        path = script("ddp", "remote_shell=ssh -o X; touch executed $(touch executed)")
+        ended = project.run(path, **self.LIB, **DONE)
+        assert not (project.folder / "executed").exists()
+        words = ended.of("ssh")[0]
+        assert words[: words.index("bash")][1:-1] == ["-o", "X;", "touch", "executed", "$(touch", "executed)"]
+
+    def test_a_job_that_is_cancelled_in_the_preflight_leaves_nothing_on_the_other_node(self, project, script):
+        job = project.start(script("ddp"), STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 100', **self.LIB)
+        job.until(Path(f"{project.log}.up"))
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end(20).code == 75
+        assert job.left() == {}

@@ -1,0 +1,165 @@
+"""Signals: the warning of the time limit, scancel and preemption, Ctrl-C; and what is left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from stubs import DONE, OUT_OF_TIME, launches_of
+
+WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
+"""Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
+SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT
+touch "$STUB_LOG.up"
+while :; do sleep 0.05; done"""
+"""A rank that saves at SIGTERM."""
+STOPS = """touch "$STUB_LOG.up"
+until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done
+read -r word _ <"$RUN_DIR/STOP"
+[ "$word" = user ] && state=stopped || state=out-of-time
+echo "$state 9 $word" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"
+exit 0"""
+"""A rank that looks for STOP."""
+
+
+def up(project):
+    return Path(f"{project.log}.up")
+
+
+def go(project):
+    Path(f"{project.log}.go").touch()
+
+
+class TestTimeLimit:
+    def test_the_ranks_are_asked_to_stop_and_the_job_is_requeued(self, project):
+        job = project.start("ddp.job", STUB_ON_TRAIN=STOPS)
+        job.until(up(project))
+        job.process.send_signal(signal.SIGUSR1)
+        ended = job.end()
+        assert (ended.code, ended.requeued) == (75, True)
+        assert (ended.run_dir / "STOP").read_text() == "time-limit 4711/1\n"
+        assert job.left() == {}
+
+    @pytest.mark.parametrize(("before", "after"), [("user\n", "user\n"), ("time-limit 99/4\n", "time-limit 4711/1\n")])
+    def test_a_users_stop_is_not_overwritten(self, project, before, after):
+        job = project.start("ddp.job", STUB_ON_TRAIN=WAIT, STUB_VERDICT="stopped 9 user")
+        job.until(up(project))
+        (job.run_dir / "STOP").write_text(before)
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.3)
+        go(project)
+        assert (job.end().code, (job.run_dir / "STOP").read_text()) == (75, after)
+
+    @pytest.mark.parametrize("step", ["STUB_ON_PREFLIGHT", "STUB_ON_GETENT"])
+    def test_one_that_comes_before_training_is_told(self, project, step):
+        job = project.start("ddp.job", **{step: WAIT})
+        job.until(up(project))
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+        go(project)
+        ended = job.end()
+        assert (ended.code, "the time limit came before training began" in ended.err) == (78, True)
+        assert (launches_of(ended), ended.requeued) == ([], False)
+        assert list((project.folder / "disk").iterdir()) == []
+
+    def test_one_that_comes_as_the_step_ends_does_not_change_its_code(self, project):
+        """Bash 5.2 loses the exit status of a job that ends while a trapped signal arrives."""
+        signals = 'for _ in 1 2 3 4 5; do kill -USR1 "$STUB_SCRIPT_PID"; done; exit 7'
+        for _ in range(5):
+            ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=signals)
+            assert ended.code == 7
+
+
+class TestCancel:
+    def test_after_a_sigterm_nothing_is_requeued_whatever_the_verdict(self, project):
+        for verdict, code in ((OUT_OF_TIME, 75), (DONE, 0)):
+            ended = project.run("ddp.job", STUB_ON_TRAIN='kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2', **verdict)
+            assert (ended.code, ended.requeued) == (code, False)
+
+    def test_not_even_if_it_comes_after_the_verdict_while_the_script_cleans_up(self, project):
+        kill = 'case $* in *" rm -rf -- "*) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
+        kill = kill.replace("*)", "*) case $* in *mkdir*) ;; *)").replace(";; esac", ";; esac ;; esac")
+        ended = project.run("ddp.job", STUB_ON_SRUN=kill, **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, False)
+
+    def test_nor_if_only_slurm_knows_of_it(self, project):
+        ended = project.run("ddp.job", STUB_STATE="COMPLETING", **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, False)
+
+    def test_slurm_s_own_sigterm_while_it_requeues_changes_nothing(self, project):
+        kill = 'case $1 in requeue) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=kill, **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, True)
+
+    def test_the_verdict_is_waited_for_where_the_launcher_ends_first(self, project):
+        late = """kill -TERM "$STUB_SCRIPT_PID"
+        (sleep 1; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
+        exit 143"""
+        ended = project.run("ddp.job", STUB_ON_TRAIN=late)
+        assert (ended.code, "stopped at step 9 (signal)" in ended.err) == (75, True)
+
+    @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
+    def test_during_the_preflight_it_ends_at_once(self, project, script):
+        job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 60')
+        job.until(up(project))
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        ended = job.end()
+        assert time.monotonic() - began < 10
+        assert (ended.code, "ended by a signal before training began" in ended.err) == (75, True)
+        assert (launches_of(ended), ended.requeued) == ([], False)
+        assert job.left() == {}
+        assert list((project.folder / "disk").iterdir()) == []
+
+    # FAULT: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
+    def test_while_a_server_is_waited_for(self, project):
+        wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; sleep 3; exit 1 ;; esac'
+        job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
+        job.until(up(project))
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end().code == 75
+        assert time.monotonic() - began < 2
+
+    def test_a_script_of_ones_own_without_a_verdict_is_not_waited_for(self, project):
+        began = time.monotonic()
+        kill = 'kill -TERM "$STUB_SCRIPT_PID"; exit 143'
+        ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=kill)
+        assert (ended.code, time.monotonic() - began < 5) == (143, True)
+
+
+class TestOnThisMachine:
+    @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("backend", ["ddp", "horovod"])
+    def test_the_ranks_save_and_nothing_is_left(self, project, sent, backend):
+        job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, BACKEND=backend)
+        job.until(up(project))
+        time.sleep(0.3)  # the second rank
+        if sent == signal.SIGINT:  # Ctrl-C is for all processes in the foreground
+            os.killpg(job.process.pid, sent)
+        else:
+            job.process.send_signal(sent)
+        ended = job.end()
+        assert (ended.code, "stopped at step 9 (signal); to continue: bash " in ended.err) == (75, True)
+        assert job.left() == {}
+        assert list((project.folder / "disk").iterdir()) == []
+
+    def test_ctrl_c_during_the_preflight_leaves_nothing(self, project):
+        job = project.start("ddp.sh", STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; sleep 60')
+        job.until(up(project))
+        os.killpg(job.process.pid, signal.SIGINT)
+        ended = job.end()
+        assert ended.code == 75
+        assert job.left() == {}
+        assert list((project.folder / "disk").iterdir()) == []
+
+    # FAULT: stop_for_signal finds no logs/N/pid yet, and nobody asks again
+    def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
+        """Between the trap and the moment at which the launch has noted its own process."""
+        job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")
+        pid = job.run_dir / "logs" / "1" / "stderr.log"
+        job.until(pid)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end(20).code in {75, 143}
+        assert job.left() == {}

@@ -1,0 +1,75 @@
+"""``jobgen render --standalone``: one file with the library inside keeps the promises of a script beside its library."""
+
+import pytest
+from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
+
+from jobgen.files import job_of
+from jobgen.render import render
+
+NAMES = {
+    "ddp.job": ("ddp", "example"),
+    "horovod-gloo.job": ("horovod-gloo", "example"),
+    "horovod.job": ("horovod", "example"),
+    "ddp.pbs": ("ddp", "pbs"),
+    "ddp.sh": ("ddp-local", "laptop"),
+}
+
+
+@pytest.fixture
+def standalone(project, monkeypatch):
+    """Return a function that writes such a script into the project, where there is no library."""
+
+    def standalone(name):
+        path = project.folder / name
+        monkeypatch.chdir(ROOT)
+        path.write_text(render(job_of(*NAMES[name], []), path=name, standalone=True), encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    return standalone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_trains_alone(project, standalone, name):
+    script = standalone(name)
+    assert "source " not in [line.lstrip()[:7] for line in script.read_text().splitlines()]
+    ended = project.run(script, "--epochs", "a b", **DONE)
+    assert (ended.code, ended.notes) == (0, [])
+    assert payload_of(ended)[-2:] == ["--epochs", "a b"]
+    helpers = {path.name for path in (ended.run_dir / "lib").iterdir()}
+    assert {"free_port.py", "name_rank.sh", "stage.sh", "rank_loop.bash", "preflight.sh"} <= helpers
+    for path in (ended.run_dir / "lib").iterdir():
+        assert path.read_bytes() == (ROOT / "jobscripts" / "lib" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["ddp.job", "ddp.pbs"])
+def test_its_attempts_continue_one_another(project, standalone, name):
+    script = standalone(name)
+    first = project.run(script, SLIPWAY_DATA="my data", USE_CONTAINER="0", **OUT_OF_TIME)
+    assert first.code == 75
+    script.unlink()
+    later = {"SLIPWAY_RUN_DIR": None, "USE_CONTAINER": None, "SLURM_JOB_ID": "4800", "PBS_JOBID": "4800.head"}
+    second = project.run(first.run_dir / "job.sh", cwd=project.spool, **later, STUB_CODE="3")
+    assert (second.code, second.env["TRAINER_ATTEMPT"]) == (3, "2")
+    assert second.env["DATA"] == str(project.folder / "my data")
+    assert second.of("apptainer") == []
+
+
+@pytest.mark.parametrize("name", ["ddp.job", "ddp.sh"])
+def test_it_refuses_what_they_refuse(project, standalone, name):
+    script = standalone(name)
+    before = sorted(project.folder.rglob("*"))
+    for bad in ({"SLIPWAY_STAGE": "yes"}, {"SLIPWAY_RANKS_PER_NODE": "a[$(touch executed)]"}, {"RUN_DIR": "x"}):
+        ended = project.run(script, **bad)
+        assert (ended.code, len(ended.notes)) == (78, 1)
+    assert sorted(project.folder.rglob("*")) == before
+    assert project.run(script, STUB_PREFLIGHT="1").code == 78
+
+
+def test_staging_and_horovod_find_their_helpers(project, standalone):
+    ended = project.run(standalone("ddp.job"), SLIPWAY_STAGE="1", BACKEND="horovod", **DONE)
+    assert (ended.code, ended.env["HOROVOD_SIZE"]) == (0, "4")
+    assert list((project.folder / "disk").iterdir()) == []
+    own = project.run(standalone("ddp.job"), SLIPWAY_SCRIPT="my train.py", SLIPWAY_DEVICE="cpu")
+    assert (own.code, own.notes) == (0, [])
+    assert launches_of(own) == []

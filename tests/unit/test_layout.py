@@ -1,0 +1,221 @@
+"""slipway.layout is the one place of names, settings and constants; and jobgen's modules import each other one way only."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slipway import layout
+
+ROOT = Path(__file__).resolve().parents[2]
+LIB = ROOT / "jobscripts" / "lib"
+JOBGEN = ROOT / "src" / "jobgen"
+
+
+def imports_of(path):
+    """Return the modules that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            # `from jobgen.schedulers import queue` names a module, `from jobgen.data import data_folder` a function
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+class TestLayout:
+    def test_it_imports_the_standard_library_alone(self):
+        names = {name.split(".")[0] for name in imports_of(ROOT / "src" / "slipway" / "layout.py")}
+        assert names <= set(sys.stdlib_module_names)
+        code = "import sys, slipway.layout; print({'torch', 'numpy', 'msgspec'} & set(sys.modules))"
+        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+    def test_what_is_generated_from_it_is_up_to_date(self):
+        done = subprocess.run(
+            [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_there_is_one_version(self):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        library = re.search(r"(?m)^readonly LIBRARY_VERSION=(\S+)$", (LIB / "job.bash").read_text(encoding="utf-8"))
+        assert layout.VERSION == project["version"] == library[1]
+
+    @pytest.mark.parametrize(("name", "code"), [("EXIT_STOPPED", 75), ("EXIT_CONFIG", 78)])
+    def test_exit_codes_are_the_library_s(self, name, code):
+        found = re.search(rf"(?m)^readonly {name}=(\d+)", (LIB / "job.bash").read_text(encoding="utf-8"))
+        assert getattr(layout, name) == code == int(found[1])
+
+    def test_every_setting_has_a_name_of_its_own_and_texts_for_people(self):
+        rows = list(layout.SETTINGS.values())
+        old = [row.old for row in rows if row.old]
+        assert len(old) == len(set(old))
+        assert not {*old, *layout.OLD_WITHOUT_SUCCESSOR} & layout.SETTINGS.keys()
+        for row in rows:
+            assert row.name in {"USE_CONTAINER", "BACKEND"} or row.name.startswith("SLIPWAY_")
+            assert row.comment
+            assert row.about
+            assert not row.refuse_old or row.old
+        assert set(layout.OLD_WITHOUT_SUCCESSOR.values()) <= layout.SETTINGS.keys()
+
+
+VALUES = [
+    *(
+        "",
+        "0",
+        "1",
+        "2",
+        "01",
+        "08",
+        "-1",
+        "+1",
+        "1.0",
+        "1e3",
+        "abc",
+        "yes",
+        "no",
+        "true",
+        "cuda",
+        "cpu",
+        "auto",
+        "gpu",
+    ),
+    *(
+        "ddp",
+        "horovod",
+        "single",
+        "ddp\n",
+        "\nddp",
+        "ddp ",
+        "DDP",
+        "9" * 6,
+        "9" * 7,
+        "a[$(id)]",
+        "$(id)",
+        "`id`",
+        ";",
+        "*",
+    ),
+    *("a b", "a\tb", "a\nb", "a\x01b", "\x7f", "ü", "\udce4", "a.b-c_d", "../x", "/", "-n", "'", '"', "\\", "²", "１"),
+]
+"""Of every kind, and what a pattern of one language might take for another thing: line ends, digits beyond ASCII."""
+
+
+def test_patterns_behave_alike_in_bash_and_python():
+    code = """set -euo pipefail
+    script_name=x scheduler=local
+    source "$1/local.bash"
+    for name in "${SETTINGS[@]}"; do
+        for value in "${@:2}"; do
+            unset -v VALUE
+            printf -v "$name" %s "$value"
+            (check_setting "$name" 2>/dev/null) && echo 1 || echo 0
+        done
+    done"""
+    words = ["bash", "-c", code, "-", str(LIB), *VALUES]
+    answers = subprocess.run(words, capture_output=True, check=True, errors="surrogateescape").stdout.split()
+    python = [str(int(layout.refusal(name, value) is None)) for name in layout.SETTINGS for value in VALUES]
+    pairs = [(name, value) for name in layout.SETTINGS for value in VALUES]
+    assert [pair for pair, one, other in zip(pairs, answers, python, strict=True) if one != other] == []
+
+
+NAMES = {
+    value
+    for name, value in vars(layout).items()
+    if name.isupper() and isinstance(value, str) and not name.startswith(("VERSION", "EXIT"))
+}
+OF_JOBS = {"pid", "arguments"}
+"""What the library writes into logs/N for itself alone."""
+
+
+def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_layout():
+    for path in LIB.glob("*.*"):
+        text = re.sub(r"(?m)^\s*#.*$", "", path.read_text(encoding="utf-8"))
+        found = set(re.findall(r'(?:\$RUN_DIR|\$\{RUN_DIR:\?\}|\$SLIPWAY_RUN_DIR)"?/([A-Za-z][\w.]*)', text))
+        found |= set(re.findall(r"\$log_dir/([A-Za-z][\w.]*)", text))
+        found |= set(re.findall(r"\$folder/([a-z][\w.]*)", text)) if path.name == "container.bash" else set()
+        unknown = (
+            {name for name in found if name != "verdict." and not re.fullmatch(r"verdict\.\d*", name)} - NAMES - OF_JOBS
+        )
+        assert not unknown, f"{path.name}: {unknown}"
+
+
+def test_every_state_that_the_library_reads_is_a_verdict():
+    text = (LIB / "launch.bash").read_text(encoding="utf-8")
+    cases = text.partition("\nfinish() {")[2].partition("\nesac")[0].partition("case $state in")[2].partition("esac")[0]
+    states = set(re.findall(r"(?m)^        ([a-z-]+(?: \| [a-z-]+)*)\)", cases))
+    found = {state for words in states for state in words.split(" | ")}
+    assert found == set(layout.VERDICTS)
+
+
+# --- jobgen ---------------------------------------------------------------------------------------------------------
+
+MODULES = {
+    ".".join(["jobgen", *path.relative_to(JOBGEN).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in JOBGEN.rglob("*.py")
+}
+LAYERS = [
+    {"__main__"},
+    {"cli"},
+    {"completion", "submit", "follow"},
+    {"runs", "files"},
+    {"flags", "render", "schedulers.queues"},
+    {"launch", "standalone", "schedulers", "schedulers.slurm_queue", "schedulers.pbs_queue"},
+    {"placement", "containers", "schedulers.slurm", "schedulers.pbs", "schedulers.local", "schedulers.queue"},
+    {"schedulers.base", "load"},
+    {"model", "shell", "template"},
+    {"data", "errors", "reading"},
+]
+"""cli -> files -> render -> launch -> placement, containers, schedulers -> model: each imports from below alone."""
+
+
+def graph():
+    """Return what each module of jobgen imports of jobgen."""
+    edges = {}
+    for name, path in MODULES.items():
+        found = {module if module in MODULES else module.rpartition(".")[0] for module in imports_of(path)}
+        edges[name] = {module for module in found if module in MODULES and module != name and module != "jobgen"}
+    return edges
+
+
+def test_jobgen_s_modules_import_each_other_downwards():
+    level = {f"jobgen.{name}": number for number, layer in enumerate(LAYERS) for name in layer}
+    edges = graph()
+    assert edges.keys() - level.keys() - {"jobgen"} == set(), "a new module: give it a place in LAYERS"
+    upwards = {(name, other) for name, others in edges.items() for other in others if level[name] >= level[other]}
+    assert upwards == set()
+
+
+def test_there_is_no_circle():
+    edges = graph()
+    rest = dict(edges)
+    while free := {name for name, others in rest.items() if not others & rest.keys()}:
+        rest = {name: others for name, others in rest.items() if name not in free}
+    assert rest == {}
+
+
+def test_the_graph_is_the_right_one():
+    edges = graph()
+    assert "jobgen.files" in edges["jobgen.cli"]  # inside a function
+    assert "jobgen.render" in edges["jobgen.files"]
+    assert {"jobgen.placement", "jobgen.containers"} <= edges["jobgen.launch"]
+    assert "jobgen.schedulers.slurm" in edges["jobgen.schedulers"]
+
+
+def test_of_the_other_packages_jobgen_imports_what_needs_no_torch():
+    allowed = {"slipway.layout", "slipway.flags"}
+    for name, path in MODULES.items():
+        others = {module for module in imports_of(path) if module.split(".")[0] in {"slipway", "trainer", "torch"}}
+        assert {".".join(module.split(".")[:2]) for module in others} <= allowed, name
+
+
+def test_only_templates_schedulers_and_placement_know_a_scheduler_s_variables():
+    for name, path in MODULES.items():
+        if not name.startswith("jobgen.schedulers"):
+            assert not re.search(r"\b(SLURM|PBS)_[A-Z]", path.read_text(encoding="utf-8")), name
