@@ -1,24 +1,194 @@
-"""What README.md tells people to run: the rows of its tables, and its example of a script."""
+"""Every command that README.md and docs/ give, in a reader's order, and which test runs it.
+
+A command is a line behind ``$`` in a fence, or a code span of several words. Each is in one of the tables below, or is
+run: in a fresh clone (``HERE``, tests/docs), or on the test cluster (``ON_CLUSTER``, tests/cluster/test_readme.py).
+Records of decisions give none.
+"""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WANTED = (ROOT / "README.md").read_text(encoding="utf-8").partition("## I want to ...\n")[2].partition("\n## ")[0]
-COMMANDS = [
-    command for cell in re.findall(r"(?m)^\| .* \| (`.*) \|$", WANTED) for command in re.findall(r"`([^`]+)`", cell)
-]
-SCRIPT = WANTED.partition("```python\n")[2].partition("```")[0]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("sites", "contract", "images", "adding"))]
+README = PAGES[0].read_text(encoding="utf-8")
+SCRIPT = README.partition("```python\n")[2].partition("```")[0]
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
+COMMAND = re.compile(r"([A-Z_]+=\S* )*[a-z.][\w./-]* ")
+SHELLS = {"console", "bash", "sh"}
 
 ELSEWHERE = {
-    "make wheelhouse": "tests/cluster/test_builds.py",
-    "WHEELHOUSE=wheelhouse VENV=.venv-nodes sbatch jobscripts/venv_build.job": "tests/cluster/test_builds.py",
-    "sbatch jobscripts/image_build.job": "tests/stubrun/test_builds.py",
+    # README.md
+    "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
+    "make test": (".ci/run", "\nmake test\n"),
+    "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
+    "make setup": ("build/test", "build/setup test"),
+    "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
+    "make cluster": ("tests/cluster/conftest.py", 'self.control("up")'),
+    "make wheelhouse": ("tests/cluster/test_builds.py", '"make", "wheelhouse"'),
+    "SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_VENV=.venv-nodes sbatch jobscripts/venv_build.job": (
+        "tests/cluster/test_builds.py",
+        "venv_build.job",
+    ),
+    "sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "image_build.job"),
+    "make image": ("build/test", "build/image"),
+    'make test PARTS="image in-image cluster" SYSTEM=1': (".ci/run", "image in-image cluster"),
+    "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
+    # docs/images.md
+    "make check": ("build/test", "build/check"),
+    "make test-image": ("build/test", "in-image)"),
+    "make image test-image": (".ci/run", "image in-image"),
+    "make image ROUTES=docker": ("tests/recipes/test_bad_input.py", "ROUTES=route"),
+    "make image VARIANT=cuda BASE_IMAGE=registry.example/site/ubuntu:24.04": (
+        "tests/recipes/test_bad_input.py",
+        "BASE_IMAGE=base_archive",
+    ),
+    "apptainer build slipway.sif apptainer.def": (
+        "tests/image/test_registry.py",
+        '"build", "slipway.sif", "apptainer.def"',
+    ),
+    "apptainer build --build-arg BOOTSTRAP=docker-archive --build-arg BASE_IMAGE=base.tar slipway.sif apptainer.def": (
+        "build/recipes",
+        "BOOTSTRAP=",
+    ),
+    "docker build -t slipway .": ("tests/image/test_registry.py", '"bud", "--tag", "slipway", "."'),
+    "apptainer inspect slipway.sif": ("tests/image/test_image.py", '"inspect"'),
+    "apptainer sign slipway.sif": ("tests/image/test_signature.py", '"sign"'),
+    "apptainer key newpair": ("tests/image/test_signature.py", '"newpair"'),
+    "apptainer verify slipway.sif": ("tests/image/test_signature.py", '"verify"'),
+    'SRC=src make run ARGS="trainer configs/digits.toml"': ("tests/image/test_image.py", '"build" / "run"'),
+    'apptainer run --bind "$PWD/src:/opt/slipway/src:ro" slipway.sif ...': ("build/run", ":/opt/slipway/src:ro"),
+    'apptainer run ... env HOME="$PWD" horovodrun ...': (
+        "tests/image/test_ranks.py",
+        '["env", f"HOME={job}", "horovod',
+    ),
+    "make pull IMAGE=docker://pytorch/pytorch:TAG": ("tests/image/test_registry.py", '"make", "pull", "IMAGE='),
+    "apptainer exec --nv dist/pytorch-TAG.sif torchrun --standalone train.py": (
+        "tests/image/test_registry.py",
+        "containers/allreduce.py",
+    ),
+    "horovodrun --check-build": ("containers/smoke.sh", "horovodrun --check-build"),
+    "python -m trainer.preflight": ("tests/image/test_registry.py", '"trainer.preflight"'),
+    # docs/adding.md
+    "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
-"""Commands that take minutes, and the tests that run them in their own way."""
+"""Commands that take minutes or root, each with a test, or what CI runs, and the part of that which runs the same."""
+
+NOWHERE = {
+    "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
+    "make image VARIANT=cuda": "an hour and 20 GB: built and tested by hand, as docs/images.md says",
+    "make locks": "asks an index for the newest packages, and changes the locks",
+    "qstat --version": "needs a PBS; tests/cluster/test_openpbs.py has one, under other paths",
+    "pbsnodes -a": "likewise",
+    "module avail": "needs environment modules",
+    "module avail apptainer": "needs environment modules",
+    "module purge": "needs environment modules",
+    "nvidia-smi topo -m": "needs an NVIDIA driver",
+    "srun nvidia-smi": "needs an NVIDIA driver",
+    "sacctmgr show associations user=$USER": "needs slurmdbd, which the test cluster does not have",
+    "scontrol requeue": "is what tests/cluster/test_jobs.py sees the job scripts do",
+    "ssh NODE true": "needs a site's remote shell; tests/cluster/test_launchers.py has one",
+    "time ls -R .venv | wc -l": "measures a site's shared disk",
+    "df --type=xfs --type=ext4": "lists a node's own disks, and fails where there is none",
+}
+"""Commands that no test runs, and why. Most of them ask a site what it is like."""
+
+NO_COMMANDS = {
+    'venv = "local"',
+    "time-limit JOB/ATTEMPT",
+    "docker apptainer",
+    "gpus-per-node = false",
+    'gres = "gpu:4"',
+    "ssh -o BatchMode=yes -o ConnectTimeout=20",
+    "srun --nodes=1 --nodelist",
+    'sh "$lib/name_node.sh" SOURCE',
+    'sh "$lib/name_rank.sh" SOURCE',
+    "qrsh -inherit",
+}
+"""Values of settings and parts of scripts."""
+
+NAMES = re.compile(
+    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|run( --no-eval)?)"
+)
+"""Commands that are spoken of by their names alone."""
+
+LOOKUPS = re.compile(r"(sbatch|mpirun) --version|sinfo .*|scontrol show .*|command -v .*|ip route get .*")
+"""What people ask a cluster before they describe it."""
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the commands of a page in order: all lines of a fence, and code spans that are more than a name.
+
+    A fence inside a list holds a file, not commands.
+    """
+    found: list[str] = []
+    text, end = page.read_text(encoding="utf-8"), 0
+    for fence in [*FENCE.finditer(text), None]:
+        spans = text[end : fence.start() if fence else None]
+        words = [" ".join(span.replace("\\|", "|").split()) for span in SPAN.findall(spans)]
+        found += [span for span in words if COMMAND.match(span) and not NAMES.fullmatch(span)]
+        if fence:
+            end = fence.end()
+            if fence[2] in SHELLS and not fence[1]:
+                lines = fence[3].splitlines()
+                shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ") or fence[2] != "console"]
+                found += [re.sub(" +# .*", "", line) for line in shown]
+    return found
+
+
+ALL = list(dict.fromkeys(command for page in PAGES for command in commands_of(page)))
+COMMANDS = [command for command in ALL if command not in NO_COMMANDS]
+_TESTED = [command for command in COMMANDS if command not in ELSEWHERE and command not in NOWHERE]
 ON_CLUSTER = [
     command
-    for command in COMMANDS
-    if ("sbatch" in command or re.match("jobgen (submit|status|logs|cancel)", command)) and command not in ELSEWHERE
+    for command in _TESTED
+    if re.search(r"(^| )(sbatch (?!--version)|jobgen (submit|status|logs|cancel) )", command)
+    and "--dry-run" not in command
 ]
-HERE = [command for command in COMMANDS if command not in ON_CLUSTER and command not in ELSEWHERE]
+ASKED = [command for command in _TESTED if LOOKUPS.fullmatch(command)]
+HERE = [command for command in _TESTED if command not in ON_CLUSTER and command not in ASKED]
+
+
+def fresh_clone(folder: Path) -> Path:
+    """Copy what a clone would hold once everything here is committed, and save README's script as it asks."""
+    listed = subprocess.check_output(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
+    )
+    for name in filter(None, listed.split("\0")):
+        source, target = ROOT / name, folder / name
+        if source.is_file() or source.is_symlink():  # else it is deleted here, and git does not know it yet
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")
+    return folder
+
+
+PYTHON = """#!/bin/bash
+# A python3 that installs nothing: an environment that it makes holds links to the programs of another one.
+case "$1 $2" in
+    "-m venv")
+        mkdir -p "$3/bin"
+        ln -s {prefix}/bin/* "$3/bin"
+        ln -sf "$0" "$3/bin/python"
+        ln -sf "$0" "$3/bin/python3"
+        rm "$3/bin/activate"
+        echo "PATH=$(realpath "$3")/bin:\\$PATH" >"$3/bin/activate"
+        ;;
+    "-m pip") ;;
+    "-c import sysconfig"*) echo "$PWD/.venv/none" ;;
+    *) exec {python} "$@" ;;
+esac
+"""
+
+
+def without_downloads(folder: Path) -> Path:
+    """Return a folder for PATH whose python3 makes an environment in no time, out of the one that the tests run in."""
+    folder.mkdir()
+    text = PYTHON.format(prefix=sys.prefix, python=sys.executable)
+    (folder / "python3").write_text(text, encoding="utf-8")
+    (folder / "python3").chmod(0o755)
+    return folder

@@ -1,0 +1,130 @@
+"""Every command of README.md and docs/ that needs no cluster, in a fresh clone, in a reader's order.
+
+It runs as it stands there; what trains long is cut short by flags behind it. Commands that submit run on the test
+cluster (tests/cluster/test_readme.py); here ``jobgen submit`` shows what it would submit.
+"""
+
+import os
+import re
+import subprocess
+
+import pytest
+from PIL import Image
+
+from readme import (
+    ALL,
+    ASKED,
+    COMMANDS,
+    ELSEWHERE,
+    HERE,
+    NO_COMMANDS,
+    NOWHERE,
+    ON_CLUSTER,
+    ROOT,
+    SCRIPT,
+    commands_of,
+    fresh_clone,
+    without_downloads,
+)
+
+SHORT = " --max-steps 2 --no-figures"
+SMALL = " --arch mlp"
+DRY = re.compile(r"(USE_CONTAINER=0 )?jobgen submit ")
+LEAVES = {"jobgen submit image_build --site mine": "slipway.sif"}
+"""What a command that runs elsewhere leaves for those behind it."""
+NEEDED = {
+    "make train": ".venv",
+    "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
+}
+"""What most commands need of one before them."""
+
+
+def shortened(command):
+    """Return the command so that it takes seconds."""
+    if command == "make train":
+        return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
+    if DRY.match(command):
+        return command if "--dry-run" in command else f"{command} --dry-run"
+    trains = "configs/digits.toml" in command or "imagefolder" in command
+    short = trains and not any(flag in command for flag in ("--dry-run", "--self-test"))
+    return (
+        command.replace(" PATH ", " images ") + (SHORT if short else "") + (SMALL if "digits.toml" in command else "")
+    )
+
+
+IN_ORDER = [command for command in COMMANDS if command in HERE or DRY.match(command)]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """Return a fresh clone, where earlier commands leave what later ones need."""
+    folder = fresh_clone(tmp_path_factory.mktemp("docs") / "clone")
+    without_downloads(folder.with_name("bin"))
+    for number in range(8):
+        kind = folder / "images" / ("dark" if number % 2 else "bright")
+        kind.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 50), (200 * (number % 2),) * 3).save(kind / f"{number}.png")
+    return folder
+
+
+def run(clone, command):
+    fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    fixed["PATH"] = f"{clone}/.venv/bin:{clone.with_name('bin')}:/usr/sbin:/usr/bin:/sbin:/bin"
+    theirs = {name: text for name, text in os.environ.items() if not name.startswith(("SLIPWAY_", "PYTHON", "VIRTUAL"))}
+    words = ["bash", "-o", "pipefail", "-c", command]
+    done = subprocess.run(
+        words, cwd=clone, env=theirs | fixed, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", IN_ORDER)
+def test_a_command_works_where_a_reader_comes_to_it(clone, command):
+    before = COMMANDS[: COMMANDS.index(command)]
+    for made, name in LEAVES.items():
+        if made in before:
+            (clone / name).touch()
+    for made, name in NEEDED.items():  # this command alone was asked for
+        if made in before and not (clone / name).exists() and "build/setup" not in command:
+            run(clone, made.replace("make train", "build/setup train"))
+    said = run(clone, shortened(command))
+    if command.endswith("my_train.py"):
+        assert "2 ranks, loss 0.0" in said
+
+
+def test_twelve_lines_are_twelve_lines():
+    assert len(re.findall(r"# \+", SCRIPT)) == 12
+
+
+def test_every_command_is_run_somewhere():
+    classes = (HERE, ON_CLUSTER, ASKED, ELSEWHERE, NOWHERE)
+    assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
+    assert len(HERE) > 20
+    assert len(ON_CLUSTER) > 15
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_what_runs_elsewhere_is_there(command):
+    path, part = ELSEWHERE[command]
+    assert part in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not contain {part!r}"
+
+
+def test_no_table_names_a_command_that_is_gone():
+    assert {*ELSEWHERE, *NOWHERE, *NO_COMMANDS, *LEAVES, *NEEDED} - {*ALL} == set()
+
+
+def test_a_new_command_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run `make coffee VARIANT=black`, or `FOO=1\nsbatch x.job`; see `docs/`, `jobgen submit`.\n"
+        "1. `trainer --help` and\n\n   ```bash\n   a file\n   ```\n\n"
+        "```console\n$ jobgen check   # why\nsaid\n```\n| a | `time ls \\| wc -l` |\n"
+    )
+    assert commands_of(page) == [
+        "make coffee VARIANT=black",
+        "FOO=1 sbatch x.job",
+        "trainer --help",
+        "jobgen check",
+        "time ls | wc -l",
+    ]
