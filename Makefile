@@ -2,12 +2,12 @@
 
 # Minutes after which a part of `make test` counts as hung: well above what it takes on two quiet cores with nothing cached, and
 # together below the 90 that CI allows, with its two `make train`.
-export BUDGET_SETUP       := 12
+export BUDGET_SETUP       := 10
 export BUDGET_CHECK       := 2
-export BUDGET_UNIT        := 7
+export BUDGET_UNIT        := 12
 export BUDGET_DISTRIBUTED := 20
-export BUDGET_IMAGE       := 16
-export BUDGET_IN_IMAGE    := 13
+export BUDGET_IMAGE       := 15
+export BUDGET_IN_IMAGE    := 12
 export BUDGET_CLUSTER     := 15
 
 # What `make test` runs besides the set-up. Three more parts take root: image builds the CPU image by both recipes, in-image

@@ -56,7 +56,7 @@ launcher=local                                # processes start here
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
 # the folder of submission.
-script=$0
+script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB
 elif [ -r "${script%/*}/lib/local.bash" ]; then

@@ -16,6 +16,7 @@ make_build_scratch() {
     export TMPDIR=$scratch XDG_CACHE_HOME=$scratch/cache PIP_CACHE_DIR=$scratch/pip
 }
 
+# remove_build_scratch: at the end, however it comes; the exit code stays.
 remove_build_scratch() {
     local code=$?
     # What an unprivileged build leaves may be locked.

@@ -60,6 +60,7 @@ stop_for_signal() {
     ! read -r pid 2>/dev/null <"$log_dir/pid" || kill -TERM "$pid" 2>/dev/null || :
 }
 
+# watch_time_limit: there is none.
 watch_time_limit() {
     :
 }
@@ -69,6 +70,7 @@ again() {
     return 1
 }
 
+# The command that continues the run, as one types it.
 continue_command() {
     printf 'bash %q\n' "$RUN_DIR/job.sh"
 }

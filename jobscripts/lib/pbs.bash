@@ -60,9 +60,12 @@ share_of_node() {
 # job_is_over JOB: whether the server says so, or has forgotten it.
 job_is_over() {
     local said code=0 id=$1
-    [[ $id != *_* ]] || id=${id/_/[}]
-    said=$(timeout 20 qstat -f "$id" 2>/dev/null) || code=$?
-    [ "$code" != 124 ] && [[ ! $said =~ job_state\ =\ [RES] ]]
+    [[ $id != *_* ]] || id="${id/_/[}]"
+    said=$(timeout 20 qstat -f "$id" 2>&1) || code=$?
+    case $code in
+        0) [[ ! $said =~ job_state\ =\ [RES] ]] ;;
+        *) [[ $said =~ (Unknown Job|has finished) ]] ;; # else the server does not answer
+    esac
 }
 
 # ask_for_job: what the server says of this job.

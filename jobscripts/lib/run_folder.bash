@@ -7,9 +7,9 @@
 # somebody else.
 open_run_folder() {
     local mode=${1:-700}
-    [ "$mode" != 750 ] || umask 027 # the site lets the group read it
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
     mkdir --parents -- "$(dirname -- "$RUN_DIR")" || die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
+    [ "$mode" != 750 ] || umask 027 # the site lets the group read it
     [ -d "$RUN_DIR" ] || mkdir --mode="$mode" -- "$RUN_DIR" || [ -d "$RUN_DIR" ] ||
         die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
@@ -132,6 +132,7 @@ settings_to_keep() {
     done
 }
 
+# is_exported NAME: whether somebody has set it, as scripts do not export their defaults.
 is_exported() {
     [[ $(declare -p "$1" 2>/dev/null) =~ ^declare\ -[A-Za-z]*x ]]
 }

@@ -71,9 +71,11 @@ again() {
 # job_is_over JOB: whether Slurm says so, or has forgotten it.
 job_is_over() {
     local said code=0
-    said=$(timeout 20 scontrol --oneliner show job "$1" 2>/dev/null) || code=$?
-    [ "$code" != 124 ] &&
-        [[ ! $said =~ JobState=(RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED) ]]
+    said=$(timeout 20 scontrol --oneliner show job "$1" 2>&1) || code=$?
+    case $code in
+        0) [[ ! $said =~ JobState=(RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED) ]] ;;
+        *) [[ $said =~ Invalid\ job\ id ]] ;; # else the controller does not answer
+    esac
 }
 
 # job_field NAME: of `scontrol show job`.

@@ -199,7 +199,8 @@ OTHER_VARIABLES: Tuple[str, ...] = (
 def refusal(name: str, value: str) -> Optional[str]:
     """Return why ``value`` is no value of the setting ``name``, in one line; None if it is one."""
     setting = SETTINGS[name]
-    pattern = setting.kind.pattern.replace("[:cntrl:]", r"\x00-\x1f\x7f")
+    # To Python $ is also the place before a line break at the end.
+    pattern = setting.kind.pattern.replace("[:cntrl:]", r"\x00-\x1f\x7f").replace("$", r"\Z")
     if re.search(pattern, value) or (setting.optional and not value):
         return None
     return f"{name} is {value!r}: it must be {setting.kind.expected}"

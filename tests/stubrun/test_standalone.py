@@ -1,4 +1,4 @@
-"""``jobgen render --standalone``: one file with the library inside keeps the promises of a script beside its library."""
+"""``jobgen render --standalone``: one file with the library inside does what a script beside its library does."""
 
 import pytest
 from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of

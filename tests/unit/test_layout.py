@@ -1,4 +1,4 @@
-"""slipway.layout is the one place of names, settings and constants; and jobgen's modules import each other one way only."""
+"""slipway.layout is the one place of names, settings and constants; jobgen's modules import each other one way."""
 
 import ast
 import re
@@ -102,7 +102,24 @@ VALUES = [
         ";",
         "*",
     ),
-    *("a b", "a\tb", "a\nb", "a\x01b", "\x7f", "ü", "\udce4", "a.b-c_d", "../x", "/", "-n", "'", '"', "\\", "²", "１"),
+    *(
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a\x01b",
+        "\x7f",
+        "ü",
+        "\udce4",
+        "a.b-c_d",
+        "../x",
+        "/",
+        "-n",
+        "'",
+        '"',
+        "\\",
+        "²",
+        "\uff11",
+    ),
 ]
 """Of every kind, and what a pattern of one language might take for another thing: line ends, digits beyond ASCII."""
 
@@ -180,7 +197,7 @@ def graph():
     edges = {}
     for name, path in MODULES.items():
         found = {module if module in MODULES else module.rpartition(".")[0] for module in imports_of(path)}
-        edges[name] = {module for module in found if module in MODULES and module != name and module != "jobgen"}
+        edges[name] = {module for module in found if module in MODULES and module not in {name, "jobgen"}}
     return edges
 
 

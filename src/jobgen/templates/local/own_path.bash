@@ -1,1 +1,1 @@
-script=$0
+script=$(realpath -- "$0")
