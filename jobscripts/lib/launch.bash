@@ -39,13 +39,13 @@ on_each_node() {
 run_step() {
     local try started
     code=$EXIT_STOPPED
-    watch_time_limit
     for try in 1 2 3; do
         started=$SECONDS
         open_rendezvous
         [ "$cancelled" = 0 ] || break
         trap request_stop USR1
         trap 'cancelled=1; stop_for_signal' TERM INT
+        [ "$try" -gt 1 ] || watch_time_limit
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
         note "port $MASTER_PORT of $head_node was taken (try $try of 3)"
@@ -189,7 +189,7 @@ last_words() {
 end_job() {
     local code=$?
     trap '' TERM USR1 INT
-    [ -z "${horovod_server:-}" ] || kill "$horovod_server" 2>/dev/null || :
+    [ -z "${horovod_server:-}" ] || kill -KILL "$horovod_server" 2>/dev/null || :
     remove_scratch || :
     exit "$code"
 }

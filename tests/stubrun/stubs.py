@@ -220,3 +220,14 @@ def launches_of(ended: Ended) -> list[list[str]]:
     """Return the outermost words of each launch of the trainer."""
     starts = [words for words in ended.calls if words[0] in {"srun", "mpirun", "ssh", "apptainer", "torchrun"}]
     return [words for words in starts if "--output-dir" in words and "trainer.preflight" not in words]
+
+
+def changed_library(project: Project, name: str, old: str, new: str) -> Path:
+    """Return a copy of the library in which, in the file ``name``, a text is another: a shorter time limit."""
+    folder = project.spool / "changed lib"
+    if not folder.exists():
+        shutil.copytree(SCRIPTS / "lib", folder)
+        text = (folder / name).read_text()
+        assert old in text, f"{name} has no {old}"
+        (folder / name).write_text(text.replace(old, new))
+    return folder

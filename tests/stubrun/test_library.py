@@ -221,7 +221,7 @@ class TestSettings:
         assert (code, "the modules broken cannot be loaded" in err) == (78, True)
         code, _, err = bash("module() { PATH=/nowhere; }; load_modules 1 a")
         assert (code, "set purge_modules = false" in err) == (78, True)
-        # FAULT: without modules on the node the script ends with 127 and no line of its own
+        # once: without modules on the node the script ends with 127 and no line of its own
         code, _, err = bash("load_modules 1 a")
         assert (code, "x.job: " in err) == (78, True)
 
@@ -246,7 +246,7 @@ class TestRunFolder:
     def test_its_mode_is_its_own(self, bash, place):
         assert bash("umask 022; run_dir=new/a; open_run_folder; run_dir=other/b; open_run_folder 750")[0] == 0
         modes = [(place / name).stat().st_mode & 0o777 for name in ("new", "new/a", "other", "other/b")]
-        # FAULT: with group_readable the folder above it is made under its umask
+        # once: with group_readable the folder above it is made under its umask
         assert modes == [0o755, 0o700, 0o755, 0o750]
 
     def test_one_that_cannot_be_made_is_named(self, bash, place):
@@ -336,14 +336,14 @@ class TestScratch:
             stub("scontrol", said)
             assert bash(over)[1] == expected, said
         stub("qstat", '[ "$2" = "99[1]" ] && echo "    job_state = R"')
-        # FAULT: asks for 99[1, without the closing bracket
+        # once: asks for 99[1, without the closing bracket
         assert bash(over, scheduler="pbs")[1] == ""
         assert (
             bash("! job_is_over x-$$ || echo over; ! job_is_over x-999999999 || echo gone", scheduler="local")[1]
             == "gone\n"
         )
 
-    # FAULT: a scheduler that does not answer says nothing of the job
+    # once: a scheduler that does not answer says nothing of the job
     def test_job_is_over_without_an_answer(self, bash, stub):
         stub("scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
         assert bash("! job_is_over 99 || echo over")[1] == ""

@@ -1,11 +1,10 @@
 """PBS: arguments, the time limit, chains; and the launcher ssh, as of sites/torque."""
 
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, payload_of, read_env
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, payload_of, read_env
 
 from jobgen.cli import main
 
@@ -27,7 +26,7 @@ class TestArguments:
         found = payload_of(ended)
         assert found[found.index("auto") + 1 :] == words
 
-    # FAULT: xargs has other quotes than a shell, $(...) drops line breaks at the end, and no words are one empty word
+    # once: xargs has other quotes than a shell, $(...) drops line breaks at the end, and no words are one empty word
     @pytest.mark.parametrize(
         ("text", "words"),
         [
@@ -74,13 +73,9 @@ class TestAllocation:
         ended = project.run("ddp.pbs", STUB_ON_QSTAT=broken, **DONE)
         assert ended.code == 0
 
-    def test_one_that_hangs_too(self, project, tmp_path):
-        copy = tmp_path / "lib"
-        shutil.copytree(SCRIPTS / "lib", copy)
-        text = (copy / "pbs.bash").read_text()
-        assert "timeout --kill-after=5 20 qstat" in text
-        (copy / "pbs.bash").write_text(text.replace("timeout --kill-after=5 20 qstat", "timeout 1 qstat"))
-        ended = project.run("ddp.pbs", SLIPWAY_LIB=str(copy), STUB_ON_QSTAT="exec sleep 60", **DONE)
+    def test_one_that_hangs_too(self, project):
+        lib = changed_library(project, "pbs.bash", "timeout --kill-after=5 20 qstat", "timeout 1 qstat")
+        ended = project.run("ddp.pbs", SLIPWAY_LIB=str(lib), STUB_ON_QSTAT="exec sleep 60", **DONE)
         assert (ended.code, "qstat does not answer" in ended.err) == (0, True)
 
     def test_nodes_that_are_not_named_are_told(self, project):
@@ -98,7 +93,9 @@ class TestTimeLimit:
 
     def test_short_of_it_the_ranks_are_asked_to_stop(self, project):
         wait = 'until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
-        job = project.start("ddp.pbs", STUB_WALLTIME="00:02:05", STUB_ON_TRAIN=wait, **OUT_OF_TIME)
+        lib = changed_library(project, "pbs.bash", "POLL_SECONDS=20", "POLL_SECONDS=1")
+        env = {"SLIPWAY_LIB": str(lib), "STUB_WALLTIME": "00:02:04", "STUB_ON_TRAIN": wait}
+        job = project.start("ddp.pbs", **env, **OUT_OF_TIME)
         ended = job.end(30)
         assert ended.code == 75
         assert (ended.run_dir / "STOP").read_text() == "time-limit 4711/1\n"
@@ -145,7 +142,7 @@ class TestChain:
         assert (ended.code, ended.of("qsub")) == (75, [])
         assert "to continue: qsub " in ended.err
 
-    # FAULT: a qsub that names no job has submitted none
+    # once: a qsub that names no job has submitted none
     @pytest.mark.parametrize("broken", ["exit 1", "exit 0"])
     def test_where_submitting_fails_the_way_on_is_told(self, project, broken):
         ended = project.run("ddp.pbs", STUB_ON_QSUB=broken, **OUT_OF_TIME)

@@ -49,7 +49,7 @@ def test_a_bad_value_ends_a_script_before_anything_is_executed_or_written(projec
     before = sorted(project.folder.rglob("*"))
     bad = [value for value in BAD if value and layout.refusal(name, value)]
     arithmetic = "a[$(touch executed)]"
-    # FAULT: SLIPWAY_LIB="1\n2" is answered in two lines
+    # once: SLIPWAY_LIB="1\n2" is answered in two lines
     for value in [arithmetic] if arithmetic in bad else bad[:1]:
         ended = project.run("ddp.job", **{name: value})
         assert (ended.code, len(ended.notes)) == (78, 1), ended.err
@@ -139,7 +139,7 @@ class TestParentJob:
         assert ended.env["TRAINER_ATTEMPT"] == "1"
         assert "HOROVOD_RANK" not in ended.env
 
-    # FAULT: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
+    # once: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
     def test_nor_does_what_it_told_its_ranks_of_mpi(self, project, parent):
         ended = project.run("ddp.job", **{**parent, "SLIPWAY_RUN_DIR": None}, **DONE)
         assert "TRAINER_MPI" not in ended.env

@@ -112,15 +112,15 @@ class TestCancel:
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
 
-    # FAULT: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
+    # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
     def test_while_a_server_is_waited_for(self, project):
-        wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; sleep 3; exit 1 ;; esac'
+        wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 60 ;; esac'
         job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
         job.until(up(project))
         began = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 75
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
     def test_a_script_of_ones_own_without_a_verdict_is_not_waited_for(self, project):
         began = time.monotonic()
@@ -154,7 +154,7 @@ class TestOnThisMachine:
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
 
-    # FAULT: stop_for_signal finds no logs/N/pid yet, and nobody asks again
+    # once: stop_for_signal finds no logs/N/pid yet, and nobody asks again
     def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
         """Between the trap and the moment at which the launch has noted its own process."""
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")
