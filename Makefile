@@ -5,10 +5,10 @@
 export BUDGET_SETUP       := 10
 export BUDGET_CHECK       := 2
 export BUDGET_UNIT        := 12
-export BUDGET_DISTRIBUTED := 20
-export BUDGET_IMAGE       := 15
-export BUDGET_IN_IMAGE    := 12
-export BUDGET_CLUSTER     := 15
+export BUDGET_DISTRIBUTED := 23
+export BUDGET_IMAGE       := 14
+export BUDGET_IN_IMAGE    := 11
+export BUDGET_CLUSTER     := 14
 
 # What `make test` runs besides the set-up. Three more parts take root: image builds the CPU image by both recipes, in-image
 # tests it and trains in it, cluster trains on a Slurm of two nodes, in it too (SYSTEM=1 installs Slurm). CI runs all:

@@ -41,6 +41,8 @@ ATTEMPT_JOB = "job"
 """``SCHEDULER JOB``: who started the attempt, and as which job."""
 ATTEMPT_SCRATCH = "scratch"
 """The attempt's folder on the nodes' local disks."""
+ATTEMPT_ARGUMENTS = "arguments"
+"""Under PBS: the words of SLIPWAY_ARGS, each ended by NUL."""
 
 
 def verdict_file(attempt: int) -> str:

@@ -11,9 +11,8 @@ from stubs import DONE, SCRIPTS, launches_of, payload_of
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
 SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
 ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "ddp.sh"]
-DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
+DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
 """One for each way to start ranks."""
-TORCHRUN = ["ddp.job", "ddp-mpirun.job", "ddp.pbs", "ddp.sh"]
 
 
 def test_every_committed_script_is_run_here():
