@@ -30,6 +30,8 @@ COPY containers/allreduce.py /opt/slipway/containers/allreduce.py
 COPY LICENSE /opt/slipway/LICENSE
 COPY README.md /opt/slipway/README.md
 COPY pyproject.toml /opt/slipway/pyproject.toml
+COPY configs /opt/slipway/configs
+COPY jobscripts /opt/slipway/jobscripts
 COPY src /opt/slipway/src
 RUN /opt/slipway/containers/install/50-trainer.sh
 RUN /opt/slipway/containers/install/60-sbom.sh

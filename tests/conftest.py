@@ -45,7 +45,7 @@ def pytest_runtest_makereport():
 def tree(tmp_path) -> Path:
     """Return a copy of what builds of an image read and write, to be changed."""
     copy = tmp_path / "tree"
-    for name in ("build", "containers", "src"):
+    for name in ("build", "configs", "containers", "jobscripts", "src"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Dockerfile", "apptainer.def", "LICENSE", "Makefile", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
