@@ -49,7 +49,10 @@ keep_library() {
     local temporary=$RUN_DIR/.lib.$attempt
     if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
         copy_library "$temporary" || die "cannot write $RUN_DIR/lib: is the disk full?"
-        rm -rf -- "${RUN_DIR:?}/lib"
+        # Another job that begins here with the same library goes on using the one that is there.
+        if ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
+            rm -rf -- "${RUN_DIR:?}/lib" 2>/dev/null || :
+        fi
         # Two jobs in one folder may both come here: the second finds the first one's.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
