@@ -145,7 +145,8 @@ library_identity() {
 # module too.
 load_modules() {
     local command
-    type module >/dev/null 2>&1 || die "no \`module\` on $HOSTNAME, and the site's file names modules"
+    type module >/dev/null 2>&1 ||
+        die "no \`module\` on $HOSTNAME, and the site's file names modules"
     set +u # `module` reads unset variables
     [ "$1" = 0 ] || module purge
     shift
