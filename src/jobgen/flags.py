@@ -13,7 +13,7 @@ __all__ = ["argument_error", "load_schema"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"
-"""By which the schema is told from a file of this name in somebody else's project."""
+"""Title of the trainer's schema; a schema.json of another project has another one."""
 
 
 def load_schema() -> Dict[str, Any]:

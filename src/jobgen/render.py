@@ -38,7 +38,6 @@ def render(job: Job, *, path: str, standalone: bool = False) -> str:
     builds = job.spec.task in BUILDS
     values = {
         "about": _comment(job.spec.about.replace("{launcher}", job.launcher)),
-        "name": one_line(job.spec.name),
         "job": one_line(job.spec.name),
         "path": one_line(path),
         "script": command([Path(path).name]),

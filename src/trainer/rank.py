@@ -44,7 +44,7 @@ def run_rank(config: Config, request: StopRequest) -> int:
     _start_logging(backend.world.rank)
     try:
         status = run(_name_folder(config, backend), backend, request)
-    except Exception as error:  # noqa: BLE001 -- it is told, and the process ends
+    except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         _abandon(error, backend)
     backend.close()
     alone = backend.world.size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, List, Literal, Tuple
 
-from jobgen.model import BUILDS, Job, Option
+from jobgen.model import BUILDS, EARLY_SECONDS, Job, Option
 from jobgen.schedulers.base import Directive
 from jobgen.shell import one_line, quote
-
-EARLY = 60
-"""Seconds by which Slurm may send ``--signal`` too early (sbatch(1))."""
 
 REASONS = {
     "job-name": "what squeue shows",
@@ -77,7 +74,7 @@ def _needs(job: Job) -> Dict[str, Option]:
         "gpus-per-node": job.gpus_per_node or False,
         "cpus-per-task": job.cpus_per_node // tasks,
         "time": f"{hours:02}:{minutes:02}:00",
-        "signal": f"B:USR1@{job.spec.save_seconds + EARLY}",
+        "signal": f"B:USR1@{job.spec.save_seconds + EARLY_SECONDS}",
         "requeue": job.site.resume == "requeue",
         "open-mode": "append",
     }
@@ -87,12 +84,12 @@ def _reasons(job: Job) -> Dict[str, str]:
     partition = "where the GPUs are" if job.gpus_per_node else "no GPU is needed"
     if job.spec.task in BUILDS:
         return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
-    save = job.spec.save_seconds + EARLY
+    save = job.spec.save_seconds + EARLY_SECONDS
     return {
         "partition": partition,
         "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
         "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),
-        "signal": f"to this script (B:), {save} to {save + EARLY} s early: save",
+        "signal": f"to this script (B:), {save} to {save + EARLY_SECONDS} s early: save",
     }
 
 
