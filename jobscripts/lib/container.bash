@@ -72,8 +72,8 @@ remove_scratch() {
     [ -n "$path" ] || return 0
     scratch=''
     on_each_node "${cleanup_seconds:-20}" rm -rf -- "$path" 2>/dev/null && return 0
-    timeout 20 rm -rf -- "$path" || :
-    note "$path stays on nodes other than this one, where it could not be removed"
+    timeout 20 rm -rf -- "$path" && [ "$nnodes" = 1 ] ||
+        note "$path stays on each node where it could not be removed"
 }
 
 # use_container GPU_OPTION PATH...: the words before each command. GPU_OPTION is --nv, --rocm or

@@ -80,7 +80,7 @@ check_settings() {
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"
     done
-    [ -z "${SLIPWAY_ARGS:-}" ] || [ "$scheduler" = pbs ] ||
+    [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
         die "SLIPWAY_ARGS is for PBS: put the arguments behind the name of this script"
     # A job that is submitted from inside this one has its own run folder and arguments.
     export -n SLIPWAY_RUN_DIR SLIPWAY_ARGS

@@ -21,9 +21,26 @@ before_launch() {
 # on_each_node SECONDS COMMAND...: run it once on each node, for at most so long, by the site's
 # launcher. In the background, as Bash runs traps only between commands in the foreground.
 on_each_node() {
-    local code
     "${launcher}_each_node" "$@" &
-    limited=$!
+    wait_limited $!
+}
+
+# output_of SECONDS COMMAND...: run it for at most so long. Sets output, the little that it printed.
+# Unlike with $(...), traps run meanwhile.
+output_of() {
+    local from code=0
+    exec {from}< <(exec timeout --kill-after=5 "$@")
+    wait_limited $! || code=$?
+    output=$(cat <&"$from")
+    exec {from}<&-
+    return "$code"
+}
+
+# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Returns its
+# exit code.
+wait_limited() {
+    local code
+    limited=$1
     while true; do
         code=0
         wait "$limited" || code=$?
@@ -72,6 +89,9 @@ launch_once() {
     # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
     # step ends. Signals are for what it starts, not for this shell around it.
     (
+        # A rank that outlives this script must not hold open what others take for its life.
+        [ -z "${watcher:-}" ] || exec {watcher}>&-
+        [ -z "${from_server:-}" ] || exec {from_server}<&-
         trap : TERM USR1 INT
         code=0
         (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?
@@ -118,9 +138,8 @@ request_stop() {
 # known by its exit code, and never goes on.
 finish() {
     local state='' step='' reason='' verdict=$RUN_DIR/verdict.$attempt
-    # After scancel srun can end while the ranks still save.
-    if [ "$cancelled" = 1 ] && [ "$scheduler" = slurm ] && [ -z "$SLIPWAY_SCRIPT" ]; then
-        wait_for_file "$verdict" 30
+    if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ]; then
+        wait_for_file "$verdict" "${verdict_seconds:-0}"
     fi
     [ ! -f "$verdict" ] || read -r state step reason <"$verdict" || :
     [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"

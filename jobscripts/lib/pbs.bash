@@ -50,7 +50,7 @@ find_allocation() {
 share_of_node() {
     local total
     total=$(job_field "$1")
-    if [[ $total =~ ^[1-9][0-9]*$ ]] && ((total >= nnodes)); then
+    if [[ $total =~ ^(0|[1-9][0-9]*)$ ]] && ((total == 0 || total >= nnodes)); then
         echo $((total / nnodes))
     else
         echo "$2"
@@ -85,7 +85,7 @@ to_seconds() {
 }
 
 # watch_time_limit: send this script SIGUSR1 when no more than save_seconds are left. It ends with
-# the script.
+# the script. Sets watcher, the descriptor by which it knows.
 watch_time_limit() {
     exec {watcher}> >(
         trap '' TERM USR1 INT

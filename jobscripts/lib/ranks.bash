@@ -79,18 +79,17 @@ open_rendezvous() {
 # choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on this node, unless
 # it is given.
 choose_port() {
-    local port=${MASTER_PORT:-}
-    if [ -z "$port_is_given" ]; then
-        port=$(timeout 60 "${container[@]}" python3 "$lib/free_port.py" "$1") ||
-            die "no free port on $HOSTNAME: see above"
-    fi
-    export_variables MASTER_PORT="$port"
+    local output=${MASTER_PORT:-}
+    [ -n "$port_is_given" ] ||
+        output_of 60 "${container[@]}" python3 "$lib/free_port.py" "$1" ||
+        die "no free port on $HOSTNAME: see above"
+    export_variables MASTER_PORT="$output"
 }
 
 # start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
-# is needed. Sets horovod_server, its process.
+# is needed. Sets horovod_server, its process, and from_server, the descriptor of its output.
 start_horovod_server() {
-    local from_server port waited=0
+    local port waited=0
     exec {from_server}< <(
         trap '' TERM USR1 INT
         exec "${container[@]}" \
@@ -116,13 +115,14 @@ start_horovod_server() {
 # check_mpi COMMAND...: what starts the ranks, in its own words, for the preflight, which compares
 # it with their MPI.
 check_mpi() {
-    local said
-    said=$(timeout 60 "$@" 2>&1) ||
-        die "no MPI on $HOSTNAME: load its module, or submit horovod-gloo, which needs none: $said"
+    local output
+    output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
+        die "no MPI on $HOSTNAME: load its module, or submit horovod-gloo, which needs none;" \
+            "$1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large
     # message hangs.
     export_variables \
-        TRAINER_MPI="${said//$'\n'/ }" \
+        TRAINER_MPI="${output//$'\n'/ }" \
         OMPI_MCA_btl_vader_single_copy_mechanism=none \
         OMPI_MCA_smsc=^cma
 }

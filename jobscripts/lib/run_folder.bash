@@ -15,8 +15,8 @@ open_run_folder() {
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
         die "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
-        die "$RUN_DIR holds the run of another job of this number:" \
-            "set SLIPWAY_RUN_DIR to continue it, or SLIPWAY_OUTPUT"
+        die "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
+            "or set SLIPWAY_OUTPUT to another folder"
     fi
     mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))

@@ -4,6 +4,7 @@
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
+readonly verdict_seconds=30 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
 # (of one node), ranks_per_node, world_size, gpus_per_node and first_port.
@@ -32,15 +33,6 @@ smallest_cpu_count() {
         [ -n "$smallest" ] && ((smallest <= count)) || smallest=$count
     done <<<"$1,"
     echo "${smallest:-1}"
-}
-
-# srun_each_node SECONDS COMMAND...: once on each node, for at most so long.
-srun_each_node() {
-    local limit=$1
-    shift
-    exec timeout --kill-after=5 "$limit" \
-        srun --nodes="$nnodes" --ntasks="$nnodes" --ntasks-per-node=1 --cpus-per-task="$cpus" \
-        "${srun_options[@]}" "$@"
 }
 
 # Ranks that a signal reaches have got it from Slurm itself: scancel and preemption signal all

@@ -8,10 +8,12 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from jobgen.data import data_folder
 from jobgen.errors import JobgenError, nearest
+from jobgen.header import origin_of
 from jobgen.load import divide, load
-from jobgen.model import Job, JobSpec, Site, resolve
-from jobgen.render import origin_of, render
-from jobgen.schedulers import scheduler_of
+from jobgen.model import Job, JobSpec, Site
+from jobgen.render import render
+from jobgen.resolve import resolve
+from jobgen.schedulers import scheduler_names, scheduler_of
 
 
 class Script(NamedTuple):
@@ -56,7 +58,7 @@ def script_of(job: Job, *, output: Optional[str] = None, standalone: bool = Fals
     Raises:
         JobgenError: for values that no script can hold.
     """
-    path = output or job.spec.name + scheduler_of(job).suffix
+    path = output or job.spec.name + scheduler_of(job.site.scheduler).suffix
     return Script(job, render(job, path=path, standalone=standalone))
 
 
@@ -68,7 +70,8 @@ def differing(folder: Path, *, parse: Callable[[List[str]], Any]) -> List[Tuple[
     Raises:
         JobgenError: if one has no such command, or there is no script at all.
     """
-    paths = sorted(path for path in folder.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"} and path.is_file())
+    suffixes = {scheduler_of(name).suffix for name in scheduler_names()}
+    paths = sorted(path for path in folder.glob("*.*") if path.suffix in suffixes and path.is_file())
     if not paths:
         raise JobgenError(f"no script in {folder}: run it in the project's folder, or name theirs.")
     found = []

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, printable
+from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
 from jobgen.runs import Run, newest_run, output_folder, runs_named, runs_of
-from jobgen.schedulers.queue import JobId, Queue, Seen, job_id
-from jobgen.schedulers.queues import QUEUES, queue_named, queues_here
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -151,7 +150,7 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     runs = runs_of(job, output_folder())
     for run in runs:
         started = run.started_by(job)
-        queue = QUEUES.get(started.scheduler) if started else None
+        queue = queue_of(started.scheduler) if started else None
         if job.server and queue and not queue.servers:  # another scheduler's job of the same number
             return _asked(job, [])
         if started:
@@ -160,7 +159,8 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
 
 
 def _of(job: Optional[JobId], runs: List[Run], scheduler: str) -> Target:
-    return Target(job, runs, scheduler, queue_named(scheduler))
+    queue = queue_of(scheduler)
+    return Target(job, runs, scheduler, queue if queue in queues_here() else None)
 
 
 def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:

@@ -1,12 +1,12 @@
-"""The launch as it stands in a script: placement, container, process launcher and program, outermost first."""
+"""The launch as it stands in a script: launcher, container, torchrun or Python, and program, outermost first."""
 
 from __future__ import annotations
 
 from typing import Dict, List
 
 from jobgen.containers import CONTAINER
+from jobgen.launchers import launcher_of
 from jobgen.model import Job
-from jobgen.placement import PLACEMENTS
 from jobgen.shell import Layer, array, option, wrapped
 
 PROGRAM: Layer = [array("program")]
@@ -38,19 +38,18 @@ def launches(job: Job) -> str:
 
 def _function(job: Job, backend: str) -> str:
     way = _way(job, backend)
-    placement = PLACEMENTS[job.launcher]
+    launcher = launcher_of(job.launcher)
     if way == "torchrun":
-        layers = [*placement.one_per_node(job), CONTAINER, _torchrun(job), PROGRAM]
+        layers = [*launcher.one_per_node(job), CONTAINER, _torchrun(job), PROGRAM]
     elif way == "single":
-        layers = [*placement.one_per_node(job), CONTAINER, PYTHON]
+        layers = [*launcher.one_per_node(job), CONTAINER, PYTHON]
     else:
-        layers = [*placement.one_per_rank(job, named=way == "named"), CONTAINER, PYTHON]
-    setup = placement.setup
+        layers = [*launcher.one_per_rank(job, named=way == "named"), CONTAINER, PYTHON]
     return "\n".join(
         [
             f"# BACKEND={backend}, outermost first: {COMMENTS[way]}",
             f"launch_{backend}() {{",
-            *(f"    {line}" for line in setup),
+            *(f"    {line}" for line in launcher.setup),
             wrapped(layers, indent=4),
             "}",
         ]

@@ -8,8 +8,10 @@ from typing import Any, Dict, Iterator, List, Tuple, Type, TypeVar, Union
 import msgspec
 
 from jobgen.errors import JobgenError, nearest
+from jobgen.launchers import launcher_names
 from jobgen.model import JobSpec, Site
 from jobgen.reading import read_start
+from jobgen.schedulers import scheduler_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,6 +54,10 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
     for key in table:
         if key not in known:
             raise JobgenError(f"{path}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}.")
+    for name, choices in {"scheduler": scheduler_names(), "launcher": ["", *launcher_names()]}.items():
+        if name in table and table[name] not in choices:
+            hint = nearest(table[name], choices) if isinstance(table[name], str) else ""
+            raise JobgenError(f"{path}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}")
     try:
         found = msgspec.convert(table, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -176,8 +182,12 @@ def _expected(kind: Any) -> str:
         return ", ".join(_expected(part) for part in inner[:-1]) + f", or {_expected(inner[-1])}"
     if kind in TYPES:
         return TYPES[kind]
-    choices = [f"'{choice}'" for choice in inner]
-    return ", ".join(choices[:-1]) + f" or {choices[-1]}"
+    return _either(inner)
+
+
+def _either(choices: List[str]) -> str:
+    quoted = [f"'{choice}'" for choice in choices]
+    return ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
 
 
 def _shown(value: Any) -> str:

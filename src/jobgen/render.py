@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
-import shlex
-import textwrap
 from pathlib import Path
 from typing import List, Tuple
 
+from jobgen import header
 from jobgen.containers import use_container
 from jobgen.errors import JobgenError
 from jobgen.launch import backends, launches
+from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
-from jobgen.placement import PLACEMENTS
-from jobgen.schedulers import scheduler_of
-from jobgen.schedulers.base import Scheduler
-from jobgen.shell import COLUMNS, command, default, one_line, quote
+from jobgen.schedulers import Scheduler, scheduler_of
+from jobgen.shell import COLUMNS, command, default, one_line
 from jobgen.standalone import with_library
 from jobgen.template import fill
 from slipway.layout import SETTINGS
 
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
-LABELS = 14
-"""Columns from which comments stand, where what they are about is shorter; and width of the header's labels."""
+"""Columns from which comments stand, where what they are about is shorter."""
 Call = Tuple[str, str]
 """A call of a function of the library, and what it does and sets."""
 
@@ -34,50 +31,45 @@ def render(job: Job, *, path: str, standalone: bool = False) -> str:
     Raises:
         JobgenError: for values that no script can hold.
     """
-    scheduler = scheduler_of(job)
-    builds = job.spec.task in BUILDS
+    scheduler = scheduler_of(job.site.scheduler)
     values = {
-        "about": _comment(job.spec.about.replace("{launcher}", job.launcher)),
+        "about": header.about(job),
         "job": one_line(job.spec.name),
         "path": one_line(path),
-        "script": command([Path(path).name]),
+        "script": re.sub(r"[^\w.-]", "_", Path(path).name, flags=re.ASCII),
         "scheduler": scheduler.name,
         "submit": scheduler.submit,
-        "mode": "750" if job.site.group_readable else "700",
-        "origin": _origin(job),
+        "origin": header.origin(job),
         "output": "runs",
         "site": one_line(job.site.name),
         "directives": _directives(job, scheduler),
-        "settings": _commented(_settings(job)),
+        "settings": _commented(_settings(job, scheduler)),
         "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",
         "site_lines": _site_lines(job, scheduler),
         "launcher_source": _launcher_sources(job),
-        "requeue": "",
+        "identity": scheduler.identity,
+        "script_path": scheduler.script_path,
     }
-    values["identity"] = fill(f"{scheduler.name}/identity.bash", values)
-    values["own_path"] = fill(f"{scheduler.name}/own_path.bash", values)
+    values["header"] = header.contract(job, scheduler, values)
+    values["head"] = fill("head.bash", values)
     values["library"] = fill("library.bash", values)
-    if builds:
-        values["header"] = _header(fill("building_header.txt", values))
+    if job.spec.task in BUILDS:
         values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
         text = fill("building.bash", values)
     else:
-        if job.site.scheduler != "local":
-            values["requeue"] = fill(f"{scheduler.name}/{job.site.resume}.txt", values)
-        values["header"] = _header(fill(f"{scheduler.name}/header.txt", values))
-        values["calls"] = _commented(_calls(job), column=BESIDE_CALLS)
+        values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
         values["launch"] = launches(job)
         values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
         text = fill("training.bash", values)
     return (with_library(text) if standalone else text) + "\n"
 
 
-def _calls(job: Job) -> List[Call]:
+def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     """Return the calls between the settings and the launch."""
     site, spec = job.site, job.spec
     arguments = '--self-test "$@"' if spec.task == "selftest" else '"$@"'
     rows: List[Call] = []
-    if site.scheduler == "local":
+    if scheduler.one_machine:
         rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
     rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
     rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
@@ -92,12 +84,12 @@ def _calls(job: Job) -> List[Call]:
     if site.venv == "local":
         rows.append(("build_local_venv", "-> venv: an environment on each local disk"))
     rows.append((command(use_container(job)), "-> container: what stands before each command"))
-    if site.scheduler == "pbs":
+    if not scheduler.takes_arguments:
         rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
     rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
     rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
     if spec.mpi:
-        probe = ["srun", "--mpi=list"] if job.launcher == "srun" else ["mpirun", "--version"]
+        probe = launcher_of(job.launcher).mpi_probe
         rows.append((command(["check_mpi", *probe]), "exports the MPI that starts the ranks, for the preflight"))
     elif spec.backend != "single":
         rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
@@ -110,15 +102,14 @@ _ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', ""
 
 
 def _finish(job: Job) -> List[Call]:
-    resume = "none" if job.site.scheduler == "local" else job.site.resume
     what = {
         "requeue": "exit code by the verdict; requeues after a time limit",
         "chain": "exit code by the verdict; submits the next job after a time limit",
         "none": "exit code by the verdict",
-    }[resume]
+    }[job.resume]
     return [
         ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals"),
-        (f"finish {resume}", what),
+        (f"finish {job.resume}", what),
     ]
 
 
@@ -134,7 +125,7 @@ def _build_calls(job: Job) -> List[Call]:
     return rows
 
 
-def _settings(job: Job) -> List[Tuple[str, str]]:
+def _settings(job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
     """Return the lines ``: "${NAME:=default}"``, each with its comment."""
     spec, site = job.spec, job.site
     disk = _path(site.local_disk)
@@ -146,9 +137,9 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
         values = {"SLIPWAY_IMAGE": "slipway.sif", "SLIPWAY_VARIANT": "cuda", "SLIPWAY_BASE_IMAGE": "",
                   "SLIPWAY_BUILD_ARGS": "", "SLIPWAY_LOCAL_DISK": disk}  # fmt: skip
     else:
-        counted = bool(job.gpus_per_node) and not spec.ranks_per_node and site.scheduler != "local"
+        counted = bool(job.gpus_per_node) and not spec.ranks_per_node and not scheduler.one_machine
         values = {
-            "USE_CONTAINER": "" if site.scheduler == "local" else str(int(site.container != "none")),
+            "USE_CONTAINER": "" if scheduler.one_machine else str(int(site.container != "none")),
             "BACKEND": spec.backend,
             "SLIPWAY_IMAGE": "slipway.sif",
             "SLIPWAY_VENV": ".venv",
@@ -162,9 +153,9 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
             "SLIPWAY_STAGE": "0",
             "SLIPWAY_PREFLIGHT_SECONDS": "60",
         }
-        if site.resume == "none" or site.scheduler == "local":
+        if job.resume == "none":
             values.pop("SLIPWAY_MAX_REQUEUES")
-        if site.scheduler == "pbs":
+        if not scheduler.takes_arguments:
             values["SLIPWAY_ARGS"] = ""
         if spec.task == "selftest":  # the trainer tests itself
             values.pop("SLIPWAY_SCRIPT")
@@ -175,25 +166,17 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
 
 
 def _site_lines(job: Job, scheduler: Scheduler) -> str:
-    lines = scheduler.site_lines(job) if job.spec.task not in BUILDS else []
-    if "ssh" in {job.launcher, job.steps} and job.spec.task not in BUILDS:
-        words = command(_split(job.site.remote_shell, job))
-        lines = [*lines, (f"remote_shell=({words})", "before the name of a node")]
-    if job.site.venv == "local" and job.spec.task not in BUILDS:
-        lines = [
-            *lines,
-            ("local_venv=1", "made anew on each node"),
-            ("cleanup_seconds=60", "it has thousands of files"),
-        ]
+    """Return the assignments that the library reads, and the site's exports."""
+    lines: List[Tuple[str, str]] = []
+    if job.spec.task not in BUILDS:
+        what = "starts a process on each node" if not scheduler.one_machine else "processes start here"
+        lines.append((f"launcher={job.steps}", what))
+        for name in dict.fromkeys((job.steps, job.launcher)):
+            lines += launcher_of(name).site_lines(job, scheduler)
+        lines += scheduler.site_lines(job)
+        if job.site.venv == "local":
+            lines += [("local_venv=1", "made anew on each node"), ("cleanup_seconds=60", "it has thousands of files")]
     return "\n".join(filter(None, [_commented(lines), _exports(job)]))
-
-
-def _split(text: str, job: Job) -> List[str]:
-    """Return the words of a site's command: split as by a shell, which then does nothing else with them."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise JobgenError(f"site {job.site.name}: remote_shell {text!r} has a quote that is not closed.") from error
 
 
 def _exports(job: Job) -> str:
@@ -206,46 +189,8 @@ def _exports(job: Job) -> str:
 def _launcher_sources(job: Job) -> str:
     if job.spec.task in BUILDS:
         return ""
-    files = dict.fromkeys(PLACEMENTS[name].library for name in (job.launcher, job.steps))
+    files = dict.fromkeys(launcher_of(name).library for name in (job.launcher, job.steps))
     return "\n".join(f'source "$lib/{name}.bash"' for name in files if name)
-
-
-def _header(text: str) -> str:
-    """Return lines ``Label: text`` as a comment with a column of labels."""
-    lines: List[str] = []
-    for entry in text.splitlines():
-        label, _, about = entry.partition(": ")
-        lines += textwrap.wrap(
-            about,
-            COLUMNS,
-            initial_indent=f"# {label + ':':<{LABELS}}",
-            subsequent_indent=f"# {'':<{LABELS}}",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)
-
-
-def _origin(job: Job) -> str:
-    """Return the command that generates the script; ``origin_of`` reads it."""
-    words = [quote(word) for word in job.origin]
-    lines, line = [], f"# {'Generated:':<{LABELS}}"
-    for word in words:
-        if len(line) + len(word) > COLUMNS:
-            lines.append(line.rstrip())
-            line = f"# {'':<{LABELS}}    "
-        line += f"{word} "
-    return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}Do not edit: change those two files, and run it again."])
-
-
-def origin_of(text: str) -> str:
-    """Return the command in a script's header that generates it; "" if there is none."""
-    found = re.search(r"(?m)^# Generated: +(.*(?:\n#                   .*)*)$", text)
-    return " ".join(found[1].replace("\n#", " ").split()) if found else ""
-
-
-def _comment(text: str) -> str:
-    return "\n# ".join(textwrap.wrap(one_line(text), COLUMNS - 2))
 
 
 def _directives(job: Job, scheduler: Scheduler) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError
+from jobgen.queues import JobId, job_id
 from jobgen.reading import read_end, read_start
-from jobgen.schedulers.queue import JobId, job_id
 from slipway import layout
 
 SMALL = 1 << 16

@@ -38,11 +38,11 @@ def submit(
     environment = _own(os.environ)
     standalone = not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
     job = job_of(spec, site, settings, standalone=standalone)
-    scheduler = scheduler_of(job)
-    if job.site.scheduler == "local":
+    scheduler = scheduler_of(job.site.scheduler)
+    if scheduler.one_machine:
         raise JobgenError(f"site {job.site.name} has no scheduler: run the script that `jobgen render` writes.")
-    if test_only and job.site.scheduler != "slurm":
-        raise JobgenError("--test-only asks Slurm; PBS has no such question: look with --dry-run.")
+    if test_only and not scheduler.test_option:
+        raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
     _check_settings(environment)
     if job.spec.task in BUILDS:
         _check_build(job, arguments, environment)
@@ -66,7 +66,7 @@ def submit(
 
 def _run(script: Script, arguments: List[str], environment: Dict[str, str], *, test_only: bool) -> int:
     """Submit a temporary file, which the scheduler copies at once."""
-    scheduler = scheduler_of(script.job)
+    scheduler = scheduler_of(script.job.site.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
         path = Path(folder, script.job.spec.name + scheduler.suffix)  # the job's log may be named by it
         script.write(path)
@@ -74,7 +74,7 @@ def _run(script: Script, arguments: List[str], environment: Dict[str, str], *, t
         if not shutil.which(command[0]):
             raise JobgenError(f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.")
         if test_only:
-            command.insert(1, "--test-only")
+            command.insert(1, scheduler.test_option)
         return subprocess.run(command, env=environment, check=False).returncode
 
 

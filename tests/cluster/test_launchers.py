@@ -1,5 +1,6 @@
 """Horovod, mpirun, ssh and PBS on the cluster: how such jobs stop, whom they serve, and what they are refused for."""
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_under_pbs_it_looks_at_the_clock_and_is_continued_by_another_job(cluster
     job = cluster.submit("ddp.pbs", out=tmp_path / "run", sbatch=LATE, SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
     fields = job.wait(limit=200)
     assert fields["ExitCode"] == "75:0", job.output
-    number = job.output.partition("continued by job ")[2].partition(".head")[0]
+    number = re.search(r"continued by job (\d+)", job.output)[1]
     following = type(job)(cluster, number, job.log.with_name(f"ddp.o{number}"))
     following.until("resumed at step")
     (tmp_path / "run" / "STOP").write_text("time-limit\n")

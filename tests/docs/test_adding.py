@@ -13,8 +13,6 @@ from readme import ROOT, fresh_clone
 
 RECIPE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8").partition("### Example: Grid Engine\n")[2]
 NEW = re.compile(r"`([\w./-]+)`:\n\n +```\w+\n(.*?) +```\n", flags=re.DOTALL)
-STEP = re.compile(r"\n2\. `([\w./-]+)`, before the last two lines .*?```python\n(.*?) +```\n", flags=re.DOTALL)
-LITERAL = re.compile(r"\n3\. `([\w./-]+)`: `(.+?)` in the `Literal` of `Site.scheduler`, and `(.+?)` in `NATURAL`")
 QRSH = '#!/bin/sh\n[ "$1" = -inherit ] || exit 1\nshift 2\nexec "$@"\n'
 SCRIPT = """
 import json, os, sys
@@ -32,21 +30,11 @@ def tree(tmp_path_factory):
     """Return a copy of the tree with the scheduler, and what a node of it has."""
     tree = fresh_clone(tmp_path_factory.mktemp("adding") / "tree")
     files = NEW.findall(RECIPE)
-    assert len(files) > 6
+    assert len(files) == 3
     for name, text in files:
         assert not (tree / name).exists(), name
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text(textwrap.dedent(text))
-    name, arm = STEP.search(RECIPE).groups()
-    *above, last_but_one, last = (tree / name).read_text().rstrip("\n").rsplit("\n", 3)
-    assert last.startswith("    return ")
-    (tree / name).write_text("\n".join([*above, arm.replace("\n       ", "\n    ")[3:], last_but_one, last, ""]))
-    name, choice, natural = LITERAL.search(RECIPE).groups()
-    model = (tree / name).read_text()
-    for place, added in ((r"(\n    scheduler: Literal\[[^\]]*)", choice), (r"(\nNATURAL = \{[^}]*)", natural)):
-        model, count = re.subn(place, lambda found, added=added: f"{found[1]}, {added}", model)
-        assert count == 1
-    (tree / name).write_text(model)
     (tree / "bin").mkdir()
     for program, text in {"qrsh": QRSH, "qstat": "#!/bin/sh\n"}.items():
         (tree / "bin" / program).write_text(text)

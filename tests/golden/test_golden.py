@@ -13,14 +13,17 @@ import pytest
 from jobgen.cli import main, parser
 from jobgen.errors import JobgenError
 from jobgen.files import differing, job_of
-from jobgen.render import origin_of, render
+from jobgen.header import origin_of
+from jobgen.render import render
+from jobgen.schedulers import scheduler_names, scheduler_of
 from jobgen.template import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
 SPECS = sorted(path.stem for path in (ROOT / "jobscripts" / "specs").glob("*.toml"))
 SITES = sorted(path.stem for path in (ROOT / "jobscripts" / "sites").glob("*.toml"))
-COMMITTED = sorted(path for path in (ROOT / "jobscripts").glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
+SUFFIXES = {scheduler_of(name).suffix for name in scheduler_names()}
+COMMITTED = sorted(path for path in (ROOT / "jobscripts").glob("*.*") if path.suffix in SUFFIXES)
 GOLDEN = [
     "cpu@laptop",
     "cpu@modules-proxies",
@@ -56,8 +59,7 @@ def text_of(pair, *, standalone=False):
     spec, _, site = pair.partition("@")
     try:
         job = job_of(spec, site, [], standalone=standalone)
-        suffix = {"slurm": ".job", "pbs": ".pbs", "local": ".sh"}[job.site.scheduler]
-        return render(job, path=spec + suffix, standalone=standalone)
+        return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError as error:
         return f"{error}\n"
 

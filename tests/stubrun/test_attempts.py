@@ -129,8 +129,17 @@ class TestAttempts:
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **DONE)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=None)
         assert (first.code, second.code) == (0, 78)
-        assert "holds the run of another job of this number" in second.err
+        assert "holds a run that another job began" in second.err
         assert launches_of(second) == []
+
+    # once: sbatch horovod.job ran the ddp.job of that folder, and said nothing
+    def test_a_run_of_another_script_is_refused(self, project):
+        first = project.run("ddp.job", **OUT_OF_TIME)
+        for script in ("horovod.job", "ddp-ranks.job", "ddp.pbs"):
+            second = project.run(script, SLIPWAY_RUN_DIR=str(first.run_dir), **DONE)
+            line = f"another script began {first.run_dir}: submit its job.sh to continue it"
+            assert (second.code, second.err) == (78, f"{script}: {line}\n")
+        assert again(project, first, **DONE).code == 0
 
     def test_somebody_else_s_run_folder_is_refused(self, project):
         if os.getuid() != 0:

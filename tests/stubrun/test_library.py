@@ -18,6 +18,7 @@ START = """set -euo pipefail
 readonly script_name=x.job scheduler={scheduler} job_id=4711
 lib={lib}
 source "$lib/{scheduler}.bash"
+source "$lib/srun.bash"
 source "$lib/mpirun.bash"
 source "$lib/ssh.bash"
 source "$lib/build.bash"
@@ -462,11 +463,9 @@ class TestAllocation:
         assert bash(show, scheduler="local") == (0, f"127.0.0.1 1 2 {len(os.sched_getaffinity(0))}\n", "")
 
     def test_share_of_node_job_field_and_to_seconds_of_pbs(self, bash):
-        asked = "    Resource_List.ncpus = 10\n    other = 3"
-        out = bash('share_of_node Resource_List.ncpus 7 <<<"$1"; share_of_node gone 7 <<<"$1"', asked, scheduler="pbs")[
-            1
-        ]
-        assert out == "5\n7\n"
+        asked = "    Resource_List.ncpus = 10\n    Resource_List.ngpus = 0\n    other = 3"
+        share = 'for name in ncpus ngpus gone; do share_of_node "Resource_List.$name" 7 <<<"$1"; done'
+        assert bash(share, asked, scheduler="pbs")[1] == "5\n0\n7\n"
         assert bash('job_field other <<<"$1"', asked, scheduler="pbs")[1] == "3\n"
         out = bash(
             "for t in 01:00:10 00:08:09 100:00:00 '' abc 1:2 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
@@ -532,6 +531,19 @@ class TestEachNode:
         stub("srun", "kill -TERM $STUB_PID; exec sleep 20")
         began = time.monotonic()
         code, _, err = bash("export STUB_PID=$$; catch_signals; on_each_node 30 true; echo no")
+        assert (code, "ended by a signal before training began" in err) == (75, True)
+        assert time.monotonic() - began < 10
+
+    def test_output_of_and_wait_limited(self, bash):
+        assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
+        assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
+        assert bash('output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
+        assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$limited>"')[1] == "4 <>\n"
+
+    # once: a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
+    def test_output_of_lets_a_trap_run(self, bash):
+        began = time.monotonic()
+        code, _, err = bash("export PID=$$; catch_signals; check_mpi sh -c 'kill -TERM $PID; exec sleep 15'; echo no")
         assert (code, "ended by a signal before training began" in err) == (75, True)
         assert time.monotonic() - began < 10
 
@@ -613,7 +625,7 @@ class TestRanks:
     def test_check_mpi(self, bash):
         assert bash('check_mpi echo "Open MPI 4"; echo "$TRAINER_MPI"')[1] == "Open MPI 4\n"
         code, _, err = bash("check_mpi bash -c 'echo broken; exit 1'")
-        assert (code, err.endswith("which needs none: broken\n")) == (78, True)
+        assert (code, err.endswith("which needs none; bash printed: broken\n")) == (78, True)
 
     def test_choose_program(self, bash, place):
         show = 'choose_program "$@"; printf "%s\\n" "${program[@]}"'

@@ -368,8 +368,18 @@ class TestMpirun:
 
     def test_one_that_does_not_start_is_told_before_the_launch(self, project):
         ended = project.run("horovod.job", STUB_ON_MPIRUN='echo "no libmpi" >&2; exit 127')
-        assert (ended.code, ended.notes[0].endswith("which needs none: no libmpi")) == (78, True)
+        assert (ended.code, ended.notes[0].endswith("which needs none; mpirun printed: no libmpi")) == (78, True)
         assert launches_of(ended) == []
+
+
+@pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])
+def test_ranks_inherit_no_pipe_of_the_script(project, script, backend):
+    """One that stays would keep the watcher of the time limit, or Horovod's server, alive."""
+    look = 'for fd in /proc/$$/fd/*; do [ "${fd##*/}" -le 2 ] || readlink "$fd" || :; done >>"$STUB_LOG.open"'
+    ended = project.run(script, BACKEND=backend, STUB_ON_TRAIN=look, **DONE)
+    assert ended.code == 0, ended
+    found = Path(f"{project.log}.open").read_text()
+    assert "pipe:" not in found
 
 
 class TestDisks:

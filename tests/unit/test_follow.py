@@ -513,7 +513,7 @@ class TestTwoSchedulers:
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
         assert said(capsys, "status", "14", code=78).err == (
-            "jobgen: slurm and pbs do not know job 14 (any more), nor is it in runs/.\n"
+            "jobgen: pbs and slurm do not know job 14 (any more), nor is it in runs/.\n"
         )
 
     def test_one_that_is_away_does_not_hide_what_the_other_knows(self, here, capsys):
@@ -524,7 +524,7 @@ class TestTwoSchedulers:
 
     def test_nothing_is_cancelled_where_both_know_the_number(self, here, capsys):
         self.pbs_knows(here, 12)
-        assert "slurm and pbs both have a job 12: name its run folder" in said(capsys, "cancel", "12", code=78).err
+        assert "pbs and slurm both have a job 12: name its run folder" in said(capsys, "cancel", "12", code=78).err
         assert not (here / "cancelled").exists()
         said(capsys, "cancel", "12.server")
         make_run(here, "ddp-12", job="slurm 12")

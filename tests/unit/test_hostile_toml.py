@@ -114,13 +114,13 @@ SITES = {
     "a spec's key": (SITE + "nodes = 2\n", "unknown key 'nodes'. It belongs in a spec's file."),
     "unknown scheduler": (
         SITE + 'scheduler = "slrm"\n',
-        "scheduler is 'slrm': it must be 'slurm', 'pbs' or 'local'. Did you mean 'slurm'?",
+        "scheduler is 'slrm': it must be 'local', 'pbs' or 'slurm'. Did you mean 'slurm'?",
     ),
-    "number for a scheduler": (SITE + "scheduler = 1\n", "scheduler is 1: it must be 'slurm', 'pbs' or 'local'."),
-    "table for a scheduler": (SITE + "[scheduler]\na = 1\n", "scheduler is a table: it must be 'slurm'"),
+    "number for a scheduler": (SITE + "scheduler = 1\n", "scheduler is 1: it must be 'local', 'pbs' or 'slurm'."),
+    "table for a scheduler": (SITE + "[scheduler]\na = 1\n", "scheduler is a table: it must be 'local'"),
     "unknown launcher": (
         SITE + 'launcher = "mpi_run"\n',
-        "it must be '', 'srun', 'mpirun' or 'ssh'. Did you mean 'mpirun'?",
+        "it must be '', 'local', 'mpirun', 'srun' or 'ssh'. Did you mean 'mpirun'?",
     ),
     "text for a list": (
         SITE + 'modules = "cuda"\n',

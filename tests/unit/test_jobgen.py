@@ -29,11 +29,15 @@ LAYERS = [
     "flags",
     "load",
     "render",
+    "header",
     "standalone",
     "launch",
-    "placement",
+    "resolve",
     "containers",
+    "launchers",
     "schedulers",
+    "queues",
+    "registry",
     "model",
     "data",
     "template",
@@ -158,7 +162,7 @@ class TestRefusals:
             ("ddp-mpirun", "cray", "nodes=2", "render ddp, which needs none"),
             ("horovod", "pbs", "launcher=ssh", "render horovod-gloo, or set launcher = 'mpirun'"),
             ("horovod-srun", "pbs", "nodes=2", "let it be started by mpirun or ssh"),
-            ("ddp", "example", "resume=chain", "Slurm lets a job requeue itself"),
+            ("ddp", "example", "resume=chain", "under slurm it can be 'requeue' or 'none'"),
             ("ddp-ranks", "laptop", "nodes=1", "is one machine"),
         ],
     )
@@ -208,13 +212,13 @@ class TestArchitecture:
             graph[name] = {
                 f"{source}.{part}" if f"{source}.{part}" in names else source for source, part in imports(text)
             }
-        assert "jobgen.schedulers.queue" in graph["jobgen.schedulers.queues"]
+        assert "jobgen.queues" in graph["jobgen.queues.slurm"]
         list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
     def test_only_schedulers_name_their_variables(self):
         for path in SOURCE.rglob("*.*"):
             if path.suffix in {".py", ".bash"} and ("SLURM_" in path.read_text() or "PBS_" in path.read_text()):
-                assert {"schedulers", "slurm", "pbs"} & set(path.parts), path
+                assert {"schedulers", "queues", "slurm", "pbs"} & set(path.parts), path
 
     def test_nothing_but_the_standard_library_and_a_validator_is_imported(self):
         allowed = sys.stdlib_module_names | {"jobgen", "msgspec", "tomli", "__future__"}

@@ -1,4 +1,4 @@
-"""slipway.layout is the one place of names, settings and constants; jobgen's modules import each other one way."""
+"""slipway.layout is the one place of names, settings and constants."""
 
 import ast
 import re
@@ -13,7 +13,6 @@ from slipway import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 LIB = ROOT / "jobscripts" / "lib"
-JOBGEN = ROOT / "src" / "jobgen"
 
 
 def imports_of(path):
@@ -169,70 +168,3 @@ def test_every_state_that_the_library_reads_is_a_verdict():
     states = set(re.findall(r"(?m)^        ([a-z-]+(?: \| [a-z-]+)*)\)", cases))
     found = {state for words in states for state in words.split(" | ")}
     assert found == set(layout.VERDICTS)
-
-
-# --- jobgen ---------------------------------------------------------------------------------------------------------
-
-MODULES = {
-    ".".join(["jobgen", *path.relative_to(JOBGEN).with_suffix("").parts]).removesuffix(".__init__"): path
-    for path in JOBGEN.rglob("*.py")
-}
-LAYERS = [
-    {"__main__"},
-    {"cli"},
-    {"completion", "submit", "follow"},
-    {"runs", "files"},
-    {"flags", "render", "schedulers.queues"},
-    {"launch", "standalone", "schedulers", "schedulers.slurm_queue", "schedulers.pbs_queue"},
-    {"placement", "containers", "schedulers.slurm", "schedulers.pbs", "schedulers.local", "schedulers.queue"},
-    {"schedulers.base", "load"},
-    {"model", "shell", "template"},
-    {"data", "errors", "reading"},
-]
-"""cli -> files -> render -> launch -> placement, containers, schedulers -> model: each imports from below alone."""
-
-
-def graph():
-    """Return what each module of jobgen imports of jobgen."""
-    edges = {}
-    for name, path in MODULES.items():
-        found = {module if module in MODULES else module.rpartition(".")[0] for module in imports_of(path)}
-        edges[name] = {module for module in found if module in MODULES and module not in {name, "jobgen"}}
-    return edges
-
-
-def test_jobgen_s_modules_import_each_other_downwards():
-    level = {f"jobgen.{name}": number for number, layer in enumerate(LAYERS) for name in layer}
-    edges = graph()
-    assert edges.keys() - level.keys() - {"jobgen"} == set(), "a new module: give it a place in LAYERS"
-    upwards = {(name, other) for name, others in edges.items() for other in others if level[name] >= level[other]}
-    assert upwards == set()
-
-
-def test_there_is_no_circle():
-    edges = graph()
-    rest = dict(edges)
-    while free := {name for name, others in rest.items() if not others & rest.keys()}:
-        rest = {name: others for name, others in rest.items() if name not in free}
-    assert rest == {}
-
-
-def test_the_graph_is_the_right_one():
-    edges = graph()
-    assert "jobgen.files" in edges["jobgen.cli"]  # inside a function
-    assert "jobgen.render" in edges["jobgen.files"]
-    assert {"jobgen.placement", "jobgen.containers"} <= edges["jobgen.launch"]
-    assert "jobgen.schedulers.slurm" in edges["jobgen.schedulers"]
-
-
-def test_of_the_other_packages_jobgen_imports_what_needs_no_torch():
-    allowed = {"slipway.layout", "slipway.flags"}
-    for name, path in MODULES.items():
-        others = {module for module in imports_of(path) if module.split(".")[0] in {"slipway", "trainer", "torch"}}
-        assert {".".join(module.split(".")[:2]) for module in others} <= allowed, name
-
-
-def test_only_templates_schedulers_and_placement_know_a_scheduler_s_variables():
-    for name, path in MODULES.items():
-        if not name.startswith("jobgen.schedulers"):
-            assert not re.search(r"\b(SLURM|PBS)_[A-Z]", path.read_text(encoding="utf-8")), name

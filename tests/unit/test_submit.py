@@ -204,7 +204,7 @@ class TestWhatIsMissing:
         if not any(Path(folder, "sbatch").exists() for folder in ("/usr/bin", "/bin")):
             assert "no sbatch on this machine: submit on a login node" in refused(capsys)
         assert "site laptop has no scheduler" in refused(capsys, spec="ddp-local", site="laptop")
-        assert "--test-only asks Slurm" in refused(capsys, "--test-only", site="pbs")
+        assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")
 
 
 class TestBuilds:

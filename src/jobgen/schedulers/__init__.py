@@ -1,21 +1,100 @@
-"""Schedulers: ``scheduler_of`` picks one; everything else sees only the protocol in ``base``."""
+"""Schedulers: how one is asked for what a job needs, and how jobs are submitted to it.
+
+Each module of this package is one, with its ``SCHEDULER``; everything else sees only the class below.
+"""
 
 from __future__ import annotations
 
+from typing import ClassVar, Dict, List, Literal, NamedTuple, Tuple
+
+from jobgen import registry
 from jobgen.model import Job
-from jobgen.schedulers.base import Scheduler
+
+Directive = Tuple[str, str]
+"""A directive, and why it is there."""
 
 
-def scheduler_of(job: Job) -> Scheduler:
-    """Return the scheduler of ``job``'s site."""
-    if job.site.scheduler == "slurm":
-        from jobgen.schedulers.slurm import Slurm  # noqa: PLC0415 -- one of them is enough
+class Contract(NamedTuple):
+    """What differs from scheduler to scheduler in the header of a script, in sentences (templates/header.txt)."""
 
-        return Slurm()
-    if job.site.scheduler == "pbs":
-        from jobgen.schedulers.pbs import PBS  # noqa: PLC0415
+    stop: str
+    """The command that stops a job, and what happens then."""
+    log: str
+    """Where the scheduler's own log goes."""
+    scratch: str
+    """What folders on local disks are named by: a job's number, as the site's epilog knows it."""
+    remains: str
+    """When those folders stay behind, and who removes them."""
+    restart: str
+    """When the scheduler itself starts the job again."""
+    needs: str
+    """Which versions of the scheduler."""
+    settings: str = ""
+    """How settings reach the script, where they do not simply come from the environment."""
 
-        return PBS()
-    from jobgen.schedulers.local import Local  # noqa: PLC0415
 
-    return Local()
+class Scheduler:
+    """What a job script says of its scheduler.
+
+    The rest is Bash, ``jobscripts/lib/<name>.bash``: find_allocation, watch_time_limit, stop_for_signal, again,
+    job_is_over, continue_command and SCHEDULER_COMMANDS.
+    """
+
+    name: str
+    suffix: str
+    """Of the scripts' names."""
+    submit: str
+    """The command that submits a script, or starts it."""
+    launcher: str
+    """What starts processes on the nodes, where neither the spec nor the site says it."""
+    identity: str
+    """Bash that sets ``job_id``; and ``restarted``, empty in a new job, where the scheduler tells."""
+    contract: Contract
+
+    header = "header.txt"
+    """The template of the contract in the script's header."""
+    comments: Literal["behind", "above"] = "behind"
+    """Where a reason can stand: some schedulers read a directive to the end of its line."""
+    resumes: ClassVar[Dict[str, str]] = {}
+    """Which ``resume`` of a site it can do besides ``none``, and by which command."""
+    early_seconds = 0
+    """By which its warning of the time limit may come before the time that a script asks for."""
+    script_path = 'script=$(realpath -- "$0")'
+    """Bash that sets ``script``, the file that was submitted."""
+    one_machine = False
+    """Whether there is no queue, and no node but this one."""
+    takes_arguments = True
+    """Whether a script is given arguments; otherwise they come in SLIPWAY_ARGS, and the library has read_arguments."""
+    node_properties = False
+    """Whether it can be asked for nodes by a site's ``node_properties``."""
+    mpirun_options = ""
+    """Options by which an Open MPI that does not know this scheduler finds the nodes."""
+    test_option = ""
+    """Option of ``submit`` that only asks when the job could start."""
+
+    def directives(self, job: Job) -> List[Directive]:
+        """Return what stands at the top of the script, in order."""
+        raise NotImplementedError
+
+    def site_lines(self, job: Job) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
+        """Return assignments that the scheduler's part of the library reads, each with its comment."""
+        return []
+
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Return the command that submits the script at ``path`` with ``arguments`` for what it trains."""
+        raise NotImplementedError
+
+    def environment(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
+        """Return the variables by which those arguments reach the script, where the command cannot hold them."""
+        return {}
+
+
+def scheduler_names() -> List[str]:
+    """Return the names that a site's ``scheduler`` may have."""
+    return registry.names(__name__)
+
+
+def scheduler_of(name: str) -> Scheduler:
+    """Return the scheduler of that name, one of ``scheduler_names``."""
+    scheduler: Scheduler = registry.load(__name__, name, "SCHEDULER")
+    return scheduler

@@ -6,10 +6,11 @@ time limit in a way that all sites share, so the script itself looks at the cloc
 
 from __future__ import annotations
 
-from typing import Dict, List, Literal, Tuple
+from shlex import join
+from typing import ClassVar, Dict, List, Literal, Tuple
 
 from jobgen.model import BUILDS, Job, Option
-from jobgen.schedulers.base import Directive
+from jobgen.schedulers import Contract, Directive, Scheduler
 from jobgen.shell import one_line
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
@@ -19,13 +20,39 @@ REASONS = {"N": NAME, "j": NAME, "r": NAME, "select": NODES, "place": NODES, "no
 """Why each option is there; the others are the site's."""
 
 
-class PBS:
+IDENTITY = """\
+: "${PBS_JOBID:?is not set: submit this script with qsub}"
+cd -- "$PBS_O_WORKDIR" # PBS starts in the home folder
+job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
+job_id=${job_id/[/_}
+job_id=${job_id%]}"""
+CONTRACT = Contract(
+    stop="qdel JOB: the ranks save, as far as the site's kill_delay lets them, the job ends, and nothing requeues it.",
+    log="PBS's log goes to the folder of submission.",
+    scratch="JOB",
+    remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
+    "array 12, JOB is 12_1), or the next attempt of the run on that node.",
+    restart="After the loss of a node PBS itself may start the job again (-r y), which is not counted.",
+    needs="OpenPBS or Torque",
+    settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
+    'trainer, as SLIPWAY_ARGS="--epochs 3".',
+)
+
+
+class PBS(Scheduler):
     """OpenPBS, PBS Professional, or Torque, as the site says."""
 
     name = "pbs"
     suffix = ".pbs"
     submit = "qsub"
+    launcher = "ssh"
+    identity = IDENTITY
+    contract = CONTRACT
     comments: Literal["behind", "above"] = "above"
+    resumes: ClassVar[Dict[str, str]] = {"requeue": "qrerun", "chain": "qsub of the next job"}
+    takes_arguments = False
+    node_properties = True
+    mpirun_options = '--hostfile "$PBS_NODEFILE"'  # Open MPI has to be built with PBS's library to know of jobs
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, in one line what is there for one reason."""
@@ -38,25 +65,19 @@ class PBS:
         return rows + [(f"#PBS {one_line(text)}", SITE) for text in job.site.directives]
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
-        """Return what starts processes, and what PBS does not say inside a job."""
-        lines = [(f"launcher={job.steps}", "starts a process on each node")]
-        if "mpirun" in {job.launcher, job.steps}:
-            # an Open MPI that was not built with PBS's own library knows nothing of the job
-            lines.append(('mpirun_options=(--hostfile "$PBS_NODEFILE")', "without it mpirun knows no other node"))
-        if job.spec.task not in BUILDS:
-            lines.append((f"directives_gpus={job.gpus_per_node}", "of a node, as above, where PBS does not say it"))
-            lines.append((f"directives_cpus={job.cpus_per_node}", "likewise"))
-            lines.append((f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"))
-        return lines
+        """Return what PBS does not say inside a job."""
+        return [
+            (f"directives_gpus={job.gpus_per_node}", "of a node, as above, where PBS does not say it"),
+            (f"directives_cpus={job.cpus_per_node}", "likewise"),
+            (f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"),
+        ]
 
-    def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- of the protocol
+    def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the environment
         """Hand the whole environment over, as Slurm does."""
         return ["qsub", "-V", path]
 
     def environment(self, arguments: List[str]) -> Dict[str, str]:
         """Return the arguments as SLIPWAY_ARGS; ``qsub -v`` would split them at commas."""
-        from shlex import join  # noqa: PLC0415
-
         return {"SLIPWAY_ARGS": join(arguments)} if arguments else {}
 
 
@@ -84,3 +105,6 @@ def _option(name: str, value: Option) -> str:
     if len(name) > 1:
         return one_line(f"-l {name}={value}")
     return one_line(f"-{name}" if value is True else f"-{name} {value}")
+
+
+SCHEDULER = PBS()

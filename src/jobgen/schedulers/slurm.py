@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Literal, Tuple
+from typing import ClassVar, Dict, List
 
-from jobgen.model import BUILDS, EARLY_SECONDS, Job, Option
-from jobgen.schedulers.base import Directive
+from jobgen.model import BUILDS, Job, Option
+from jobgen.schedulers import Contract, Directive, Scheduler
 from jobgen.shell import one_line, quote
 
 REASONS = {
@@ -21,13 +21,44 @@ REASONS = {
 """Why each directive is there; an option of the site that is not listed is the site's."""
 
 
-class Slurm:
+EARLY_SECONDS = 60
+"""By which Slurm may send its warning too early (sbatch(1), --signal)."""
+IDENTITY = """\
+: "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
+job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before"""
+SCRIPT_PATH = """\
+script=$(realpath -- "$0")
+if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
+    script=$(timeout 20 scontrol show job "$job_id" | sed --quiet 's/^ *Command=//p') || script=$0
+    script=${script%"${*:+ $*}"}
+fi"""
+CONTRACT = Contract(
+    stop="scancel JOB: the ranks save, as far as the site's KillWait lets them, the job ends, and nothing requeues it.",
+    log="Slurm's log goes to the folder of submission.",
+    scratch="$SLURM_JOB_ID",
+    remains="After scancel, when Slurm starts no step any more, it stays on all nodes but the first, and so it does "
+    "after SIGKILL and the death of a node: for the site's epilog (slipway-$SLURM_JOB_ID.*), or the next attempt of "
+    "the run on that node.",
+    restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
+    "do, Slurm itself requeues the job (--requeue); that is not counted.",
+    needs="Slurm 20.11",
+)
+
+
+class Slurm(Scheduler):
     """Slurm 20.11 or later."""
 
     name = "slurm"
     suffix = ".job"
     submit = "sbatch"
-    comments: Literal["behind", "above"] = "behind"
+    launcher = "srun"
+    identity = IDENTITY
+    script_path = SCRIPT_PATH
+    contract = CONTRACT
+    resumes: ClassVar[Dict[str, str]] = {"requeue": "scontrol requeue"}
+    early_seconds = 2 * EARLY_SECONDS
+    test_option = "--test-only"
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
@@ -40,21 +71,9 @@ class Slurm:
         ]
         return lines + [(f"#SBATCH {one_line(text)}", "asked for by the site") for text in job.site.directives]
 
-    def site_lines(self, job: Job) -> List[Tuple[str, str]]:
-        """Return what starts processes, and by which options."""
-        return [
-            (f"launcher={job.steps}", "starts a process on each node"),
-            ("srun_options=(--export=ALL --kill-on-bad-exit=1)", "of every step"),
-            ("mpirun_options=()", ""),
-        ][: 3 if "mpirun" in {job.launcher, job.steps} else 2]
-
     def submission(self, path: str, arguments: List[str]) -> List[str]:
         """Print the job's number alone."""
         return ["sbatch", "--parsable", path, *arguments]
-
-    def environment(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- of the protocol
-        """Return none: sbatch hands the arguments over."""
-        return {}
 
 
 def _needs(job: Job) -> Dict[str, Option]:
@@ -97,3 +116,6 @@ def _option(name: str, value: Option) -> str:
     """Return an option as sbatch reads it: split at blanks, with quotes and backslashes as in a shell."""
     text = one_line(f"--{name}" if value is True else f"--{name}={value}")
     return quote(text) if set(text) & set(" \t'\"\\#") else text
+
+
+SCHEDULER = Slurm()

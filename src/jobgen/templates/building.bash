@@ -1,13 +1,4 @@
-#!/usr/bin/env bash
-# @{about}
-#
-@{header}
-@{origin}
-@{directives}
-set -euo pipefail
-readonly script_name=@{script} scheduler=@{scheduler}
-@{identity}
-readonly job_id
+@{head}
 
 # Settings. Set at submission, a variable wins:
 # SLIPWAY_VARIANT=cpu @{submit} @{path}

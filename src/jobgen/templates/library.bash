@@ -1,6 +1,6 @@
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
 # the folder of submission.
-@{own_path}
+@{script_path}
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB
 elif [ -r "${script%/*}/lib/@{scheduler}.bash" ]; then

@@ -1,13 +1,4 @@
-#!/usr/bin/env bash
-# @{about}
-#
-@{header}
-@{origin}
-@{directives}
-set -euo pipefail
-readonly script_name=@{script} scheduler=@{scheduler}
-@{identity}
-readonly job_id
+@{head}
 
 # The run folder. A later attempt, a requeue or `@{submit} RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
@@ -15,6 +6,11 @@ readonly job_id
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
+    if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
+        "$run_dir/job.sh"; then
+        echo "$script_name: another script began $run_dir: submit its job.sh to continue it" >&2
+        exit 78
+    fi
     exec bash "$run_dir/job.sh" "$@"
 fi
 

@@ -6,7 +6,7 @@ import re
 from typing import List
 
 from jobgen.errors import JobgenError
-from jobgen.schedulers.queue import JobId, Phase, Seen, ask
+from jobgen.queues import JobId, Phase, Seen, ask
 
 WAITING = "HQSTWU"
 ENDED = "CFMX"
@@ -66,3 +66,6 @@ def _of_qstat(text: str) -> Seen:
     log = log.replace("^array_index^", index[1] if index else "^array_index^")
     folder = re.search(r"PBS_O_WORKDIR=([^,]*)", fields.get("Variable_List", ""))
     return Seen(job_id, state, phase, about, log, folder[1] if folder else "")
+
+
+QUEUE = PbsQueue()

@@ -6,7 +6,7 @@ import re
 from typing import Dict, List
 
 from jobgen.errors import JobgenError
-from jobgen.schedulers.queue import JobId, Phase, Seen, ask
+from jobgen.queues import JobId, Phase, Seen, ask
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
@@ -64,3 +64,6 @@ def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
     if fields.get("Restarts", "0") != "0":
         about += f", {fields['Restarts']} restart(s)"
     return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""))
+
+
+QUEUE = SlurmQueue()

@@ -1,14 +1,16 @@
 """What a scheduler knows of a job that was submitted, and how to end one.
 
-Each scheduler has a class in a module of its own beside this one, which ``queues.py`` picks; everything else sees only
-the protocol.
+Each module of this package is a scheduler's, with its ``QUEUE``; everything else sees only the protocol.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from typing import List, Literal, NamedTuple, Optional, Protocol, Tuple
+
+from jobgen import registry
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -88,3 +90,16 @@ def ask(command: List[str]) -> Tuple[int, str, str]:
     except subprocess.TimeoutExpired:
         return 124, "", f"{command[0]}: no answer within 60 s"
     return done.returncode, done.stdout, "; ".join(done.stderr.splitlines())[:300]
+
+
+def queues_here() -> List[Queue]:
+    """Return those whose commands are on this machine: none, one, or, on some clusters, several."""
+    every = [queue_of(name) for name in registry.names(__name__)]
+    return [queue for queue in every if queue and shutil.which(queue.command)]
+
+
+def queue_of(scheduler: str) -> Optional[Queue]:
+    """Return the queue of a scheduler; None if there is none, as on one machine."""
+    known = scheduler in registry.names(__name__)
+    queue: Optional[Queue] = registry.load(__name__, scheduler, "QUEUE") if known else None
+    return queue

@@ -1,0 +1,80 @@
+"""The header of a script: what an administrator reads first, and the command that generates the script."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Dict, List
+
+from jobgen.model import BUILDS, Job
+from jobgen.schedulers import Scheduler
+from jobgen.shell import COLUMNS, one_line, quote
+from jobgen.template import fill
+
+LABELS = 14
+"""Width of the labels."""
+BY_ITSELF = (
+    "By this script ({command}) only after a time limit, if the attempt gained a step, and at most "
+    "SLIPWAY_MAX_REQUEUES times."
+)
+BY_HAND = "Never by this script: it prints the command that continues the run."
+
+
+def about(job: Job) -> str:
+    """Return the first lines: what the script does."""
+    return "\n# ".join(textwrap.wrap(one_line(job.spec.about.replace("{launcher}", job.launcher)), COLUMNS - 2))
+
+
+def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
+    """Return entries, each with its label, from a template with ``values`` and what differs between schedulers."""
+    if job.spec.task in BUILDS:
+        return _entries(fill("building_header.txt", values))
+    differing = scheduler.contract._asdict() if not scheduler.one_machine else {}
+    sentences = {f"contract_{name}": text for name, text in differing.items()}
+    by_itself = scheduler.resumes.get(job.resume)
+    return _entries(
+        fill(
+            scheduler.header,
+            {
+                **values,
+                **sentences,
+                "mode": "750" if job.site.group_readable else "700",
+                "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
+                "requeue": BY_ITSELF.format(command=by_itself) if by_itself else BY_HAND,
+            },
+        )
+    )
+
+
+def origin(job: Job) -> str:
+    """Return the command that generates the script; ``origin_of`` reads it."""
+    words = [quote(word) for word in job.origin]
+    lines, line = [], f"# {'Generated:':<{LABELS}}"
+    for word in words:
+        if len(line) + len(word) > COLUMNS:
+            lines.append(line.rstrip())
+            line = f"# {'':<{LABELS}}    "
+        line += f"{word} "
+    return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}Do not edit: change those two files, and run it again."])
+
+
+def origin_of(text: str) -> str:
+    """Return the command in a script's header that generates it; "" if there is none."""
+    found = re.search(r"(?m)^# Generated: +(.*(?:\n#                   .*)*)$", text)
+    return " ".join(found[1].replace("\n#", " ").split()) if found else ""
+
+
+def _entries(text: str) -> str:
+    """Return lines ``Label: text`` as a comment with a column of labels; those without a text go."""
+    lines: List[str] = []
+    for entry in text.splitlines():
+        label, _, words = entry.partition(": ")
+        lines += textwrap.wrap(
+            words,
+            COLUMNS,
+            initial_indent=f"# {label + ':':<{LABELS}}",
+            subsequent_indent=f"# {'':<{LABELS}}",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""Launchers: how processes get onto nodes, as what stands before a command, for one copy a node or one a rank.
+
+Each module of this package is one, with its ``LAUNCHER``; everything else sees only the class below.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from jobgen import registry
+from jobgen.model import Job
+from jobgen.schedulers import Scheduler
+from jobgen.shell import Expansion, Layer
+
+NAME_NODE = Expansion('"$lib/name_node.sh"')
+NAME_RANK = Expansion('"$lib/name_rank.sh"')
+RANK_LOOP = Expansion('"$lib/rank_loop.bash"')
+
+
+class Launcher:
+    """What a job script says of a launcher. The library has ``<name>_each_node``, for steps with a time limit."""
+
+    name: str
+    library: str
+    """File of the library that holds its functions; "" where that is the scheduler's."""
+    schedulers: Tuple[str, ...] = ()
+    """Under which it works; none: under all."""
+    setup: Tuple[str, ...] = ()
+    """Lines of Bash before the launch itself."""
+    mpi_probe: Tuple[str, ...] = ()
+    """The command that says which MPI it starts ranks of; none: it starts no MPI."""
+    is_openmpi = False
+    """Whether it belongs to Open MPI, which not every site has."""
+
+    def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
+        """Return assignments that its part of the library reads, each with its comment."""
+        return []
+
+    def one_per_node(self, job: Job) -> List[Layer]:
+        """Return what runs a command once on each node, with the node's number in NODE_RANK and PET_NODE_RANK."""
+        raise NotImplementedError
+
+    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:
+        """Return what runs a command once for each rank; ``named``: and says by variables which one it is."""
+        raise NotImplementedError
+
+
+def name_rank(source: str, *, named: bool) -> List[Layer]:
+    """Return what names a rank by what its launcher says of it, if it is to be ``named``."""
+    return [["sh", NAME_RANK, source]] if named else []
+
+
+def launcher_names() -> List[str]:
+    """Return the names that ``launcher`` of a site or a spec may have."""
+    return registry.names(__name__)
+
+
+def launcher_of(name: str) -> Launcher:
+    """Return the launcher of that name, one of ``launcher_names``."""
+    launcher: Launcher = registry.load(__name__, name, "LAUNCHER")
+    return launcher

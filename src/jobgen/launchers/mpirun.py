@@ -1,0 +1,37 @@
+"""Open MPI's mpirun, 4 or 5."""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from jobgen.launchers import NAME_NODE, Launcher, name_rank
+from jobgen.model import Job
+from jobgen.schedulers import Scheduler
+from jobgen.shell import Expansion, Layer, array
+
+
+class Mpirun(Launcher):
+    """One mpirun for all processes."""
+
+    name = "mpirun"
+    library = "mpirun"
+    setup = ('use_mpirun "${mpirun_options[@]}"',)
+    mpi_probe = ("mpirun", "--version")
+    is_openmpi = True
+
+    def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
+        """Return how it finds the nodes."""
+        why = "without it mpirun knows no other node" if scheduler.mpirun_options else ""
+        return [(f"mpirun_options=({scheduler.mpirun_options})", why)]
+
+    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+        """Return mpirun with a process a node."""
+        return [[array("mpirun"), "--map-by", "ppr:1:node:OVERSUBSCRIBE"], ["sh", NAME_NODE, "openmpi"]]
+
+    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+        """Return mpirun with a process a rank."""
+        ranks = Expansion('"ppr:$ranks_per_node:node:OVERSUBSCRIBE"')
+        return [[array("mpirun"), "--map-by", ranks], *name_rank("openmpi", named=named)]
+
+
+LAUNCHER = Mpirun()

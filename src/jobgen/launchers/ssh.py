@@ -1,0 +1,43 @@
+"""A remote shell for each node: of the library, ``ssh_each_node``."""
+
+from __future__ import annotations
+
+import shlex
+from typing import List, Tuple
+
+from jobgen.errors import JobgenError
+from jobgen.launchers import RANK_LOOP, Launcher
+from jobgen.model import Job, Site
+from jobgen.schedulers import Scheduler
+from jobgen.shell import Layer, command
+
+
+class Ssh(Launcher):
+    """Ssh, rsh, or what a site has in their place."""
+
+    name = "ssh"
+    library = "ssh"
+
+    def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
+        """Return the command of the site."""
+        return [(f"remote_shell=({command(_words(job.site))})", "before the name of a node")]
+
+    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+        """Return the loop over the nodes, without a time limit."""
+        return [["ssh_each_node", "0"]]
+
+    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+        """Return the same, with a loop over the ranks on each node."""
+        return [["ssh_each_node", "0"], ["bash", RANK_LOOP]]
+
+
+def _words(site: Site) -> List[str]:
+    """Return the words of the site's command: split as by a shell, which then does nothing else with them."""
+    try:
+        return shlex.split(site.remote_shell)
+    except ValueError as error:
+        text = site.remote_shell
+        raise JobgenError(f"site {site.name}: remote_shell {text!r} has a quote that is not closed.") from error
+
+
+LAUNCHER = Ssh()

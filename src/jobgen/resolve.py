@@ -1,0 +1,85 @@
+"""A spec and a site made into one job, or the sentence that says why they make none."""
+
+from __future__ import annotations
+
+from typing import List
+
+from jobgen.errors import JobgenError
+from jobgen.launchers import Launcher, launcher_of
+from jobgen.model import BUILDS, Job, JobSpec, Site
+from jobgen.schedulers import Scheduler, scheduler_of
+
+
+def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
+    """Return what ``spec`` means at ``site``.
+
+    Raises:
+        JobgenError: if the two contradict each other.
+    """
+    scheduler = scheduler_of(site.scheduler)
+    on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
+    ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node
+    steps = site.launcher or scheduler.launcher
+    launcher = spec.launcher or steps
+    _refuse_site(site, scheduler)
+    _refuse_spec(spec, site, scheduler, ranks)
+    _refuse_launcher(spec, site, launcher_of(launcher))
+    return Job(
+        site=site,
+        spec=spec,
+        launcher=launcher,
+        steps=steps,
+        resume="none" if scheduler.one_machine else site.resume,
+        per_rank=spec.placement == "per-rank" or spec.backend == "horovod",
+        ranks_per_node=ranks,
+        cpus_per_node=ranks * site.cpus_per_gpu,
+        gpus_per_node=0 if on_cpus else (1 if alone else site.gpus_per_node),
+        options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
+        origin=tuple(origin),
+    )
+
+
+def _refuse_site(site: Site, scheduler: Scheduler) -> None:
+    """Refuse a site that contradicts itself."""
+    possible = [*scheduler.resumes, "none"]
+    if site.resume not in possible and not scheduler.one_machine:
+        known = " or ".join(repr(name) for name in possible)
+        raise JobgenError(f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it can be {known}.")
+    if site.node_properties and not scheduler.node_properties:
+        raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
+
+
+def _refuse_launcher(spec: JobSpec, site: Site, launcher: Launcher) -> None:
+    """Refuse a launcher that the site does not have, or that cannot start these ranks."""
+    pair = f"{spec.name} at {site.name}"
+    if launcher.schedulers and site.scheduler not in launcher.schedulers:
+        owner = " or ".join(launcher.schedulers)
+        raise JobgenError(
+            f"{pair}: the launcher {launcher.name} works under {owner} only: let it be started by mpirun or ssh."
+        )
+    if spec.mpi and not launcher.mpi_probe:
+        raise JobgenError(f"{pair}: {launcher.name} starts no MPI: render horovod-gloo, or set launcher = 'mpirun'.")
+    if site.mpi == "other" and (spec.mpi or launcher.is_openmpi):
+        instead = "horovod-gloo" if spec.mpi else "ddp"
+        raise JobgenError(f"{pair}: the MPI there is not the images' Open MPI: render {instead}, which needs none.")
+
+
+def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int) -> None:
+    """Refuse a spec that cannot be run at ``site``."""
+    pair = f"{spec.name} at {site.name}"
+    if scheduler.one_machine and (spec.nodes > 1 or spec.placement == "per-rank" or spec.mpi):
+        raise JobgenError(
+            f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
+            f"`jobgen render ddp-local --site {site.name}` trains there."
+        )
+    if spec.backend == "single" and spec.nodes > 1:
+        raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
+        if value < 1:
+            raise JobgenError(f"{pair}: {name} is {value} and must be at least 1.")
+    early = scheduler.early_seconds
+    if not scheduler.one_machine and spec.task not in BUILDS and spec.minutes * 60 <= spec.save_seconds + early:
+        raise JobgenError(
+            f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
+            f"{spec.save_seconds} and {early} s more: raise minutes."
+        )

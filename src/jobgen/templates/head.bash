@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# @{about}
+#
+@{header}
+@{origin}
+@{directives}
+set -euo pipefail
+readonly script_name=@{script} scheduler=@{scheduler}
+@{identity}
+readonly job_id

@@ -1,1 +1,0 @@
-job_id=$(date +%Y%m%d-%H%M%S)-$$

@@ -1,1 +1,0 @@
-script=$(realpath -- "$0")
