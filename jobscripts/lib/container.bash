@@ -12,7 +12,8 @@ check_inputs() {
     [ "$USE_CONTAINER" = 1 ] || PATH=$venv/bin:$PATH # also before steps: it may hold mpirun
     case $USE_CONTAINER in
         1)
-            require any SLIPWAY_IMAGE "image_build.job makes it, or set USE_CONTAINER=0"
+            require 'file or folder' SLIPWAY_IMAGE \
+                "image_build.job makes it, or set USE_CONTAINER=0"
             type -P apptainer >/dev/null ||
                 die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
             ;;
@@ -27,8 +28,8 @@ check_inputs() {
     else
         require file SLIPWAY_CONFIG
     fi
-    [ -z "$SLIPWAY_DATA" ] || require any SLIPWAY_DATA
-    require any SLIPWAY_LOCAL_DISK
+    [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
+    require folder SLIPWAY_LOCAL_DISK
 }
 
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the

@@ -12,6 +12,10 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
     exit 78
 fi
 
+# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT) may have set.
+set +o posix +o noclobber +o noglob
+shopt -u nullglob failglob
+
 source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
@@ -115,14 +119,15 @@ make_absolute() {
     printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
 }
 
-# require KIND NAME [REMEDY]: fails if the setting NAME names nothing that can be read, or if KIND
-# is `file` and that is none: a FIFO would be waited for.
+# require KIND NAME [REMEDY]: fails if the setting NAME names nothing that can be read, or not a
+# KIND: file, folder, or `file or folder`. A FIFO would be waited for.
 require() {
     local kind=$1
     shift
-    [ "$kind" = any ] || [ ! -e "${!1}" ] || [ -f "${!1}" ] || die "$1: ${!1} is not a file"
     [ -r "${!1}" ] ||
         die "$1: ${!1} is missing or cannot be read; ${2:-see the settings in this script}"
+    [[ $kind == *file* && -f ${!1} ]] || [[ $kind == *folder* && -d ${!1} ]] ||
+        die "$1: ${!1} is not a $kind"
 }
 
 # join_by SEPARATOR WORD...: the words on one line.

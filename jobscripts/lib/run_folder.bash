@@ -81,7 +81,7 @@ keep_script() {
         --expression="/^readonly job_id\$/r $kept.settings" \
         -- "$script_file" >"$kept" || die "cannot write $RUN_DIR/job.sh: is the disk full?"
     rm -- "$kept.settings"
-    chmod u+x -- "$kept"
+    chmod -- u+x "$kept"
     mv --force -- "$kept" "$RUN_DIR/job.sh"
 }
 

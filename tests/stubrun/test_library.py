@@ -186,10 +186,12 @@ class TestSettings:
 
     def test_require(self, bash, place):
         (place / "there").touch()
-        assert bash("X=there; require file X; require any X") == (0, "", "")
-        code, _, err = bash("X=gone; require any X 'make it'")
+        assert bash("X=there; require file X; require 'file or folder' X") == (0, "", "")
+        code, _, err = bash("X=gone; require folder X 'make it'")
         assert (code, err) == (78, "x.job: X: gone is missing or cannot be read; make it\n")
-        assert bash("X=disk; require any X") == (0, "", "")
+        assert bash("X=disk; require 'file or folder' X; require folder X") == (0, "", "")
+        for kind in ("file", "folder", "file or folder"):
+            assert bash(f"[ -p f ] || mkfifo f; X=f; require '{kind}' X") == (78, "", f"x.job: X: f is not a {kind}\n")
         assert bash("X=disk; require file X") == (78, "", "x.job: X: disk is not a file\n")
 
     def test_export_variables_and_forget_parent_job(self, bash):

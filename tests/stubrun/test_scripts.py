@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from stubs import DONE, SCRIPTS, launches_of, payload_of
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
 SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
@@ -370,6 +370,14 @@ class TestMpirun:
         ended = project.run("horovod.job", STUB_ON_MPIRUN='echo "no libmpi" >&2; exit 127')
         assert (ended.code, ended.notes[0].endswith("which needs none; mpirun printed: no libmpi")) == (78, True)
         assert launches_of(ended) == []
+
+
+@pytest.mark.parametrize(
+    "env", [{"POSIXLY_CORRECT": "1"}, {"SHELLOPTS": "noclobber"}, {"SHELLOPTS": "noglob"}, {"BASHOPTS": "failglob"}]
+)
+def test_options_of_the_shell_in_the_environment_change_nothing(project, env):
+    ended = project.run("ddp.job", **env, **OUT_OF_TIME)
+    assert (ended.code, ended.requeued, len(ended.notes)) == (75, True, 2), ended
 
 
 @pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])
