@@ -12,7 +12,8 @@
 #               model's weights. The trainer keeps to this; a script of your own writes what it
 #               likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
-#               caches, and with SLIPWAY_STAGE=1 copies of image and data. Removed at the end.
+#               caches, and with SLIPWAY_STAGE=1 copies of image and data; TMPDIR, unless you set
+#               it. Removed at the end.
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. Exit codes: 0 done; 75
 #               stopped, and can be continued; 78 settings must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
@@ -25,6 +26,7 @@
 set -euo pipefail
 readonly script_name=ddp.sh scheduler=local
 job_id=$(date +%Y%m%d-%H%M%S)-$$
+submit_folder=$PWD
 readonly job_id
 
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
@@ -67,7 +69,7 @@ if [ -n "${SLIPWAY_LIB:-}" ]; then
 elif [ -r "${script%/*}/lib/local.bash" ]; then
     lib=${script%/*}/lib
 else
-    lib=jobscripts/lib
+    lib=$submit_folder/jobscripts/lib
 fi
 if ! [ -r "$lib/local.bash" ]; then
     echo "$script_name: no library in ${lib@Q}: submit in a clone, or set SLIPWAY_LIB" >&2

@@ -39,8 +39,9 @@ make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
     printf '%s\n' "$scratch" >"$log_dir/scratch"
     trap end_job EXIT
-    on_each_node 60 mkdir -m 700 -- "$scratch" ||
-        die "cannot make a folder in $SLIPWAY_LOCAL_DISK of every node: set SLIPWAY_LOCAL_DISK"
+    on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" mkdir -m 700 -- "$scratch" ||
+        die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node within" \
+            "SLIPWAY_PREFLIGHT_SECONDS ($SLIPWAY_PREFLIGHT_SECONDS): see above"
     remove_old_scratch
 }
 

@@ -85,9 +85,11 @@ check_settings() {
         check_setting "$name"
     done
     [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
-        die "SLIPWAY_ARGS is for PBS: put the arguments behind the name of this script"
+        die "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
     # A job that is submitted from inside this one has its own run folder and arguments.
     export -n SLIPWAY_RUN_DIR SLIPWAY_ARGS
+    [ -d "$submit_folder" ] || [ -n "${kept_folder:-}" ] ||
+        die "no $submit_folder on $HOSTNAME: is its disk mounted there?"
     for name in "${PATH_SETTINGS[@]}"; do
         make_absolute "$name"
     done

@@ -143,6 +143,10 @@ finish() {
     fi
     [ ! -f "$verdict" ] || read -r state step reason <"$verdict" || :
     [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
+    if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
+        note "ended by a signal before the ranks had saved; to continue: $(continue_command)"
+        exit "$EXIT_STOPPED"
+    fi
     case $state in
         done) exit 0 ;;
         out-of-time)
@@ -170,10 +174,8 @@ wait_for_file() {
 # continue_run METHOD STEP: let the run go on by itself, and end this job; returns where that is
 # refused or not allowed.
 continue_run() {
-    local count=0 of_job=''
-    [ ! -f "$RUN_DIR/requeues" ] || read -r count of_job <"$RUN_DIR/requeues" || :
-    # A job that was submitted by hand begins to count anew.
-    [[ $count =~ ^(0|[1-9][0-9]{0,5})$ ]] && [ "$of_job" = "$job_id" ] || count=0
+    local count
+    count=$(requeues_of_job)
     if [ "$count" -ge "$SLIPWAY_MAX_REQUEUES" ]; then
         note "has gone on by itself $count times (SLIPWAY_MAX_REQUEUES)"
         return 0
@@ -186,15 +188,27 @@ continue_run() {
     [ "$cancelled" = 0 ] || return 0
     note "out of time at step $2; going on by itself ($1), $((count + 1)) of at most" \
         "$SLIPWAY_MAX_REQUEUES"
-    echo "$((count + 1)) $job_id" >"$RUN_DIR/requeues" || return 0
+    echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
     next_job=''
     if ! again "$1"; then
         note "the scheduler does not let it go on by itself"
         return 0
     fi
-    echo "$((count + 1)) $next_job" >"$RUN_DIR/requeues"
+    [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues"
     note "continued by job $next_job"
     exit "$EXIT_STOPPED"
+}
+
+# How often this job has gone on by itself: from RUN_DIR/requeues, lines COUNT JOB. One that was
+# submitted by hand begins to count anew, beside others of the same run.
+requeues_of_job() {
+    local count job last=0
+    if [ -f "$RUN_DIR/requeues" ]; then
+        while read -r count job; do
+            [ "$job" != "$job_id" ] || ! [[ $count =~ ^[1-9][0-9]{0,5}$ ]] || last=$count
+        done <"$RUN_DIR/requeues"
+    fi
+    echo "$last"
 }
 
 # The trainer's own last line of an attempt without a verdict, or a word for it.

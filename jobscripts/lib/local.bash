@@ -38,9 +38,12 @@ local_each_node() {
     exec timeout --kill-after=5 "$@"
 }
 
-# job_is_over JOB: whether the process that its name ends with is gone.
+# job_is_over JOB: whether the process that its name ends with is gone, or is another one by now.
 job_is_over() {
-    ! kill -0 "${1##*-}" 2>/dev/null
+    local pid=${1##*-}
+    [ "$pid" = $$ ] ||
+        ! grep --quiet --null-data --extended-regexp "(^|/)(job\.sh|$script_name)$" \
+            "/proc/$pid/cmdline" 2>/dev/null
 }
 
 # record_pid: for stop_for_signal, of the launch, which then replaces its shell by `exec`.

@@ -57,14 +57,14 @@ share_of_node() {
     fi
 }
 
-# job_is_over JOB: whether the server says so, or has forgotten it.
+# job_is_over JOB: whether the server says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0 id=$1
     [[ $id != *_* ]] || id="${id/_/[}]"
     said=$(timeout 20 qstat -f "$id" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ job_state\ =\ [RES] ]] ;;
-        *) [[ $said =~ (Unknown Job|has finished) ]] ;; # else the server does not answer
+        *) [[ $said =~ (Unknown Job|has finished) ]] || return 2 ;;
     esac
 }
 

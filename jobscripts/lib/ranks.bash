@@ -22,7 +22,8 @@ plan_ranks() {
 }
 
 # set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
-# OMP_NUM_THREADS, cache folders on the local disk, and the plan (TRAINER_*).
+# OMP_NUM_THREADS, folders on the local disk for caches and (unless it is set) temporary files, and
+# the plan (TRAINER_*).
 set_rank_environment() {
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP # made for another Python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
@@ -38,6 +39,7 @@ set_rank_environment() {
         TRITON_CACHE_DIR="$scratch/triton" \
         TORCHINDUCTOR_CACHE_DIR="$scratch/inductor" \
         CUDA_CACHE_PATH="$scratch/nv" \
+        TMPDIR="${TMPDIR:-$scratch}" \
         TRAINER_JOB_ID="$job_id" \
         TRAINER_ATTEMPT="$attempt" \
         TRAINER_WORLD_SIZE="$world_size" \

@@ -18,8 +18,11 @@ open_run_folder() {
         die "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
             "or set SLIPWAY_OUTPUT to another folder"
     fi
+    [[ $(stat --format=%A -- "$RUN_DIR") != ????????w? ]] ||
+        die "anybody can write $RUN_DIR, and what it holds is run: chmod o-w"
     mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))
+    refuse_company
     # Another job may begin in the same folder at the same time: mkdir gives each its own number.
     while ! mkdir -- "$RUN_DIR/logs/$attempt" 2>/dev/null; do
         [ -e "$RUN_DIR/logs/$attempt" ] || die "cannot write $RUN_DIR/logs: is the disk full?"
@@ -30,6 +33,17 @@ open_run_folder() {
     catch_signals
     keep_library
     note "attempt $attempt in $RUN_DIR, $(library_identity)"
+}
+
+# refuse_company: fails if the job of the last attempt still runs: two trainings would write into
+# one folder. Where the scheduler does not answer, the trainer's own lock has to do.
+refuse_company() {
+    local job_scheduler='' job='' code=0
+    [ ! -f "$RUN_DIR/logs/$((attempt - 1))/job" ] ||
+        read -r job_scheduler job <"$RUN_DIR/logs/$((attempt - 1))/job" || :
+    [ "$job_scheduler" = "$scheduler" ] && [ -n "$job" ] && [ "$job" != "$job_id" ] || return 0
+    job_is_over "$job" || code=$?
+    [ "$code" != 1 ] || die "job $job runs in $RUN_DIR: wait for its end, or stop it"
 }
 
 # The number of the last attempt; 0 if there was none.
@@ -56,6 +70,7 @@ keep_library() {
         # Two jobs in one folder may both come here: the second finds the first one's.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
+        [ -r "$RUN_DIR/lib/free_port.py" ] || die "cannot write $RUN_DIR/lib: is the disk full?"
     fi
     lib=$RUN_DIR/lib
 }

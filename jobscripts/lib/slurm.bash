@@ -60,13 +60,13 @@ again() {
     next_job=$job_id
 }
 
-# job_is_over JOB: whether Slurm says so, or has forgotten it.
+# job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0
     said=$(timeout 20 scontrol --oneliner show job "$1" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ JobState=(RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED) ]] ;;
-        *) [[ $said =~ Invalid\ job\ id ]] ;; # else the controller does not answer
+        *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
     esac
 }
 

@@ -14,8 +14,8 @@ from jobgen.template import fill
 LABELS = 14
 """Width of the labels."""
 BY_ITSELF = (
-    "By this script ({command}) only after a time limit, if the attempt gained a step, and at most "
-    "SLIPWAY_MAX_REQUEUES times."
+    "By this script ({command}) only after a time limit, if the attempt gained a step and had saved by then, and at "
+    "most SLIPWAY_MAX_REQUEUES times."
 )
 BY_HAND = "Never by this script: it prints the command that continues the run."
 

@@ -97,7 +97,8 @@ class Run:
     def job(self) -> Optional[Started]:
         """Who works in it, or did last: also a job that continues it and still waits."""
         started, requeues = self.started, self.path / layout.REQUEUES
-        following = job_id(_text(requeues).strip().partition(" ")[2])
+        last = _text(requeues).strip().rpartition("\n")[2]
+        following = job_id(last.partition(" ")[2])
         if not started or not started.job or not following or following == started.job:
             return started
         begun = _modified(self._log(self.attempt, layout.ATTEMPT_JOB)) or 0.0

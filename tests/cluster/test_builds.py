@@ -50,5 +50,5 @@ def test_a_site_builds_on_the_local_disk_at_each_start(cluster, tmp_path, table,
     assert fields["JobState"] == "COMPLETED", job.output
     assert job.output.count("setup: slipway, editable") == 2
     for node in ("node1", "node2"):
-        assert "slipway-" not in cluster.control("on", node, "ls", "/tmp")  # noqa: S108 -- the node's own
+        assert f"slipway-{job.number}." not in cluster.control("on", node, "ls", "/tmp")  # noqa: S108 -- the node's own
     table("cpu.job, venv = local", [[fields["JobState"], fields["NodeList"], fields["RunTime"]]])

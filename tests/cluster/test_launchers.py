@@ -119,12 +119,13 @@ def test_nothing_is_left_where_ssh_has_started_it(cluster, tmp_path, config):
         time.sleep(0.5)
 
 
-def test_an_unknown_host_key_is_refused(cluster, tmp_path):
+def test_an_unknown_host_key_is_refused(cluster, tmp_path, config):
     known = cluster.folder / "ssh" / "ssh_known_hosts"
     text = known.read_text()
     try:
         known.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("node2")))
-        job = cluster.submit(rendered(tmp_path, "ddp", "pbs", "launcher=ssh"), out=tmp_path / "run")
+        script = rendered(tmp_path, "ddp", "pbs", "launcher=ssh")
+        job = cluster.submit(script, out=tmp_path / "run", **epochs(2, config))
         assert job.wait()["ExitCode"] == "78:0"
     finally:
         known.write_text(text)

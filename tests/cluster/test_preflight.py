@@ -73,6 +73,7 @@ def test_a_node_that_does_not_answer_is_answered_within_a_minute(cluster, tmp_pa
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     slow.rename(venv / "bin" / "python")
+    (venv / "bin" / "python3").symlink_to("python")
     answer("a node that hangs", cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_VENV=str(venv)), "within 60 s")
 
 

@@ -70,6 +70,13 @@ class TestVerdict:
         assert (ended.code, ended.requeued) == (int(code), False)
 
 
+    # once: "failed: a rank, a launcher or a node ended without a verdict", exit code 143
+    def test_a_signal_before_the_ranks_could_save_is_no_failure(self, project):
+        kill = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 1; exit 143'
+        ended = project.run("ddp.sh", STUB_ON_TRAIN=kill)
+        assert (ended.code, "before the ranks had saved; to continue: bash " in ended.err) == (75, True), ended
+
+
 class TestAttempts:
     def test_each_has_the_next_number_whatever_started_it(self, project):
         first = project.run("ddp.job", STUB_CODE="1")
@@ -178,7 +185,14 @@ class TestRequeues:
         run_dir = str(first.run_dir)
         assert not project.run("ddp.job", SLIPWAY_RUN_DIR=run_dir, SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME).requeued
         assert again(project, first, **OUT_OF_TIME).requeued
-        assert (first.run_dir / "requeues").read_text() == "1 4800\n"
+        assert (first.run_dir / "requeues").read_text() == "1 4711\n1 4800\n"
+
+    # once: each job of a run began to count anew, since the file held the other one's number
+    def test_two_jobs_of_one_run_that_take_turns_are_both_bounded(self, project):
+        first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)
+        folder = {"SLIPWAY_RUN_DIR": str(first.run_dir), "SLIPWAY_MAX_REQUEUES": "1"}
+        turns = [project.run("ddp.job", SLURM_JOB_ID=job, **folder, **OUT_OF_TIME) for job in ("12", "4711", "12")]
+        assert [one.requeued for one in (first, *turns)] == [True, True, False, False]
 
     @pytest.mark.parametrize(
         "text", ["", "abc 4711", "a[$(touch executed)] 4711", "-5 4711", "99999999999999999999 4711"]

@@ -16,7 +16,7 @@ from stubs import HOSTILE, ROOT
 LIB = ROOT / "jobscripts" / "lib"
 START = """set -euo pipefail
 readonly script_name=x.job scheduler={scheduler} job_id=4711
-lib={lib}
+lib={lib} submit_folder=$PWD
 source "$lib/{scheduler}.bash"
 source "$lib/srun.bash"
 source "$lib/mpirun.bash"
@@ -341,10 +341,24 @@ class TestScratch:
         stub("qstat", '[ "$2" = "99[1]" ] && echo "    job_state = R"')
         # once: asks for 99[1, without the closing bracket
         assert bash(over, scheduler="pbs")[1] == ""
-        assert (
-            bash("! job_is_over x-$$ || echo over; ! job_is_over x-999999999 || echo gone", scheduler="local")[1]
-            == "gone\n"
-        )
+        # in a container all scripts may have the same number: it is this one's, or that of another program
+        over = "! job_is_over x-$$ || echo over; ! job_is_over x-1 || echo over; ! job_is_over x-999999999 || echo gone"
+        assert bash(over, scheduler="local")[1] == "over\nover\ngone\n"
+        runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & ! job_is_over x-$! || echo over; kill $!"
+        assert bash(runs, scheduler="local")[1] == ""
+
+    def test_refuse_company(self, bash, stub, place):
+        (place / "run" / "logs" / "1").mkdir(parents=True)
+        (place / "run" / "logs" / "1" / "job").write_text("slurm 99\n")
+        for state, code in (("RUNNING", 78), ("COMPLETED", 0)):
+            stub("scontrol", f"echo JobState={state} X=y")
+            assert bash("refuse_company")[0] == code
+        stub("scontrol", "exit 1")
+        assert bash("refuse_company") == (0, "", "")
+        for job in ("slurm 4711", "pbs 99", "slurm", ""):
+            stub("scontrol", "echo JobState=RUNNING X=y")
+            (place / "run" / "logs" / "1" / "job").write_text(job)
+            assert bash("refuse_company") == (0, "", ""), job
 
     # once: a scheduler that does not answer says nothing of the job
     def test_job_is_over_without_an_answer(self, bash, stub):
@@ -758,8 +772,9 @@ class TestLaunch:
     def test_continue_run(self, bash, place):
         again = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
         assert bash(again)[0] == 75
-        assert (place / "run" / "requeues").read_text() == "1 4712\n"
-        (place / "run" / "requeues").write_text("3 4711\n")
+        assert (place / "run" / "requeues").read_text() == "1 4711\n1 4712\n"
+        (place / "run" / "requeues").write_text("2 9\n08 4711\n3 4711\n9 x\n")
+        assert bash("requeues_of_job")[1] == "3\n"
         assert bash(again)[:2] == (0, "still here\n")
         assert bash("again() { return 1; }; SLIPWAY_MAX_REQUEUES=9; continue_run chain 9; echo on")[:2] == (0, "on\n")
         assert bash("cancelled=1; again() { exit 99; }; rm run/requeues; continue_run requeue 9; echo on")[:2] == (

@@ -126,7 +126,7 @@ class TestChain:
         for name in ("RUN_DIR", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "DATA", "TRAINER_ATTEMPT"):
             assert name not in env, name
         assert (env["MINE"], env["PYTHONPATH"]) == ("a\nb", "/somewhere")
-        assert (ended.run_dir / "requeues").read_text() == "1 4712\n"
+        assert (ended.run_dir / "requeues").read_text() == "1 4711\n1 4712\n"
         nothing = {"SLIPWAY_RUN_DIR": None, "USE_CONTAINER": None, "SLIPWAY_ARGS": None, "PBS_JOBID": "4712.head"}
         second = project.run(ended.run_dir / "job.sh", **nothing, **OUT_OF_TIME)
         assert (second.code, second.env["TRAINER_ATTEMPT"]) == (75, "2")

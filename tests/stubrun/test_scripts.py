@@ -136,8 +136,9 @@ class TestRefusals:
         copy = tmp_path / script
         shutil.copy(SCRIPTS / script, copy)
         ended = project.run(copy)
-        expected = f"{script}: no library in 'jobscripts/lib': submit in a clone, or set SLIPWAY_LIB\n"
-        assert (ended.code, ended.err) == (78, expected)
+        assert (ended.code, ended.err.count("\n")) == (78, 1)
+        assert ended.err.startswith(f"{script}: no library in ")
+        assert ended.err.endswith("/jobscripts/lib': submit in a clone, or set SLIPWAY_LIB\n")
 
 
 class TestLibraryIsFound:
@@ -202,6 +203,19 @@ class TestLibraryIsFound:
             SLIPWAY_IMAGE="../slipway.sif", **DONE,
         )  # fmt: skip
         assert (ended.code, ended.notes) == (0, [])
+
+    # once: Slurm goes to /tmp where the folder of submission is missing, and anybody can put a library there
+    def test_nothing_is_run_from_another_folder_than_that_of_submission(self, project, tmp_path):
+        copy = tmp_path / "slurm_script"
+        shutil.copy(SCRIPTS / "ddp.job", copy)
+        planted = project.folder / "jobscripts" / "lib"
+        planted.mkdir(parents=True)
+        (planted / "slurm.bash").write_text("touch planted\n")
+        ended = project.run(copy, SLURM_SUBMIT_DIR="/gone")
+        assert (ended.code, "no library in '/gone/jobscripts/lib'" in ended.err) == (78, True)
+        ended = project.run("ddp.job", SLURM_SUBMIT_DIR="/gone")
+        assert (ended.code, ended.err.startswith("ddp.job: no /gone on ")) == (78, True)
+        assert not (project.folder / "planted").exists()
 
 
 def place_of(env):
@@ -424,19 +438,23 @@ class TestDisks:
         assert list((project.folder / "disk").iterdir()) == []
 
     def test_what_a_running_job_has_there_is_left_alone(self, project):
-        """Somebody starts a second job in the run folder of one that runs: the lock refuses it, on the nodes."""
+        """Somebody starts a second job in the run folder of one that runs, which only the lock may know."""
         wait = (
             'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done; ls -d "${TRITON_CACHE_DIR%/*}"'
         )
         first = project.start("ddp.job", STUB_ON_TRAIN=wait, **DONE)
         first.until(Path(f"{project.log}.up"))
-        second = project.run(
-            "ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLURM_JOB_ID="4712", STUB_VERDICT="failed 0 locked"
+        folder = {"SLIPWAY_RUN_DIR": str(first.run_dir)}
+        second = project.run("ddp.job", **folder, SLURM_JOB_ID="4712", STUB_OTHERS="RUNNING")
+        away = 'case "$*" in *"show job 4711") exit 1 ;; esac'
+        third = project.run(
+            "ddp.job", **folder, SLURM_JOB_ID="4713", STUB_ON_SCONTROL=away, STUB_VERDICT="failed 0 locked"
         )
         there = len(list((project.folder / "disk").iterdir()))
         Path(f"{project.log}.go").touch()
         assert first.end().code == 0
-        assert second.code == 1
+        assert (second.code, f"job 4711 runs in {first.run_dir}: wait for its end" in second.err) == (78, True)
+        assert third.code == 1
         assert there == 1
 
     @pytest.mark.parametrize(("script", "mode"), [("ddp.job", 0o700), ("ddp.sh", 0o700)])
@@ -455,7 +473,7 @@ class TestDisks:
         for program in ("STUB_ON_SRUN",):
             broken = 'case $* in *mkdir*) echo "mkdir: no space" >&2; exit 1 ;; esac'
             ended = project.run("ddp.job", **{program: broken})
-            assert (ended.code, "cannot make a folder in " in ended.err) == (78, True)
+            assert (ended.code, "no folder could be made in " in ended.err) == (78, True)
 
     def test_a_script_of_ones_own_may_lie_in_the_root_folder(self, project):
         own = Path("/slipway_stubrun_train.py")

@@ -109,7 +109,7 @@ class TestOldNames:
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
     def test_arguments_in_a_variable_are_not_lost_silently(self, project, script):
         ended = project.run(script, SLIPWAY_ARGS="--epochs 3", **DONE)
-        assert (ended.code, ended.notes[0].startswith(f"{script}: SLIPWAY_ARGS is for PBS")) == (78, True)
+        assert (ended.code, ended.notes[0].startswith(f"{script}: SLIPWAY_ARGS is not read here")) == (78, True)
 
 
 class TestParentJob:

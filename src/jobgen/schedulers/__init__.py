@@ -48,7 +48,8 @@ class Scheduler:
     launcher: str
     """What starts processes on the nodes, where neither the spec nor the site says it."""
     identity: str
-    """Bash that sets ``job_id``; and ``restarted``, empty in a new job, where the scheduler tells."""
+    """Bash that sets ``job_id`` and ``submit_folder``; and ``restarted``, empty in a new job, where the scheduler
+    tells."""
     contract: Contract
 
     header = "header.txt"

@@ -15,7 +15,7 @@ class Local(Scheduler):
     suffix = ".sh"
     submit = "bash"
     launcher = "local"
-    identity = "job_id=$(date +%Y%m%d-%H%M%S)-$$"
+    identity = "job_id=$(date +%Y%m%d-%H%M%S)-$$\nsubmit_folder=$PWD"
     header = "local_header.txt"
     one_machine = True
 

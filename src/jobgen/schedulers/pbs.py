@@ -23,16 +23,18 @@ REASONS = {"N": NAME, "j": NAME, "r": NAME, "select": NODES, "place": NODES, "no
 IDENTITY = """\
 : "${PBS_JOBID:?is not set: submit this script with qsub}"
 cd -- "$PBS_O_WORKDIR" # PBS starts in the home folder
+submit_folder=$PWD
 job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
 job_id=${job_id/[/_}
 job_id=${job_id%]}"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks save, as far as the site's kill_delay lets them, the job ends, and nothing requeues it.",
+    stop="qdel JOB: the ranks save, if the site's kill_delay (and torchrun, 30 s) lets them, the job ends, and "
+    "nothing requeues it.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
     "array 12, JOB is 12_1), or the next attempt of the run on that node.",
-    restart="After the loss of a node PBS itself may start the job again (-r y), which is not counted.",
+    restart="After the loss of a node PBS itself may start the job again (-r y), which nothing here bounds.",
     needs="OpenPBS or Torque",
     settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',

@@ -26,7 +26,8 @@ EARLY_SECONDS = 60
 IDENTITY = """\
 : "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
 job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before"""
+restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before
+submit_folder=${SLURM_SUBMIT_DIR:-$PWD} # not simply $PWD: where it is missing, Slurm goes to /tmp"""
 SCRIPT_PATH = """\
 script=$(realpath -- "$0")
 if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
@@ -34,14 +35,16 @@ if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the orig
     script=${script%"${*:+ $*}"}
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks save, as far as the site's KillWait lets them, the job ends, and nothing requeues it.",
+    stop="scancel JOB: the ranks save, if the site's KillWait (and torchrun, 30 s) lets them, the job ends, and "
+    "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel, when Slurm starts no step any more, it stays on all nodes but the first, and so it does "
-    "after SIGKILL and the death of a node: for the site's epilog (slipway-$SLURM_JOB_ID.*), or the next attempt of "
-    "the run on that node.",
+    remains="After scancel, when Slurm starts no step any more, it stays on all nodes but the first, after SIGKILL and "
+    "the death of a node everywhere: for the site's epilog (slipway-$SLURM_JOB_ID.*), or the next attempt of the run "
+    "on that node.",
     restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
-    "do, Slurm itself requeues the job (--requeue); that is not counted.",
+    "do, Slurm itself requeues the job (--requeue), which nothing here bounds. A preemption that gives the ranks time "
+    "to save ends the job as scancel does.",
     needs="Slurm 20.11",
 )
 

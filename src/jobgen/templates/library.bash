@@ -6,7 +6,7 @@ if [ -n "${SLIPWAY_LIB:-}" ]; then
 elif [ -r "${script%/*}/lib/@{scheduler}.bash" ]; then
     lib=${script%/*}/lib
 else
-    lib=jobscripts/lib
+    lib=$submit_folder/jobscripts/lib
 fi
 if ! [ -r "$lib/@{scheduler}.bash" ]; then
     echo "$script_name: no library in ${lib@Q}: submit in a clone, or set SLIPWAY_LIB" >&2
