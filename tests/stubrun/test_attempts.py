@@ -69,7 +69,6 @@ class TestVerdict:
         ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_CODE=code)
         assert (ended.code, ended.requeued) == (int(code), False)
 
-
     # once: "failed: a rank, a launcher or a node ended without a verdict", exit code 143
     def test_a_signal_before_the_ranks_could_save_is_no_failure(self, project):
         kill = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 1; exit 143'
