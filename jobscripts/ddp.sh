@@ -12,8 +12,8 @@
 #               model's weights. The trainer keeps to this; a script of your own writes what it
 #               likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
-#               caches, and with SLIPWAY_STAGE=1 copies of image and data; TMPDIR, unless you set
-#               it. Removed at the end.
+#               caches, temporary files (TMPDIR, unless you set it), and with SLIPWAY_STAGE=1 copies
+#               of image and data. Removed at the end.
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. Exit codes: 0 done; 75
 #               stopped, and can be continued; 78 settings must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
