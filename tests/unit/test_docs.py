@@ -1,0 +1,38 @@
+"""Pages that name files of the project: each is there, and every module has its place in the figures."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    named = re.findall(r"`((?:src|jobscripts|build|containers|configs)/[\w./-]+)`", PAGE)
+    assert len(named) > 15
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("package", ["jobgen", "trainer"])
+def test_every_module_is_in_its_figure(package):
+    figure = re.search(rf"<!-- generated {package} -->\n(.*?)<!-- end -->", PAGE, flags=re.DOTALL)[1]
+    shown = set(re.findall(r"\w+", figure))
+    modules = {path.stem for path in (ROOT / "src" / package).glob("[!_]*.py")}
+    modules |= {path.parent.name for path in (ROOT / "src" / package).glob("*/__init__.py")}
+    assert modules - shown == set()
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_links_between_pages_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)", text):
+        other = (page.parent / target) if target else page
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"(?m)^#+ (.*)$", other.read_text(encoding="utf-8"))
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor[1:] in slugs, f"{target}{anchor}"
