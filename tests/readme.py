@@ -12,9 +12,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("sites", "contract", "images", "adding"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("sites", "contract", "images", "adding", "your-own", "architecture")),
+]
 README = PAGES[0].read_text(encoding="utf-8")
 SCRIPT = README.partition("```python\n")[2].partition("```")[0]
+MINE = PAGES[-2].read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -108,8 +112,16 @@ NO_COMMANDS = {
     'sh "$lib/name_node.sh" SOURCE',
     'sh "$lib/name_rank.sh" SOURCE',
     "qrsh -inherit",
+    'launcher = "NAME"',
+    "takes_arguments = False",
+    "request_stop user",
+    "job_is_over JOB",
+    "again METHOD",
+    "run_step launch_ddp",
+    "out-of-time 4120 time-limit",
+    "exec bash RUN_DIR/job.sh",
 }
-"""Values of settings and parts of scripts."""
+"""Values of settings, calls of functions, and parts of scripts."""
 
 NAMES = re.compile(
     r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|run( --no-eval)?)"
@@ -154,7 +166,7 @@ HERE = [command for command in _TESTED if command not in ON_CLUSTER and command 
 
 
 def fresh_clone(folder: Path) -> Path:
-    """Copy what a clone would hold once everything here is committed, and save README's script as it asks."""
+    """Copy what a clone would hold once everything here is committed, and save the files that pages ask to save."""
     listed = subprocess.check_output(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
     )
@@ -164,6 +176,7 @@ def fresh_clone(folder: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
     (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")
+    (folder / "mine.py").write_text(MINE, encoding="utf-8")
     return folder
 
 

@@ -79,7 +79,7 @@ def _check(argument: str, left: list[str], flags: Mapping[str, Key]) -> str:
         equals = ""
         text = left.pop(0)
         if not _fits(text, spec):
-            near = get_close_matches(text, spec.get("enum", []), n=1, cutoff=0.5)
+            near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             return f"{flag} is {text!r}: it must be {_expected(spec)}{hint}"
     return ""
@@ -90,7 +90,7 @@ def _fits(text: str, spec: Key) -> bool:
     if "enum" in spec:
         return text in spec["enum"]
     if spec["type"] == "string":
-        return True
+        return re.search(spec.get("pattern", ""), text) is not None
     try:
         number = int(text) if spec["type"] == "integer" else float(text)
     except ValueError:
@@ -116,8 +116,9 @@ def _expected(spec: Key) -> str:
     """Return in words which values ``spec`` allows."""
     if "prefixItems" in spec:
         return f"{len(spec['prefixItems'])} values, each {_expected(spec['prefixItems'][0])}"
-    if "enum" in spec:
-        return f"{', '.join(spec['enum'][:-1])} or {spec['enum'][-1]}"
+    choices = spec.get("enum") or spec.get("examples")
+    if choices:
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
     kind = {"integer": "a whole number", "number": "a number"}.get(spec["type"], "text")
     limits = " and ".join(f"{words} {spec[limit]}" for limit, words in LIMITS.items() if limit in spec)
     return f"{kind}, {limits}" if limits else kind

@@ -97,8 +97,11 @@ def _sections() -> dict[str, str]:
 
 
 def _in_words(reason: str, section: str, name: str) -> str:
-    """Add the valid choices to msgspec's text for an invalid enum value."""
+    """Add the valid choices to msgspec's text for an invalid enum value, or one that matches no pattern."""
+    hint = get_type_hints(get_type_hints(Config)[section], include_extras=True)[name.partition("[")[0]]
+    if "matching regex" in reason:
+        return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
     if not (found := re.match(r"Invalid enum value '?([^']*)'?", reason)):
         return reason + "."
-    choices = get_args(get_type_hints(get_type_hints(Config)[section])[name])
+    choices = get_args(hint)
     return f"{found[1]!r} is not one of {', '.join(choices)}.{did_you_mean(found[1], choices)}"

@@ -20,7 +20,12 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 """As large as torch, numpy and scikit-learn all take."""
 
-DatasetName = Literal["digits", "mnist", "cifar10", "imagefolder", "synthetic"]
+DATASET_NAMES = ("digits", "mnist", "cifar10", "imagefolder", "synthetic")
+PLUGIN = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""package.module:factory, of somebody's own (``plugin.py``)."""
+DatasetName = Annotated[
+    str, Meta(pattern=f"^({'|'.join(DATASET_NAMES)}|{PLUGIN})$", examples=[*DATASET_NAMES, "package.module:factory"])
+]
 OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
 ScheduleName = Literal["constant", "step", "cosine"]
 BackendName = Literal["auto", "single", "ddp", "horovod"]
@@ -31,7 +36,8 @@ class DataConfig:
     """Where images come from and how they are prepared."""
 
     dataset: DatasetName = "digits"
-    """digits is inside scikit-learn, mnist and cifar10 are torchvision's files, imagefolder has a folder a class."""
+    """digits is inside scikit-learn, mnist and cifar10 are torchvision's files, imagefolder has a folder a class;
+    package.module:factory is your own, a function of this section that returns Splits."""
     data_dir: str = "data"
     """Folder that holds the data set."""
     download: bool = False
@@ -65,7 +71,8 @@ class ModelConfig:
     """What is trained."""
 
     arch: str = "mnist-cnn"
-    """mnist-cnn, mlp, or any torchvision classification model by its name there (resnet18, vit_b_16, ...)."""
+    """mnist-cnn, mlp, or any torchvision classification model by its name there (resnet18, vit_b_16, ...);
+    package.module:factory is your own, a function of (channels, height, width) and classes."""
     weights: str = ""
     """Local file (.safetensors, or a .pt of tensors) to start from; "" starts from random weights."""
     channels_last: bool = False

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trainer.errors import ConfigError, TrainerError, one_line
 from trainer.lock import Lock, given_attempt
+from trainer.plugin import SEPARATOR, find_factory
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -55,6 +56,7 @@ def main() -> int:
         check_lock(Path(config.run.output_dir))
         check_head(os.environ.get("MASTER_ADDR", ""))
         check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
+        check_plugins(config)
         check_device(config.run.device)
     except TrainerError as error:
         print(f"trainer: {socket.gethostname()}: {one_line(str(error))}", file=sys.stderr)
@@ -83,7 +85,9 @@ def check_folders(config: Config) -> None:
         ConfigError: naming the folder.
     """
     data, output = Path(config.data.data_dir), Path(config.run.output_dir)
-    if config.data.dataset not in BUNDLED and not config.data.download and not os.access(data, os.R_OK | os.X_OK):
+    name = config.data.dataset
+    needs_folder = name not in BUNDLED and SEPARATOR not in name and not config.data.download
+    if needs_folder and not os.access(data, os.R_OK | os.X_OK):
         raise ConfigError(f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?")
     try:
         with tempfile.NamedTemporaryFile(dir=output, prefix=".preflight."):
@@ -93,6 +97,17 @@ def check_folders(config: Config) -> None:
             f"cannot write to --output-dir {output}: {error.strerror}. It must be on a disk that all nodes share, and "
             "bound into the container."
         ) from error
+
+
+def check_plugins(config: Config) -> None:
+    """Import models and data sets of the user's own.
+
+    Raises:
+        ConfigError: naming what cannot be found from here.
+    """
+    for option, name in {"--dataset": config.data.dataset, "--arch": config.model.arch}.items():
+        if SEPARATOR in name:
+            find_factory(option, name)
 
 
 def check_lock(folder: Path) -> None:

@@ -65,7 +65,8 @@ def _start_logging(rank: int) -> None:
 
 def _name_folder(config: Config, backend: Backend) -> Config:
     """Return ``config`` with a run folder, the same on all ranks though their clocks may differ."""
-    name = config.run.output_dir or f"runs/{config.data.dataset}-{config.model.arch}-{time.strftime('%Y%m%d-%H%M%S')}"
+    what = f"{config.data.dataset}-{config.model.arch}".replace(":", ".")  # of plug-ins
+    name = config.run.output_dir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}"
     return replace(config, run=replace(config.run, output_dir=share_json(backend, name)))
 
 

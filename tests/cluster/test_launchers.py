@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import AS_ROOT
 from jobgen.cli import main
 from support import status
 
@@ -61,7 +62,9 @@ def test_a_user_ends_it_for_good(cluster, tmp_path, config, script, way):
 
 
 def test_under_pbs_it_looks_at_the_clock_and_is_continued_by_another_job(cluster, tmp_path, config):
-    job = cluster.submit("ddp.pbs", out=tmp_path / "run", sbatch=LATE, SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
+    # The next job of a chain gets no environment but what the site's file says.
+    script = rendered(tmp_path, "ddp", "pbs", *(f"env.{name}='{value}'" for name, value in AS_ROOT.items()))
+    job = cluster.submit(script, out=tmp_path / "run", sbatch=LATE, SLIPWAY_MAX_REQUEUES="1", **epochs(4000, config))
     fields = job.wait(limit=200)
     assert fields["ExitCode"] == "75:0", job.output
     number = re.search(r"continued by job (\d+)", job.output)[1]

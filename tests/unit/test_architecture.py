@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from trainer.config import DatasetName, OptimizerName, ScheduleName
+from trainer.config import DATASET_NAMES, OptimizerName, ScheduleName
 from trainer.data import DATASETS
 from trainer.optim import OPTIMIZERS, SCHEDULES
 
@@ -81,7 +81,8 @@ def test_what_answers_before_training_loads_no_torch(module):
 
 
 @pytest.mark.parametrize(
-    ("registry", "names"), [(DATASETS, DatasetName), (OPTIMIZERS, OptimizerName), (SCHEDULES, ScheduleName)]
+    ("registry", "names"),
+    [(DATASETS, DATASET_NAMES), (OPTIMIZERS, get_args(OptimizerName)), (SCHEDULES, get_args(ScheduleName))],
 )
 def test_what_may_be_configured_is_what_there_is(registry, names):
-    assert list(registry) == list(get_args(names))
+    assert list(registry) == list(names)

@@ -44,6 +44,7 @@ def changed_config():
     for name, cls in SECTIONS.items():
         defaults, hints = cls(), get_type_hints(cls)
         sections[name] = cls(**{key: another_value(hints[key], getattr(defaults, key)) for key in hints})
+    sections["data"] = dataclasses.replace(sections["data"], dataset="mine.own:photos")
     return Config(**sections)
 
 

@@ -8,9 +8,11 @@ from trainer.config import DataConfig
 from trainer.data.base import Dataset, InMemoryDataset, Splits
 from trainer.data.digits import digits
 from trainer.data.imagefolder import imagefolder
+from trainer.data.plugin import open_plugin_dataset
 from trainer.data.synthetic import synthetic
 from trainer.data.torchvision_sets import cifar10, mnist
 from trainer.errors import choose
+from trainer.plugin import SEPARATOR
 
 DATASETS: dict[str, Callable[[DataConfig], Splits]] = {
     "digits": digits,
@@ -29,6 +31,8 @@ def open_data(config: DataConfig) -> Splits:
     Raises:
         ConfigError: if it is not there or not usable, saying what to do.
     """
+    if SEPARATOR in config.dataset:
+        return open_plugin_dataset(config)
     return choose(DATASETS, config.dataset, what="dataset")(config)
 
 

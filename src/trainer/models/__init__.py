@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
 from trainer.config import ModelConfig
 from trainer.errors import choose
+from trainer.models.plugin import build_plugin_model
 from trainer.models.small import MLP, MnistCNN
 from trainer.models.torchvision_models import torchvision_builders
 from trainer.models.weights import load_weights
+from trainer.plugin import SEPARATOR
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int], nn.Module]
@@ -26,8 +29,13 @@ def build_model(config: ModelConfig, *, shape: Shape, classes: int) -> nn.Module
     Raises:
         ConfigError: for an unknown name, a shape too small for it, or weights that do not fit.
     """
-    builder = SMALL.get(config.arch) or choose(SMALL | torchvision_builders(), config.arch, what="model (--arch)")
-    model = builder(shape, classes)
+    model = _builder(config.arch)(shape, classes)
     if config.weights:
         load_weights(model, config.weights)
     return model
+
+
+def _builder(name: str) -> Builder:
+    if SEPARATOR in name:
+        return partial(build_plugin_model, name)
+    return SMALL.get(name) or choose(SMALL | torchvision_builders(), name, what="model (--arch)")

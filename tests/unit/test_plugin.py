@@ -1,0 +1,152 @@
+"""Models and data sets of one's own: what works, and one line for everything that does not."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from trainer.cli import parse
+from trainer.config import DataConfig, ModelConfig
+from trainer.data import open_data
+from trainer.errors import ConfigError
+from trainer.models import build_model
+
+MINE = """
+import torch
+from torch import nn
+from trainer.data.base import in_memory_splits
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.LazyLinear(classes))
+
+def two(config):
+    images = torch.arange(8 * 6 * 6, dtype=torch.uint8).reshape(8, 1, 6, 6)
+    part = images, torch.arange(8) % 2
+    return in_memory_splits(part, part, classes=("even", "odd"), padding=config.crop_padding, flip=config.flip)
+
+def wide(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(36, classes + 1))
+def none(*arguments): return None
+def fails(*arguments): raise ValueError("two\\nlines")
+def deep(shape, classes): return nn.Linear(7, classes)
+def pair(shape, classes):
+    class Pair(nn.Module):
+        def forward(self, images): return images, images
+    return Pair()
+def floats(config):
+    part = torch.zeros(4, 1, 6, 6), torch.zeros(4).long()
+    return in_memory_splits((part[0].byte(), part[1]), part, classes=("a",), padding=0, flip=False)
+def labels(config):
+    part = torch.zeros(4, 1, 6, 6).byte(), torch.tensor([0, 1, 2, 3])
+    return in_memory_splits(part, part, classes=("a", "b"), padding=0, flip=False)
+def short(config):
+    part = torch.zeros(4, 1, 6, 6).byte(), torch.tensor([0, 1])
+    return in_memory_splits(part, part, classes=("a", "b"), padding=0, flip=False)
+def plain(config): return ([1], [2])
+number = 7
+"""
+SHAPE = (1, 6, 6)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Return the folder in which the trainer is started, with a module of the user's own."""
+    (tmp_path / "mine_own.py").write_text(MINE)
+    (tmp_path / "broken_own.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "wrong_own.py").write_text("def (\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("mine_own", "broken_own", "wrong_own"):
+        sys.modules.pop(name, None)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["net", "Net"])
+def test_a_model(name):
+    model = build_model(ModelConfig(arch=f"mine_own:{name}"), shape=SHAPE, classes=3)
+    assert model.training
+    assert model(torch.zeros(5, *SHAPE)).shape == (5, 3)
+
+
+def test_a_data_set():
+    train, test = open_data(DataConfig(dataset="mine_own:two", flip=True))
+    assert (len(train), train.shape, train.classes, train.draws, test.draws) == (8, SHAPE, ("even", "odd"), 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine_own:nett", r"mine_own\.py has no function or class 'nett'\. Did you mean 'net'\?"),
+        ("mine_own:number", "has no function or class 'number'"),
+        ("gone_own:net", r"there is no module 'gone_own' in this environment or in /"),
+        ("mine_own.sub:net", "there is no module 'mine_own.sub'"),
+        (
+            "broken_own:net",
+            "broken_own cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
+        ("wrong_own:net", "wrong_own cannot be imported: SyntaxError: "),
+        ("mine_own:fails", "mine_own:fails fails: ValueError: two lines"),
+        ("mine_own:none", r"returned a NoneType: it must return a torch\.nn\.Module"),
+        ("mine_own:wide", r"for 2 images the model returned \[2, 4\]: it must be \[2, 3\]"),
+        ("mine_own:deep", r"the model fails for images \[1, 6, 6\]: RuntimeError: "),
+        ("mine_own:pair", "for 2 images the model returned tuple"),
+        (":net", "write package.module:factory"),
+        ("mine_own:", "write package.module:factory"),
+        ("..mine_own:net", "write package.module:factory"),
+        ("a..b:net", "there is no module 'a'"),
+    ],
+)
+def test_a_model_that_is_none_is_answered_in_one_line(name, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        build_model(ModelConfig(arch=name), shape=SHAPE, classes=3)
+    assert str(error.value).startswith(f"--arch {name}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("plain", "its train part is no Dataset: AttributeError: 'list' object has no attribute 'labels'"),
+        ("none", r"returned a NoneType: it must return Splits\(train, test\)"),
+        ("floats", r"of its test part fetch\(\[0\], None\) must return images uint8 \[1, 1, 6, 6\], not torch.float32"),
+        ("labels", "of its train part labels must be from 0 to 1, as there are 2 classes"),
+        ("short", r"of its train part labels must be an int64 tensor \[4\]"),
+        ("fails", "fails: ValueError: two lines"),
+    ],
+)
+def test_a_data_set_that_is_none_is_answered_in_one_line(name, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        open_data(DataConfig(dataset=f"mine_own:{name}"))
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_line_takes_their_names_and_no_others():
+    assert parse(["--dataset", "a.b:c", "--arch", "a:b"]).data.dataset == "a.b:c"
+    for wrong in ("digit", "a:b:c", ":b", "a:", "a b:c"):
+        with pytest.raises(ConfigError, match=r"digits, .*, synthetic or package.module:factory"):
+            parse(["--dataset", wrong])
+
+
+def test_one_in_a_file_is_answered_too(folder):
+    (folder / "c.toml").write_text('[data]\ndataset = "digit"\n')
+    with pytest.raises(ConfigError, match=r"data\.dataset: it must be one of digits, .*, package.module:factory"):
+        parse([str(folder / "c.toml")])
+
+
+def test_modules_of_that_folder_hide_none_of_the_environment_s(folder):
+    for name in ("trainer", "torch", "random", "queue"):
+        (folder / f"{name}.py").write_text("raise SystemExit('hidden')\n")
+    code = """
+        from trainer.plugin import find_factory
+        import random, queue
+        print(find_factory("--arch", "mine_own:net").__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "net\n"), done.stderr
