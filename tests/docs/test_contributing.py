@@ -1,0 +1,35 @@
+"""Each recipe of CONTRIBUTING.md, applied to a fresh copy of the tree, and its commands run there."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from readme import ROOT, fresh_clone
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Recipes\n")[2]
+RECIPES = dict(re.findall(r"### (.+?)\n(.*?)(?=\n### |\n## |\Z)", PAGE, flags=re.DOTALL))
+
+
+def test_there_are_the_recipes():
+    assert len(RECIPES) == 6
+    assert sum("```diff" in text for text in RECIPES.values()) == 5
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_can_be_followed(name, tmp_path):
+    tree = fresh_clone(tmp_path / "tree")
+    for diff in re.findall(r"```diff\n(.*?)```", RECIPES[name], flags=re.DOTALL):
+        subprocess.run(["git", "apply", "-"], cwd=tree, input=diff, text=True, check=True)
+    commands = re.findall(r"(?m)^\$ (.*)$", RECIPES[name])
+    assert commands
+    kept = {key: text for key, text in os.environ.items() if not key.startswith(("SLIPWAY_", "PYTHON"))}
+    path = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
+    for command in commands:
+        words = ["bash", "-o", "pipefail", "-c", command]
+        done = subprocess.run(
+            words, cwd=tree, env=kept | path, capture_output=True, text=True, timeout=250, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
