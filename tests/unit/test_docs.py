@@ -25,7 +25,7 @@ def test_every_module_is_in_its_figure(package):
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+    "page", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
 def test_links_between_pages_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
