@@ -1,8 +1,13 @@
 """What people look for at the top of a project, held against the project."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -27,3 +32,34 @@ def test_the_changelog_has_its_form():
 def test_commits_are_checked_by_what_checks_everything():
     assert "entry: build/check" in text_of(".pre-commit-config.yaml")
     assert "build/check" in text_of("Makefile")
+
+
+WORKFLOW = yaml.safe_load(text_of(".github/workflows/ci.yml"))
+
+
+def test_the_workflow_may_read_and_nothing_else():
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert [name for name, job in WORKFLOW["jobs"].items() if "permissions" in job] == []
+
+
+def test_every_action_is_pinned_to_a_version():
+    used = [step["uses"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert used
+    assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", name)] == []
+
+
+def test_its_jobs_run_every_part_that_ci_runs():
+    wanted = re.search(r'PARTS="([^"]*)"', text_of(".ci/run"))[1].split()
+    steps = " ".join(step.get("run", "") for job in WORKFLOW["jobs"].values() for step in job["steps"])
+    parts = {
+        *WORKFLOW["jobs"]["tests"]["strategy"]["matrix"]["part"],
+        *re.search(r'PARTS="([a-z -]+)"', steps)[1].split(),
+    }
+    assert sorted(parts) == sorted(wanted)
+
+
+@pytest.mark.parametrize("job", WORKFLOW["jobs"])
+def test_its_steps_are_a_valid_script(job):
+    script = subprocess.check_output([sys.executable, ROOT / "build" / "ci" / "steps", job], text=True)
+    assert "make test" in script or "build/ci/jobgen" in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
