@@ -11,7 +11,7 @@ check_clone() {
 make_build_scratch() {
     [ -w "$SLIPWAY_LOCAL_DISK" ] ||
         die "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
-    scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-build.XXXXXXXXXX")
+    scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
     trap remove_build_scratch EXIT
     export TMPDIR=$scratch XDG_CACHE_HOME=$scratch/cache PIP_CACHE_DIR=$scratch/pip
 }
@@ -21,7 +21,7 @@ remove_build_scratch() {
     local code=$?
     # What an unprivileged build leaves may be locked.
     chmod --recursive u+rwX -- "$scratch" 2>/dev/null || :
-    rm -rf -- "$scratch" ${unfinished_venv:+"$unfinished_venv"} || :
+    rm -rf -- "$scratch" ${unfinished:+"$unfinished"} || :
     exit "$code"
 }
 
@@ -31,7 +31,12 @@ build_image() {
     type -P apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
         BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image || die "the image could not be built: see above"
-    mv --force -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$SLIPWAY_IMAGE"
+    # A copy beside it first, which then takes its place at once, whatever disk it was built on.
+    unfinished=$SLIPWAY_IMAGE.$job_id
+    mv --force --no-target-directory -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$unfinished"
+    mv --force --no-target-directory -- "$unfinished" "$SLIPWAY_IMAGE" ||
+        die "$SLIPWAY_IMAGE cannot be replaced: set SLIPWAY_IMAGE to another name"
+    unfinished=''
     note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 
@@ -43,7 +48,7 @@ build_venv() {
         die "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"
     built=$SLIPWAY_VENV.$(date +%Y%m%d-%H%M%S)-$$
-    unfinished_venv=$built
+    unfinished=$built
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP
     if [ -n "$SLIPWAY_NCCL_PATH" ]; then
         : "${CUDA_HOME:?load the module of CUDA, or set it}"
@@ -57,7 +62,7 @@ build_venv() {
     ln --symbolic -- "${built##*/}" "$scratch/link"
     mv --no-target-directory -- "$scratch/link" "$SLIPWAY_VENV.new"
     mv --no-target-directory -- "$SLIPWAY_VENV.new" "$SLIPWAY_VENV"
-    unfinished_venv=''
+    unfinished=''
     note "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
         "jobscripts/ddp.job"
     list_older_venvs "$built"

@@ -73,7 +73,10 @@ remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
     scratch=''
-    on_each_node "${cleanup_seconds:-20}" rm -rf -- "$path" 2>/dev/null && return 0
+    if on_each_node "${cleanup_seconds:-20}" rm -rf -- "$path" 2>/dev/null; then
+        rm -f -- "$log_dir/scratch" # nothing for a later attempt to look after
+        return 0
+    fi
     timeout 20 rm -rf -- "$path" && [ "$nnodes" = 1 ] ||
         note "$path stays on each node where it could not be removed"
 }

@@ -32,6 +32,25 @@ mapfile -d '' -t start_environment < <(env --null)
 # This script's own file, which no change of the folder makes another one.
 script_file=$(realpath -- "$0")
 
+# restore_environment: export start_environment and nothing else, for a subshell. No value becomes
+# an argument, which `ps` would show.
+restore_environment() {
+    local name pair
+    while IFS= read -r name; do
+        # shellcheck disable=SC2163 # the variable of this name
+        export -n "$name"
+    done < <(compgen -e)
+    for pair in "${start_environment[@]}"; do
+        name=${pair%%=*}
+        # Else it is a function, or one of Bash's own that cannot be set.
+        if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] &&
+            [[ ! $(declare -p "$name" 2>/dev/null) =~ ^declare\ -[A-Za-z]*r ]]; then
+            # shellcheck disable=SC2163 # the argument is NAME=VALUE
+            export -- "$pair"
+        fi
+    done
+}
+
 # note MESSAGE: one line in the job's log.
 note() {
     echo "$script_name: $*" >&2

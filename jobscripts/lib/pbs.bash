@@ -120,8 +120,10 @@ again() {
         chain)
             # Without -V, and from the environment found at the start: what this job has exported
             # stays in it.
-            next_job=$(timeout 60 env --ignore-environment "${start_environment[@]}" \
-                qsub -W "depend=afterany:$PBS_JOBID" "$RUN_DIR/job.sh") || return 1
+            next_job=$(
+                restore_environment
+                exec timeout 60 qsub -W "depend=afterany:$PBS_JOBID" "$RUN_DIR/job.sh"
+            ) || return 1
             next_job=${next_job%%.*}
             [ -n "$next_job" ] || return 1
             ;;

@@ -39,6 +39,8 @@ set_rank_environment() {
         TRITON_CACHE_DIR="$scratch/triton" \
         TORCHINDUCTOR_CACHE_DIR="$scratch/inductor" \
         CUDA_CACHE_PATH="$scratch/nv" \
+        MIOPEN_USER_DB_PATH="$scratch/miopen" \
+        MIOPEN_CUSTOM_CACHE_DIR="$scratch/miopen" \
         TMPDIR="${TMPDIR:-$scratch}" \
         TRAINER_JOB_ID="$job_id" \
         TRAINER_ATTEMPT="$attempt" \

@@ -20,6 +20,7 @@ open_run_folder() {
     fi
     [[ $(stat --format=%A -- "$RUN_DIR") != ????????w? ]] ||
         die "anybody can write $RUN_DIR, and what it holds is run: chmod o-w"
+    refuse_foreign_folder
     mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))
     refuse_company
@@ -33,6 +34,19 @@ open_run_folder() {
     catch_signals
     keep_library
     note "attempt $attempt in $RUN_DIR, $(library_identity)"
+}
+
+# refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is
+# there would be overwritten.
+refuse_foreign_folder() {
+    local mark other
+    for mark in "$RUN_DIR"/{job.sh,run.json,lock,requeues,logs/*/job}; do
+        [ ! -e "$mark" ] || return 0
+    done
+    for other in "$RUN_DIR"/*; do
+        [ ! -e "$other" ] || [ "$other" = "$RUN_DIR/logs" ] ||
+            die "$RUN_DIR holds ${other##*/}, and no run: set SLIPWAY_RUN_DIR to a new folder"
+    done
 }
 
 # refuse_company: fails if the job of the last attempt still runs: two trainings would write into

@@ -4,7 +4,7 @@
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
-readonly verdict_seconds=30 # after scancel srun can end while the ranks still save
+readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
 # (of one node), ranks_per_node, world_size, gpus_per_node and first_port.
@@ -62,10 +62,10 @@ again() {
 
 # job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
-    local said code=0
+    local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
     said=$(timeout 20 scontrol --oneliner show job "$1" 2>&1) || code=$?
     case $code in
-        0) [[ ! $said =~ JobState=(RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED) ]] ;;
+        0) [[ ! $said =~ JobState=($running) ]] ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
     esac
 }

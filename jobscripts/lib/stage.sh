@@ -21,7 +21,10 @@ for source in "$@"; do
     needed=$((needed + size))
 done
 free=$(df --output=avail --block-size=1K -- "$scratch" | tail --lines=1)
-needed=$((needed + needed / 20 + 102400)) # and some for others on the node
+size=$(df --output=size --block-size=1K -- "$scratch" | tail --lines=1)
+needed=$((needed + needed / 20 + size / 20)) # the rest is for others on the node
+[ "$(stat --file-system --format=%T -- "$scratch")" != tmpfs ] ||
+    echo "stage: $(uname -n): $scratch is memory (tmpfs): the copies count as memory of the job" >&2
 [ "$free" -gt "$needed" ] ||
     fail "$scratch has $((free / 1024)) MB free and $((needed / 1024)) MB are needed: use" \
         "another SLIPWAY_LOCAL_DISK"

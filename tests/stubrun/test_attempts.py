@@ -147,6 +147,17 @@ class TestAttempts:
             assert (second.code, second.err) == (78, f"{script}: {line}\n")
         assert again(project, first, **DONE).code == 0
 
+    def test_a_folder_of_other_things_is_refused_and_left_as_it_is(self, project):
+        folder = project.folder / "home"
+        (folder / "lib").mkdir(parents=True)
+        (folder / "lib" / "mine").write_text("mine")
+        (folder / "input.toml").write_text("mine")
+        for script in ("ddp.job", "ddp.pbs", "ddp.sh"):
+            ended = project.run(script, SLIPWAY_RUN_DIR=str(folder))
+            assert (ended.code, "and no run: set SLIPWAY_RUN_DIR" in ended.err) == (78, True)
+        assert (folder / "lib" / "mine").read_text() == (folder / "input.toml").read_text() == "mine"
+        assert sorted(path.name for path in folder.iterdir()) == ["input.toml", "lib"]
+
     def test_somebody_else_s_run_folder_is_refused(self, project):
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")

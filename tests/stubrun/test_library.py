@@ -347,6 +347,20 @@ class TestScratch:
         runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & ! job_is_over x-$! || echo over; kill $!"
         assert bash(runs, scheduler="local")[1] == ""
 
+    # once: SLIPWAY_RUN_DIR=$HOME removed ~/lib, and wrote over ~/input.toml
+    def test_refuse_foreign_folder(self, bash, place):
+        (place / "run" / "logs").mkdir(parents=True)
+        assert bash("refuse_foreign_folder")[0] == 0
+        (place / "run" / "lib").mkdir()
+        code, _, err = bash("refuse_foreign_folder")
+        assert (code, "/run holds lib, and no run: set SLIPWAY_RUN_DIR" in err) == (78, True)
+        for mark in ("job.sh", "run.json", "lock", "requeues", "logs/3/job"):
+            path = place / "run" / mark
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            assert bash("refuse_foreign_folder")[0] == 0, mark
+            path.unlink()
+
     def test_refuse_company(self, bash, stub, place):
         (place / "run" / "logs" / "1").mkdir(parents=True)
         (place / "run" / "logs" / "1" / "job").write_text("slurm 99\n")
@@ -801,6 +815,14 @@ class TestLaunch:
             == f"{place}/run/job.sh\n"
         )
 
+    def test_restore_environment(self, bash):
+        change = "NEW=1; export NEW; OLD=changed; unset HOME; export OMP_NUM_THREADS=7; "
+        show = "(restore_environment; env | sort | grep -E '^(NEW|OLD|HOME|OMP_NUM_THREADS|STRANGE)=')"
+        code, out, err = bash(change + show, OLD="a 'b'\tc", STRANGE="$(id)", SHELLOPTS="braceexpand", **{"a b": "x"})
+        assert code == 0, err
+        assert [line.split("=")[0] for line in out.splitlines()] == ["HOME", "OLD", "STRANGE"]
+        assert "OLD=a 'b'\tc" in out
+
     def test_again_and_continue_command_of_pbs(self, bash, stub, place):
         stub("qsub", 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x')
         run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
@@ -836,7 +858,7 @@ class TestBuilds:
         assert (code, "submit this job in a clone of the project" in err) == (78, True)
 
     def test_make_build_scratch_and_remove_build_scratch(self, bash, place):
-        run = 'make_build_scratch; env | grep -c "disk/slipway-build"; mkdir -p "$scratch/a"; '
+        run = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir -p "$scratch/a"; '
         run += 'chmod 0 "$scratch/a"; exit 5'
         code, out, _ = bash(run)
         assert (code, out) == (5, "3\n")
