@@ -12,13 +12,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("sites", "contract", "images", "adding", "your-own", "architecture")),
-]
-README = PAGES[0].read_text(encoding="utf-8")
-SCRIPT = README.partition("```python\n")[2].partition("```")[0]
-MINE = PAGES[-2].read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+NAMES = ("guide", "sites", "contract", "images", "adding", "your-own", "architecture")
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
+
+
+def python_of(page: str) -> str:
+    """Return the Python file that a page asks its reader to save."""
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+
+
+SCRIPT = python_of("guide")
+MINE = python_of("your-own")
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -26,9 +30,10 @@ COMMAND = re.compile(r"([A-Z_]+=\S* )*[a-z.][\w./-]* ")
 SHELLS = {"console", "bash", "sh"}
 
 ELSEWHERE = {
-    # README.md
+    # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
+    "pytest -m prove tests/distributed/test_faults.py": ("Makefile", "pytest -m prove"),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
@@ -123,7 +128,7 @@ NO_COMMANDS = {
 }
 """Values of settings, calls of functions, and parts of scripts."""
 
-NAMES = re.compile(
+SPOKEN_OF = re.compile(
     r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|run( --no-eval)?)"
 )
 """Commands that are spoken of by their names alone."""
@@ -142,7 +147,7 @@ def commands_of(page: Path) -> list[str]:
     for fence in [*FENCE.finditer(text), None]:
         spans = text[end : fence.start() if fence else None]
         words = [" ".join(span.replace("\\|", "|").split()) for span in SPAN.findall(spans)]
-        found += [span for span in words if COMMAND.match(span) and not NAMES.fullmatch(span)]
+        found += [span for span in words if COMMAND.match(span) and not SPOKEN_OF.fullmatch(span)]
         if fence:
             end = fence.end()
             if fence[2] in SHELLS and not fence[1]:
