@@ -1,6 +1,10 @@
 """docs/sites.md is the list of a site's fields, with their defaults, and nothing else is."""
 
+import os
+import pwd
 import re
+import subprocess
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -49,3 +53,21 @@ def test_every_site_is_valid():
     assert len(sites) > 3
     for path in sites:
         load(str(path), [], Site)
+
+
+def test_the_epilog_removes_what_this_job_of_this_user_left_and_nothing_else(tmp_path):
+    lines = re.search(r"  ```bash\n(.*?)  ```", PAGE, flags=re.DOTALL)[1]
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    for name in ("slipway-12.aa", "slipway-12.bb", "slipway-123.aa", "slipway-1.aa", "mine"):
+        (disk / name / "torchrun").mkdir(parents=True)
+    other.mkdir()
+    (other / "kept").touch()
+    (disk / "slipway-12.link").symlink_to(other)
+    (tmp_path / "epilog").write_text(re.sub(r"disk=/tmp.*", f"disk='{disk}'", textwrap.dedent(lines)))
+    user = pwd.getpwuid(os.getuid()).pw_name
+    for job, name in (("12", "nobody"), ("", user), ("1*", user), ("$(id)", user)):
+        subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": job, "SLURM_JOB_USER": name}, check=True)
+        assert len(list(disk.iterdir())) == 6
+    subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": "12", "SLURM_JOB_USER": user}, check=True)
+    assert sorted(path.name for path in disk.iterdir()) == ["mine", "slipway-1.aa", "slipway-123.aa"]
+    assert (other / "kept").exists()

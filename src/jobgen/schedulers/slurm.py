@@ -40,8 +40,8 @@ CONTRACT = Contract(
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
     remains="After scancel, when Slurm starts no step any more, it stays on all nodes but the first, after SIGKILL "
-    "(KillWait is over) and the death of a node everywhere: for the site's epilog (slipway-$SLURM_JOB_ID.*), or the "
-    "next attempt of the run on that node.",
+    "(KillWait is over) and the death of a node everywhere: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
+    "docs/sites.md has one), or the next attempt of the run on that node.",
     restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
     "do, Slurm itself requeues the job (--requeue), which nothing here bounds. A preemption that gives the ranks time "
     "to save ends the job as scancel does.",
