@@ -19,7 +19,7 @@ export PARTS ?= check unit distributed
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check cluster generate wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
+.PHONY: help setup train test test-quick check cluster generate wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -32,6 +32,10 @@ train: ## train the digits example on this machine, in the image if there is one
 
 test: ## set up, check, and run the tests, each part within its budget
 	@build/test
+
+test-quick: ## the unit tests alone, for the inner loop: under a minute
+	@build/setup test
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest tests/unit
 
 check: ## lint, format check, types, shellcheck
 	@build/setup test
