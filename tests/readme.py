@@ -33,7 +33,7 @@ ELSEWHERE = {
     # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
-    "pytest -m prove tests/distributed/test_faults.py": ("Makefile", "pytest -m prove"),
+    "pytest tests/distributed/test_resume.py": ("build/test", "pytest tests/distributed"),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),

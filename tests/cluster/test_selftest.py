@@ -7,10 +7,11 @@ import pytest
 from support import ROOT
 
 
+@pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=pytest.mark.prove)])
 @pytest.mark.parametrize("way", ["venv", "container"])
-def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way):
+def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, backend):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
-    job = cluster.submit("selftest.job", out=tmp_path / "run", **inside)
+    job = cluster.submit("selftest.job", out=tmp_path / "run", BACKEND=backend, **inside)
     fields = job.wait()
     assert fields["JobState"] == "COMPLETED", job.output
     ranks = sorted(line for line in job.output.splitlines() if line.startswith("node"))
@@ -18,7 +19,7 @@ def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way):
         f"node{1 + rank // 2}: rank {rank}, local rank {rank % 2}" for rank in range(4)
     ]
     assert "self-test: 4 ranks on 2 nodes, nothing wrong" in job.output
-    table(f"selftest.job, {way}: {fields['RunTime']}", [[line] for line in ranks])
+    table(f"selftest.job, BACKEND={backend}, {way}: {fields['RunTime']}", [[line] for line in ranks])
 
 
 def test_a_node_with_other_sources_is_named(cluster, tmp_path, table):
