@@ -31,12 +31,13 @@ build_image() {
     type -P apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
         BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image || die "the image could not be built: see above"
-    # A copy beside it first, which then takes its place at once, whatever disk it was built on.
-    unfinished=$SLIPWAY_IMAGE.$job_id
-    mv --force --no-target-directory -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$unfinished"
-    mv --force --no-target-directory -- "$unfinished" "$SLIPWAY_IMAGE" ||
-        die "$SLIPWAY_IMAGE cannot be replaced: set SLIPWAY_IMAGE to another name"
-    unfinished=''
+    # First beside it, from whatever disk it was built on; then it takes the name at once.
+    local built=$SLIPWAY_IMAGE.$job_id
+    unfinished=$built
+    mv --force --no-target-directory -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$built"
+    unfinished='' # it is whole, and stays
+    mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" ||
+        die "$SLIPWAY_IMAGE cannot be replaced; the new image is $built"
     note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 

@@ -872,6 +872,10 @@ class TestBuilds:
         (place / "build" / "image").write_text("#!/bin/bash\nmkdir -p dist; echo new >dist/slipway-$VARIANT.sif\n")
         (place / "build" / "image").chmod(0o755)
         assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
+        (place / "s.sif" / "of").mkdir(parents=True)  # a sandbox: what has been built is not lost
+        code, _, err = bash("scratch=$PWD/disk SLIPWAY_IMAGE=$PWD/s.sif; make_build_scratch; build_image")
+        assert (code, f"the new image is {place}/s.sif.4711" in err) == (78, True)
+        assert (place / "s.sif.4711").read_text() == "new\n"
         (place / "build" / "image").write_text("#!/bin/bash\nexit 1\n")
         assert bash("scratch=$PWD/disk; build_image")[0] == 78
 
