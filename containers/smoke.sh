@@ -14,7 +14,7 @@ python - "$PYTHON_VERSION" "$TORCH_VERSION" "$TORCHVISION_VERSION" "$HOROVOD_VER
 import sys
 from importlib.metadata import version
 
-import horovod.torch, matplotlib, mpi4py.MPI, sklearn, tensorboard, torch
+import horovod.torch, matplotlib, mpi4py.MPI, tensorboard, torch
 from trainer.torchvision_on_cpu import import_torchvision
 
 torchvision = import_torchvision()

@@ -18,7 +18,7 @@ NonNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
-"""As large as torch, numpy and scikit-learn all take."""
+"""As large as torch and numpy both take."""
 
 DATASET_NAMES = ("digits", "mnist", "cifar10", "imagefolder", "synthetic")
 PLUGIN = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -36,7 +36,7 @@ class DataConfig:
     """Where images come from and how they are prepared."""
 
     dataset: DatasetName = "digits"
-    """digits is inside scikit-learn, mnist and cifar10 are torchvision's files, imagefolder has a folder a class;
+    """digits comes with the trainer, mnist and cifar10 are torchvision's files, imagefolder has a folder a class;
     package.module:factory is your own, a function of this section that returns Splits."""
     data_dir: str = "data"
     """Folder that holds the data set."""

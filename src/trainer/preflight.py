@@ -28,7 +28,6 @@ NEEDED = (
     "numpy",
     "PIL",
     "safetensors",
-    "sklearn",
     "tomli_w",
     "torch",
     "torchvision",

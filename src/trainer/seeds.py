@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-ORDER, AUGMENTATION, DROPOUT, SYNTHETIC = range(4)
+ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT = range(5)
 """What a stream is for, so that streams of equal seed, epoch and rank differ."""
 
 

@@ -6,12 +6,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
+from trainer.data.digits import FILE
 from trainer.data.feed import Feed, recorded
 from trainer.data.loader import NO_LABEL
 from trainer.data.split import stratified_split
@@ -31,18 +31,26 @@ def no_warning(text):
 
 
 class TestDigits:
-    def test_they_are_all_of_scikit_learns_images_each_on_one_side(self):
+    def test_the_file_holds_the_published_digits(self):
+        with np.load(FILE) as arrays:
+            pixels, labels = arrays["images"], arrays["labels"]
+        assert pixels.shape == (1797, 8, 8)
+        # Sums of load_digits() of scikit-learn 1.9.1: of all pixels, of each row of pixels, of images by class.
+        assert pixels.sum() == 561718
+        assert pixels.sum((0, 2)).tolist() == [65530, 80453, 65129, 72207, 73737, 63065, 71636, 69961]
+        assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+    def test_each_image_is_on_one_side(self):
         train, test = open_data(DataConfig())
-        bunch = load_digits()
-        ours = torch.cat([train.images, test.images])[:, 0]
-        theirs = torch.from_numpy(bunch.images)
-        assert ours.shape == (1797, 8, 8)
-        assert ours.dtype == torch.uint8
-        assert sorted(map(bytes, (ours // 15).numpy())) == sorted(map(bytes, theirs.to(torch.uint8).numpy()))
+        with np.load(FILE) as arrays:
+            expected = sorted(map(bytes, arrays["images"]))
+        images = torch.cat([train.images, test.images])[:, 0]
+        assert images.dtype == torch.uint8
+        assert sorted(map(bytes, (images // 15).numpy())) == expected
 
     def test_a_fifth_of_each_class_is_held_out(self):
         train, test = open_data(DataConfig())
-        assert len(test) == 360
+        assert len(test) == 359
         held_out, all_of_them = test.labels.bincount(), torch.cat([train.labels, test.labels]).bincount()
         assert len(all_of_them) == 10
         assert ((held_out - all_of_them / 5).abs() <= 1).all()
@@ -72,10 +80,16 @@ class TestSplit:
         assert test.tolist() == sorted(test.tolist())
         assert train.tolist() == sorted(train.tolist())
         assert sorted(train.tolist() + test.tolist()) == list(range(100))
-        assert sorted(labels[test].bincount().tolist()) == [6, 6, 6, 7]
+        assert labels[test].bincount().tolist() == [6, 6, 6, 6]
+
+    @pytest.mark.parametrize("fraction", [0.001, 0.999])
+    def test_each_class_is_on_both_sides(self, fraction):
+        labels = torch.tensor([0, 0, 2, 2, 2])
+        train, test = stratified_split(labels, fraction=fraction, seed=0)
+        assert set(labels[train].tolist()) == set(labels[test].tolist()) == {0, 2}
 
     def test_a_class_with_one_sample_is_refused_in_one_line(self):
-        with pytest.raises(ConfigError, match=r"cannot hold out val_fraction=0.5 of 5 samples") as error:
+        with pytest.raises(ConfigError, match=r"cannot hold out val_fraction=0.5: class 1 has a single") as error:
             stratified_split(torch.tensor([0, 0, 0, 0, 1]), fraction=0.5, seed=0)
         assert "\n" not in str(error.value)
 

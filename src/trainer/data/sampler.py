@@ -10,8 +10,8 @@ import numpy as np
 from trainer import seeds
 from trainer.data.base import Ids
 
-VERSION = 1
-"""Raised when the order below changes: checkpoints record it, and another one cannot be resumed exactly."""
+VERSION = 2
+"""Raised when the order below or split.py changes: checkpoints record it, and another cannot be resumed exactly."""
 
 
 class MicroBatch(NamedTuple):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from trainer import seeds
 from trainer.errors import ConfigError
 
 
 def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Return the ids of the training and of the held-out samples, both ascending, in each class in proportion.
+
+    At least one sample of each class is on either side.
 
     Args:
         labels: class of each sample, int64 [n].
@@ -17,14 +21,16 @@ def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Ten
         seed: of the shuffle.
 
     Raises:
-        ConfigError: if a class has too few samples to stand on both sides.
+        ConfigError: if a class has a single sample.
     """
-    from sklearn.model_selection import train_test_split  # noqa: PLC0415 -- slow to import, and not always needed
-
-    try:
-        train, test = train_test_split(
-            torch.arange(len(labels)).numpy(), test_size=fraction, random_state=seed, stratify=labels.numpy()
-        )
-    except ValueError as error:
-        raise ConfigError(f"cannot hold out val_fraction={fraction} of {len(labels)} samples: {error}") from error
-    return torch.from_numpy(train).sort().values, torch.from_numpy(test).sort().values
+    generator = seeds.stream(seeds.SPLIT, seed)
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label, count in enumerate(labels.bincount().tolist()):
+        if count == 1:
+            raise ConfigError(
+                f"cannot hold out val_fraction={fraction}: class {label} has a single sample, and needs at least two."
+            )
+        if count:
+            ids = generator.permutation(np.flatnonzero(labels == label))
+            held_out[ids[: min(max(1, round(fraction * count)), count - 1)]] = True
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
