@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -20,6 +21,13 @@ from trainer.backends.base import count_alike, pick_device
 from trainer.config import Config
 from trainer.errors import ConfigError, TrainerError
 from trainer.world import World, ranks_from_environment
+
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = (
+    "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
+)  # up to torch 2.12
+LOCAL_BUFFERS: dict[str, Any] = {_SYNC_BUFFERS: False}
+"""Evaluation and checkpoints use rank 0's buffers; sending them to the others in each step gains nothing."""
 
 
 class JoinError(TrainerError):
@@ -62,11 +70,12 @@ class DDPBackend:
         """
         if self._sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        self.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
         replica = DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            forward_sync_buffers=False,  # evaluation and checkpoints use rank 0's; sending them each step gains nothing
             gradient_as_bucket_view=True,
+            **LOCAL_BUFFERS,
         )
         rehearse(replica)
         return replica, optimizer
