@@ -78,8 +78,8 @@ prove-fresh: ## `make train` and `make test` in a fresh Debian chroot (needs roo
 pins: ## ask the registry for the digest of the base's tag, and write it into the pins and both recipes
 	@build/pins
 
-locks: ## regenerate containers/locks from pyproject.toml and the pins
-	@python3 build/lock
+locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: of that variant alone)
+	@python3 build/lock $(VARIANT)
 
 clean: ## remove .venv and the tools' caches; runs/ and data/ stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

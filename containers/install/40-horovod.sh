@@ -25,7 +25,7 @@ built_for() {
     uname -m
     env | grep '^HOROVOD_' | sort
     cat "$here/horovod-wheel.sh" "$here/../locks/build.txt"
-    [ -z "${CUDA_COMPILER:-}" ] || cat "$here/cuda-compiler.sh" "$here/../locks/cuda-build.txt"
+    [ -z "${CUDA_COMPILER:-}" ] || cat "$here"/{cuda-compiler,nvcc-clang}.sh "$here/../locks/$VARIANT-build.txt"
 }
 key=$(built_for | sha256sum | cut -c 1-16)
 kept=$SLIPWAY_CACHE/horovod
@@ -33,10 +33,13 @@ kept=$SLIPWAY_CACHE/horovod
 if ! compgen -G "$kept/$key/horovod-*.whl" >/dev/null; then
     [ -w "$kept" ] || { kept=$(mktemp -d); trap 'rm -rf "$kept"' EXIT; }
     build=("$here/horovod-wheel.sh" "$kept/$key")
+    debs=()
+    [ -z "${CUDA_COMPILER:-}" ] || debs=(${CUDA_CLANG:+"$CUDA_CLANG"})
     # Debian's mpicxx comes without the header, so the name alone says nothing.
     if ! { command -v make && echo '#include <mpi.h>' | mpicxx -E -x c++ -; } >/dev/null 2>&1; then
-        case $here in /opt/slipway/*) build=("$here/with-debs.sh" libopenmpi-dev make -- "${build[@]}") ;; esac # in an image
+        debs+=(libopenmpi-dev make)
     fi
+    case $here:${debs[*]} in /opt/slipway/*:?*) build=("$here/with-debs.sh" "${debs[@]}" -- "${build[@]}") ;; esac # in an image
     CXX=$CXX "${build[@]}"
 fi
 python -m pip install -qq --no-deps --no-index --force-reinstall "$kept/$key"/horovod-*.whl

@@ -29,7 +29,7 @@ def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"VARIANT": "rocm"}, "image: no variant rocm: there are cpu cuda"),
+        ({"VARIANT": "rocm"}, "image: no variant rocm: there are cpu cuda cuda12"),
         ({"ROUTES": "podman"}, "image: ROUTES: no route podman; there are docker, apptainer and registry"),
         (
             {"BUILD_ARGS": "TORHC=1"},

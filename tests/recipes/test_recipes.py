@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def pins(variant: str) -> dict[str, str]:
     path = ROOT / "containers" / "pins" / f"{variant}.env"
     out = subprocess.check_output(["env", "-i", "sh", "-c", script, "sh", path], text=True)
     return dict(entry.split("=", 1) for entry in out.split("\0") if entry)
+
+
+VARIANTS = sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env"))
+
+
+def versions(lock: str) -> dict[str, str]:
+    text = (ROOT / "containers" / "locks" / f"{lock}.txt").read_text()
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
 
 
 def section(name: str) -> list[str]:
@@ -99,23 +108,33 @@ def test_version_is_the_projects():
     assert f'version = "{ARGS["VERSION"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("variant", ["cuda", "cpu"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_base_is_dated_and_its_digest_is_whole_if_there(variant):
     tag, image = pins(variant)["BASE_TAG"], pins(variant)["BASE_IMAGE"]
     assert re.search(r":\w+-\d{8}(-slim)?$", tag)
     assert image == tag or re.fullmatch(rf"{tag.rsplit(':', 1)[0]}@sha256:[0-9a-f]{{64}}", image)
 
 
-def test_variants_share_their_python_packages():
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_share_their_python_packages(variant):
     """What both locks hold is the same in both, so that a result depends on CUDA alone."""
+    cpu, other = versions("cpu"), versions(variant)
+    assert cpu == {name: other.get(name) for name in cpu}
 
-    def versions(variant: str) -> dict[str, str]:
-        text = (ROOT / "containers" / "locks" / f"{variant}.txt").read_text()
-        return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
 
-    cpu, cuda = versions("cpu"), versions("cuda")
-    assert cpu.keys() <= cuda.keys()
-    assert cpu == {name: cuda[name] for name in cpu}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_lock_of_the_compiler_holds_what_the_pins_name(variant):
+    wheels = dict(wheel.split("==") for wheel in pins(variant).get("CUDA_COMPILER", "").split())
+    locked = versions(f"{variant}-build") if wheels else {}
+    assert locked.keys() == wheels.keys()
+    assert [name for name, pin in wheels.items() if not fnmatch(locked[name], pin)] == []
+
+
+@pytest.mark.parametrize("named", [["rocm"], ["cuda12", "rocm"], ["--upgrade"]])
+def test_locks_of_what_is_no_variant(named):
+    done = subprocess.run([ROOT / "build" / "lock", *named], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.search(r"lock: error: (no variant rocm: there are cpu |unrecognized arguments: --upgrade)", done.stderr)
 
 
 def test_nothing_of_nccl_openmp_or_mpi_is_baked_in(docker):

@@ -189,7 +189,7 @@ printf '%s\\n' "$*" >>"$HOME/calls"
 """
 
 
-@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+@pytest.mark.parametrize("variant", ["cpu", "cuda", "cuda12"])
 def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
     (tmp_path / "python3").write_text(PYTHON)
     (tmp_path / "python3").chmod(0o755)
@@ -208,5 +208,5 @@ def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
     downloads = [call for call in calls if " pip " in call]
     assert all(call.startswith(f"-m pip download --dest {folder} ") for call in downloads)
     wanted = ["torch===", "torchvision==", f"locks/{variant}.txt", "locks/build.txt", "source.txt"]
-    wanted += ["locks/cuda-build.txt"] if variant == "cuda" else []
+    wanted += [f"locks/{variant}-build.txt"] if variant != "cpu" else []
     assert all(any(word in call for call in downloads) for word in wanted), calls
