@@ -50,7 +50,7 @@ wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, f
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
 	@build/image
 
-test-image: ## test the images in dist/, and train in them, with this checkout's sources too
+test-image: ## test the images in dist/, and train in them, with this checkout's sources too (VARIANT=cuda12)
 	@PARTS=in-image build/test
 
 run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this checkout's sources, without a rebuild)

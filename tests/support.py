@@ -21,6 +21,14 @@ LIMIT = 180.0
 """Seconds that one run may take before it counts as hanging."""
 
 
+def pins(variant: str) -> dict[str, str]:
+    """Return the pins of a variant of the image, as a shell reads them that has no variable of its own."""
+    script = 'set -a; . "$1"; env -0'
+    path = ROOT / "containers" / "pins" / f"{variant}.env"
+    out = subprocess.check_output(["env", "-i", "sh", "-c", script, "sh", path], text=True)
+    return dict(entry.split("=", 1) for entry in out.split("\0") if entry)
+
+
 def _inside() -> list[str]:
     """Return the words that put a command into the image of SLIPWAY_TEST_IMAGE, with this checkout's sources."""
     image = os.environ.get("SLIPWAY_TEST_IMAGE")

@@ -1,5 +1,6 @@
-"""The images that `make image` built, and who runs them: root, or an ordinary user with nothing but a shell."""
+"""The images of one variant, as `make image` built them, and who runs them: root, or an ordinary user."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT
+from support import ROOT, pins
 
 NOBODY = 65534
-IMAGES = ("slipway-cpu.sif", "slipway-cpu-docker.sif")
+VARIANT = Path(os.environ.get("SLIPWAY_TEST_IMAGE", "slipway-cpu.sif")).stem.removeprefix("slipway-")
+IMAGES = (f"slipway-{VARIANT}.sif", f"slipway-{VARIANT}-docker.sif")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,20 @@ def apptainer() -> str:
 
 def built(name: str) -> Path:
     path = ROOT / "dist" / name
-    assert path.exists(), f"no {path}: `make image` builds it"
+    assert path.exists(), f"no {path}: `make image VARIANT={VARIANT}` builds it"
     return path
+
+
+@pytest.fixture(scope="session")
+def variant() -> str:
+    """Return the variant of the images: that of SLIPWAY_TEST_IMAGE, or cpu."""
+    return VARIANT
+
+
+@pytest.fixture(scope="session")
+def pinned(variant) -> dict[str, str]:
+    """Return the pins that the images were made from."""
+    return pins(variant)
 
 
 @pytest.fixture(scope="session")

@@ -3,24 +3,17 @@
 import re
 import subprocess
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 from spython.main.parse.parsers import get_parser
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from support import ROOT, pins
+
 DEFINITION = (ROOT / "apptainer.def").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 ONLY_APPTAINER = {"BOOTSTRAP", "BIND_TARGETS"}
 """Where a base comes from is part of its name for Docker; only Apptainer needs bind targets to exist."""
-
-
-def pins(variant: str) -> dict[str, str]:
-    script = 'set -a; . "$1"; env -0'
-    path = ROOT / "containers" / "pins" / f"{variant}.env"
-    out = subprocess.check_output(["env", "-i", "sh", "-c", script, "sh", path], text=True)
-    return dict(entry.split("=", 1) for entry in out.split("\0") if entry)
 
 
 VARIANTS = sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env"))
@@ -128,6 +121,14 @@ def test_the_lock_of_the_compiler_holds_what_the_pins_name(variant):
     locked = versions(f"{variant}-build") if wheels else {}
     assert locked.keys() == wheels.keys()
     assert [name for name, pin in wheels.items() if not fnmatch(locked[name], pin)] == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_cuda_of_the_pins_is_that_of_torch(variant):
+    locked = versions(variant)
+    runtime = [locked[name] for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12") if name in locked]
+    releases = [version.rsplit(".", 1)[0] for version in runtime]
+    assert pins(variant)["CUDA_VERSION"] == (releases[0] if releases else "none")
 
 
 @pytest.mark.parametrize("named", [["rocm"], ["cuda12", "rocm"], ["--upgrade"]])
