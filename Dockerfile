@@ -4,7 +4,7 @@ ARG BASE_IMAGE=docker.io/library/debian:bookworm-20250520-slim
 # hadolint ignore=DL3006 # the tag is in the argument
 FROM ${BASE_IMAGE} AS slipway
 
-# cuda or cpu, and where pip looks besides its defaults.
+# A name in containers/pins, and where pip looks besides its defaults.
 ARG VARIANT=cuda
 ARG PIP_INDEX_URL=""
 ARG PIP_EXTRA_INDEX_URL=""
@@ -37,8 +37,8 @@ RUN /opt/slipway/containers/install/50-trainer.sh
 RUN /opt/slipway/containers/install/60-sbom.sh
 
 # For the labels alone: the versions are those of the pins, which a test holds these defaults against.
-ARG TORCH_VERSION=2.13.0
-ARG CUDA_VERSION=13.0
+ARG TORCH_VERSION=2.15.0
+ARG CUDA_VERSION=13.2
 ARG HOROVOD_VERSION=0.28.1
 ARG VERSION=0.1.0
 ARG REVISION=unknown
