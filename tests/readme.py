@@ -49,8 +49,8 @@ ELSEWHERE = {
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
     # docs/images.md
     "make check": ("build/test", "build/check"),
+    "make test-image VARIANT=cuda12": ("tests/image/test_variants.py", '"make", "test-image", f"VARIANT='),
     "make test-image": ("build/test", "in-image)"),
-    "make image test-image": (".ci/run", "image in-image"),
     "make image ROUTES=docker": ("tests/recipes/test_bad_input.py", "ROUTES=route"),
     "make image VARIANT=cuda BASE_IMAGE=registry.example/site/ubuntu:24.04": (
         "tests/recipes/test_bad_input.py",
@@ -89,7 +89,8 @@ ELSEWHERE = {
 
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
-    "make image VARIANT=cuda": "an hour and 20 GB: built and tested by hand, as docs/images.md says",
+    "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
+    "make image VARIANT=cuda12": "likewise",
     "make locks": "asks an index for the newest packages, and changes the locks",
     "qstat --version": "needs a PBS; tests/cluster/test_openpbs.py has one, under other paths",
     "pbsnodes -a": "likewise",

@@ -160,7 +160,7 @@ _TRAINING = (
 )  # fmt: skip
 
 _BUILDING = (
-    Setting("SLIPWAY_VARIANT", NAME, "a name in containers/pins: cuda or cpu",
+    Setting("SLIPWAY_VARIANT", NAME, "a name in containers/pins: cuda, cuda12, cpu",
             "which pins the image, or the virtual environment, is made from: a name in `containers/pins`", "VARIANT"),
     Setting("SLIPWAY_WHEELHOUSE", PATH, "folder of `make wheelhouse`: then no network is needed",
             "a folder that `make wheelhouse` filled; nothing is then taken from a network", "WHEELHOUSE",
