@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # smoke.sh [VARIANT]: the image's own test, by `apptainer test` or `docker run IMAGE /opt/slipway/containers/smoke.sh`. Under 30 s,
-# and without a GPU: versions are the pins', imports, Horovod has what it was built with and kernels for the pins' GPUs, an
-# all-reduce of two ranks.
+# and without a GPU: versions are the pins', imports, Horovod has what it was built with and kernels
+# for the pins' GPUs, an all-reduce of two ranks.
 set -euo pipefail
 # shellcheck source=containers/pins/cpu.env
 source /opt/slipway/pins.env
@@ -35,7 +35,8 @@ for part in "${parts[@]}"; do
 done
 echo "smoke: Horovod has ${parts[*]}"
 
-[ -z "${HOROVOD_BUILD_CUDA_CC_LIST:-}" ] || python - "$HOROVOD_BUILD_CUDA_CC_LIST" <<'END' || die "the image's kernels differ from its pins"
+[ -z "${HOROVOD_BUILD_CUDA_CC_LIST:-}" ] ||
+    python - "$HOROVOD_BUILD_CUDA_CC_LIST" <<'END' || die "the image's kernels differ from its pins"
 import struct
 import sys
 from pathlib import Path
@@ -43,9 +44,10 @@ from pathlib import Path
 import horovod.torch.mpi_lib_v2
 import torch
 
-# A fat binary is a header of 16 bytes (CUDA's fatbinary_section.h), then images: kind, version, size of their header, size of
-# what follows; the architecture is at 28. Kind 1 is PTX, 2 machine code.
-binary, found, start = Path(horovod.torch.mpi_lib_v2.__file__).read_bytes(), {1: set(), 2: set()}, 0
+# A fat binary is a header of 16 bytes, then images: kind, version, size of the header, size of what
+# follows; the architecture is at 28. Kind 1 is PTX, 2 machine code.
+binary = Path(horovod.torch.mpi_lib_v2.__file__).read_bytes()
+found, start = {1: set(), 2: set()}, 0
 while (start := binary.find(b"\x50\xed\x55\xba\x01\x00\x10\x00", start)) >= 0:
     at, end = start + 16, start + 16 + struct.unpack_from("<Q", binary, start + 8)[0]
     while at < end:
@@ -55,11 +57,13 @@ while (start := binary.find(b"\x50\xed\x55\xba\x01\x00\x10\x00", start)) >= 0:
     start = end
 pinned = {int(number) for number in sys.argv[1].split(",")}
 print("smoke: kernels of torch:", torch._C._cuda_getArchFlags())
-print("smoke: kernels of Horovod:", *(f"sm_{number}" for number in sorted(found[2])), *(f"compute_{number}" for number in found[1]))
+names = [f"sm_{number}" for number in sorted(found[2])] + [f"compute_{number}" for number in found[1]]
+print("smoke: kernels of Horovod:", *names)
 if (found[2], found[1]) != (pinned, {max(pinned)}):
     sys.exit(f"smoke: pinned are kernels for {sorted(pinned)}, and PTX of the last")
-if horovod.torch.nccl_built() != int("{}{:02}{:02}".format(*torch.cuda.nccl.version())):
-    sys.exit(f"smoke: Horovod was built with NCCL {horovod.torch.nccl_built()}, torch has {torch.cuda.nccl.version()}")
+built, loaded = horovod.torch.nccl_built(), int("{}{:02}{:02}".format(*torch.cuda.nccl.version()))
+if built != loaded:
+    sys.exit(f"smoke: Horovod was built with NCCL {built}, torch has {loaded}")
 END
 
 # Addresses, as the host name need not resolve inside; one thread a rank, as the cores may be few.

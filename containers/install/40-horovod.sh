@@ -25,7 +25,8 @@ built_for() {
     uname -m
     env | grep '^HOROVOD_' | sort
     cat "$here/horovod-wheel.sh" "$here/../locks/build.txt"
-    [ -z "${CUDA_COMPILER:-}" ] || cat "$here"/{cuda-compiler,nvcc-clang}.sh "$here/../locks/$VARIANT-build.txt"
+    [ -z "${CUDA_COMPILER:-}" ] ||
+        cat "$here"/{cuda-compiler,nvcc-clang,fatbinary-clang}.sh "$here/../locks/$VARIANT-build.txt"
 }
 key=$(built_for | sha256sum | cut -c 1-16)
 kept=$SLIPWAY_CACHE/horovod
@@ -39,7 +40,9 @@ if ! compgen -G "$kept/$key/horovod-*.whl" >/dev/null; then
     if ! { command -v make && echo '#include <mpi.h>' | mpicxx -E -x c++ -; } >/dev/null 2>&1; then
         debs+=(libopenmpi-dev make)
     fi
-    case $here:${debs[*]} in /opt/slipway/*:?*) build=("$here/with-debs.sh" "${debs[@]}" -- "${build[@]}") ;; esac # in an image
+    case $here:${debs[*]} in
+        /opt/slipway/*:?*) build=("$here/with-debs.sh" "${debs[@]}" -- "${build[@]}") ;; # in an image
+    esac
     CXX=$CXX "${build[@]}"
 fi
 python -m pip install -qq --no-deps --no-index --force-reinstall "$kept/$key"/horovod-*.whl

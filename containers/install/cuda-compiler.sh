@@ -5,16 +5,20 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
 
-python -m pip install -qq --no-deps --require-hashes --target "$folder" --requirement "$here/../locks/$VARIANT-build.txt" >&2
+python -m pip install -qq --no-deps --require-hashes --target "$folder" \
+    --requirement "$here/../locks/$VARIANT-build.txt" >&2
 if [ -z "${CUDA_CLANG:-}" ]; then
     home=$(echo "$folder"/nvidia/cu*)
 else # CUDA 12: a folder for each wheel, and no nvcc among them
     home=$folder/cuda
     mkdir "$home"
-    for wheel in cuda_nvcc cuda_runtime cuda_cccl curand; do cp -R "$folder/nvidia/$wheel/." "$home"; done
+    for wheel in cuda_nvcc cuda_runtime cuda_cccl curand; do
+        cp -R "$folder/nvidia/$wheel/." "$home"
+    done
     cp "$folder/nvidia/cu13/bin/fatbinary" "$home/bin/fatbinary-13"
-    for program in nvcc fatbinary; do cp "$here/nvcc-clang.sh" "$home/bin/$program"; done
-    # CMake's names for what these wheels lack: Horovod has no device code to link, and takes the shared runtime.
+    for program in nvcc fatbinary; do cp "$here/$program-clang.sh" "$home/bin/$program"; done
+    # CMake's names for what these wheels lack: Horovod has no device code to link, and takes the
+    # shared runtime.
     ar qc "$home/lib/libcudadevrt.a"
     echo 'INPUT(libcudart.so)' >"$home/lib/libcudart_static.a"
 fi

@@ -15,8 +15,9 @@ echo "+ building Horovod $HOROVOD_VERSION (4-5 minutes on 2 cores)"
 python -m pip install -qq --no-deps --require-hashes --target "$work/tools" --requirement "$here/../locks/build.txt"
 if [ -n "${CUDA_COMPILER:-}" ]; then
     [ -z "${CUDA_CLANG:-}" ] || command -v "${CUDA_CLANG/clang/clang++}" >/dev/null ||
-        die "no $CUDA_CLANG, which compiles for $VARIANT: install Debian's $CUDA_CLANG; or set CUDA_COMPILER to nothing, and" \
-            "HOROVOD_CUDA_HOME and HOROVOD_NCCL_HOME to the machine's own CUDA $CUDA_VERSION and its NCCL"
+        die "no $CUDA_CLANG, which compiles for $VARIANT: install Debian's $CUDA_CLANG; or set" \
+            "CUDA_COMPILER to nothing, and HOROVOD_CUDA_HOME and HOROVOD_NCCL_HOME to the" \
+            "machine's own CUDA $CUDA_VERSION and its NCCL"
     CUDA_HOME=$("$here/cuda-compiler.sh" "$work/cuda")
     export CUDA_HOME HOROVOD_CUDA_HOME=$CUDA_HOME HOROVOD_NCCL_HOME=$CUDA_HOME PATH=$CUDA_HOME/bin:$PATH
 fi

@@ -1,4 +1,4 @@
-"""containers/install/nvcc-clang.sh: what Horovod says to nvcc, in Clang's words; what Clang says to fatbinary."""
+"""What Horovod says to nvcc, in Clang's words; what Clang says to CUDA 12's fatbinary, in CUDA 13's."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ def home(tmp_path):
     folder = tmp_path / "cuda" / "bin"
     folder.mkdir(parents=True)
     for name in ("nvcc", "fatbinary"):
-        shutil.copy(ROOT / "containers" / "install" / "nvcc-clang.sh", folder / name)
+        shutil.copy(ROOT / "containers" / "install" / f"{name}-clang.sh", folder / name)
     for name in ("ptxas", "fatbinary-13", "clang++-0"):
         (folder / name).write_text('#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n')
         (folder / name).chmod(0o755)
