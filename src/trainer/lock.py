@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -59,9 +60,9 @@ class Lock:
         Raises:
             ConfigError: if its owner lives, naming it.
         """
-        while not self._create():
-            if (owner := self.dead_owner()) is not None:
-                self._remove(owner)
+        while not self._create(self._path):
+            if (owner := self.dead_owner()) is not None and self._take_over(owner):
+                break
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
 
     def dead_owner(self) -> dict[str, Any] | None:
@@ -70,14 +71,7 @@ class Lock:
         Raises:
             ConfigError: if its owner lives, naming it.
         """
-        owner = self._read()
-        if owner is not None and not self._may_take_over(owner):
-            raise ConfigError(
-                f"{self._path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
-                f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
-                f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
-            )
-        return owner
+        return self._dead_owner(self._path)
 
     def check(self) -> None:
         """Make sure that the lock is still ours.
@@ -102,21 +96,45 @@ class Lock:
             if self._read() == self._owner:
                 self._path.unlink()
 
-    def _create(self) -> bool:
+    def _create(self, path: Path) -> bool:
         try:
-            with self._path.open("x", encoding="utf-8") as file:
+            with path.open("x", encoding="utf-8") as file:
                 json.dump(self._owner, file)
         except FileExistsError:
             return False
         return True
 
     def _read(self) -> dict[str, Any] | None:
-        try:
-            return _parse(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
+        return _read(self._path)
 
-    def _may_take_over(self, owner: dict[str, Any]) -> bool:
+    def _dead_owner(self, path: Path) -> dict[str, Any] | None:
+        owner = _read(path)
+        if owner is not None and not self._is_dead(owner, path):
+            raise ConfigError(
+                f"{path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
+                f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
+                f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
+            )
+        return owner
+
+    def _take_over(self, dead: dict[str, Any]) -> bool:
+        """Put our lock in the place of the ``dead`` owner's; False if somebody else has done so meanwhile.
+
+        Only who holds the claim, a file named for the dead owner, may replace that owner's lock, and once the lock is
+        replaced it is of another owner. So of many that try at once one succeeds.
+        """
+        digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
+        claim = self._path.with_name(f".lock.after.{digest}")
+        if not self._create(claim):
+            if self._dead_owner(claim) is not None:  # killed on these very lines: complete what it began
+                _move(claim, self._path)
+        elif self._read() == dead:
+            _move(claim, self._path)
+        else:
+            claim.unlink(missing_ok=True)
+        return self._read() == self._owner
+
+    def _is_dead(self, owner: dict[str, Any], path: Path) -> bool:
         mine = self._owner
         if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
             return True  # an earlier attempt of this job
@@ -124,23 +142,7 @@ class Lock:
         same_processes = all(owner.get(key) == mine[key] for key in ("boot_id", "pid_namespace"))
         if same_processes and _start_time(owner.get("pid", 0)) != owner.get("pid_start"):
             return True  # its process is gone
-        return self._age() > STALE
-
-    def _age(self) -> float:
-        """Return the seconds since the last sign of life, by the clock of the file server: hosts' clocks differ."""
-        with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".lock.") as now, contextlib.suppress(OSError):
-            return Path(now.name).stat().st_mtime - self._path.stat().st_mtime
-        return 0.0
-
-    def _remove(self, owner: dict[str, Any]) -> None:
-        """Remove the dead ``owner``'s lock, but not one that somebody else has put in its place meanwhile."""
-        aside = self._path.with_name(f".lock.{os.getpid()}.{threading.get_ident()}")
-        with contextlib.suppress(FileNotFoundError):
-            self._path.rename(aside)
-            if _parse(aside.read_bytes()) != owner:
-                with contextlib.suppress(OSError):
-                    os.link(aside, self._path)
-            aside.unlink()
+        return _age(path) > STALE
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT):
@@ -149,12 +151,26 @@ class Lock:
                     os.utime(self._path)
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    """Return the owner that a lock names; nobody in particular where it was only half written."""
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the owner that a lock names, {} where it was only half written; None if there is no lock."""
     try:
-        return dict(json.loads(data))
+        return dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
     except (ValueError, TypeError):
         return {}
+
+
+def _move(claim: Path, lock: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody else has moved it
+        claim.rename(lock)
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since the last sign of life, by the clock of the file server: hosts' clocks differ."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".lock.") as now, contextlib.suppress(OSError):
+        return Path(now.name).stat().st_mtime - path.stat().st_mtime
+    return 0.0
 
 
 def _start_time(pid: int) -> str:

@@ -62,8 +62,8 @@ def test_a_checkpoint_of_two_ddp_ranks_goes_on_under_other_backends(tmp_path, ta
         said = train(launcher, ranks, out, *flags, "--resume", str(begun))
         second = recorded_ids(out)
         assert "resumed at step 10, in epoch 1" in said
-        assert sorted(first + second) == list(range(1437))
-        rows.append((f"ddp x 2, then {launcher} x {ranks}", f"{len(first)} + {len(second)} ids, each of 1437 once"))
+        assert sorted(first + second) == list(range(1438))
+        rows.append((f"ddp x 2, then {launcher} x {ranks}", f"{len(first)} + {len(second)} ids, each of 1438 once"))
     table("one epoch over two backends", rows)
 
 

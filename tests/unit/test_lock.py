@@ -194,6 +194,41 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
     lock.release()
 
 
+def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
+    somebody(tmp_path, age=STALE + 5)
+    with monkeypatch.context() as killed:
+        killed.setattr("trainer.lock._move", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            lock_of(tmp_path).acquire()
+    (claim,) = tmp_path.glob(".lock.after.*")
+    assert "is in use by process" in refusal(lock_of(tmp_path)), "this process still lives"
+    claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    lock.check()
+    lock.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
+    """One that has read a dead owner's lock, and is held up until another one has replaced it."""
+    somebody(tmp_path, age=STALE + 5)
+    late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
+    create = late._create
+
+    def create_late(path):
+        if path.name != "lock" and not other_has_it:
+            other_has_it.append(other.acquire())
+        return create(path)
+
+    other_has_it = []
+    monkeypatch.setattr(late, "_create", create_late)
+    assert "is in use by process" in refusal(late)
+    other.check()
+    other.release()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("left", ["nothing", "a dead owner"])
 def test_of_many_that_want_it_at_once_exactly_one_gets_it(tmp_path, left):
     if left == "a dead owner":

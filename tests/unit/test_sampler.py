@@ -10,6 +10,7 @@ import torch
 from trainer.config import Config, TrainConfig
 from trainer.data.feed import global_batch_size
 from trainer.data.sampler import VERSION, epoch_order, part, rank_share, rank_steps
+from trainer.data.split import stratified_split
 from trainer.world import World
 
 WORLDS = [1, 2, 3, 4, 7]
@@ -164,9 +165,11 @@ def test_the_order_depends_on_nothing_else():
 
 def test_this_version_of_the_order_is_this_one():
     """Where this fails, raise sampler.VERSION: checkpoints taken in mid-epoch cannot be resumed exactly."""
-    assert VERSION == 1
+    assert VERSION == 2
     assert epoch_order(10, seed=0, epoch=0).tolist() == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
     assert epoch_order(10, seed=0, epoch=1).tolist() == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]
+    held_out = stratified_split(torch.arange(20) % 2, fraction=0.25, seed=0)[1]
+    assert held_out.tolist() == [8, 12, 15, 19]
 
 
 def test_the_batch_size_of_a_step_is_global_unless_it_is_given_for_each_rank():
