@@ -10,25 +10,27 @@ import pytest
 
 from support import ROOT
 
-TABLES = pytest.StashKey[list[str]]()
+TABLE = "table"
 
 
 @pytest.fixture
-def table(request: pytest.FixtureRequest) -> Callable[[str, Sequence[Sequence[object]]], None]:
+def table(record_property) -> Callable[[str, Sequence[Sequence[object]]], None]:
     """Return a function that shows a title and rows in the summary of the test run."""
 
     def show(title: str, rows: Sequence[Sequence[object]]) -> None:
         cells = [[str(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-        request.config.stash.setdefault(TABLES, []).append("\n".join([title, *lines]))
+        record_property(TABLE, "\n".join([title, *lines]))
 
     return show
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    for text in config.stash.get(TABLES, []):
-        terminalreporter.write_line(f"\n{text}")
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    for name, text in [found for report in reports for found in report.user_properties]:
+        if name == TABLE:
+            terminalreporter.write_line(f"\n{text}")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors.torch import load_file
+
+import many
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "configs" / "digits.toml"
@@ -44,21 +46,22 @@ TRAINER = [*INSIDE, *PROGRAM]
 """The trainer as one process, in the image or in this environment."""
 
 
-def launch_words(launcher: str, ranks: int) -> list[str]:
-    """Return the words that start the trainer on ``ranks`` ranks of this machine."""
+def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "trainer", "--backend")) -> list[str]:
+    """Return the words that start ``program``, and the name of its backend, on ``ranks`` ranks of this machine."""
+    python = PROGRAM[0]
     match launcher:
         case "single":
-            return [*TRAINER, "--backend", "single"]
+            return [*INSIDE, python, *program, "single"]
         case "spawn":
             return [*TRAINER, "--nproc-per-node", str(ranks)]
         case "torchrun":
             words = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
-            return [*INSIDE, *words, "-m", "trainer", "--backend", "ddp"]
+            return [*INSIDE, *words, *program, "ddp"]
         case "horovodrun":
-            return [*INSIDE, "horovodrun", "--gloo", "-np", str(ranks), *PROGRAM, "--backend", "horovod"]
+            return [*INSIDE, "horovodrun", "--gloo", "-np", str(ranks), python, *program, "horovod"]
         case "mpirun":
             words = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-            return [*INSIDE, *words, *PROGRAM, "--backend", "horovod"]
+            return [*INSIDE, *words, python, *program, "horovod"]
     raise AssertionError(launcher)
 
 
@@ -157,6 +160,17 @@ def train(launcher: str, ranks: int, out: Path, *flags: str, config: Path = DIGI
         actual = launch.wait()
     assert actual == code, f"exit code {actual} instead of {code}:\n{launch.output}"
     return launch.output
+
+
+def train_many(launcher: str, ranks: int, trainings: Mapping[Path, Sequence[str]], log: Path) -> list[str]:
+    """Train into each folder with its flags, one after another in one start of the ranks; return what each said."""
+    file = log.with_suffix(".json")
+    file.write_text(json.dumps([[str(DIGITS), "--output-dir", str(out), *flags] for out, flags in trainings.items()]))
+    program = [str(ROOT / "tests" / "many.py"), str(file)]
+    with started(launch_words(launcher, ranks, program=program), log) as launch:
+        code = launch.wait(LIMIT + 10 * len(trainings))
+    assert code == 0, launch.output
+    return launch.output.split(many.MARK)[1:]
 
 
 def last_step(out: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from jobgen.files import Script, job_of, script_of
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import scheduler_of
+from slipway.gpu import VARIANTS, advice, describe, fits, gpus_of_this_machine
 from slipway.layout import JOB_SCRIPT, OLD_WITHOUT_SUCCESSOR, OTHER_VARIABLES, SETTINGS, refusal
 
 LIBRARY = Path("jobscripts", "lib")
@@ -116,6 +118,7 @@ def _check_build(job: Job, arguments: List[str], environment: Mapping[str, str])
     known = [path.stem for path in Path("containers", "pins").glob("*.env")]
     if variant not in known:
         raise JobgenError(f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}")
+    _compare_gpus(variant)
     if wheelhouse := environment.get("SLIPWAY_WHEELHOUSE"):
         _need("SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
 
@@ -152,7 +155,9 @@ def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_
     default = "0" if job.site.container == "none" else "1"
     if (environment.get("USE_CONTAINER") or default) == "1":
         made = f"`jobgen submit image_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
-        _need("SLIPWAY_IMAGE", environment.get("SLIPWAY_IMAGE") or "slipway.sif", f"{made}, or set USE_CONTAINER=0")
+        image = environment.get("SLIPWAY_IMAGE") or "slipway.sif"
+        _need("SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
+        _compare_gpus(_variant_of(image))
     elif job.site.venv == "local":
         if not os.access(BUILDERS["venv"], os.X_OK):
             raise JobgenError(
@@ -169,6 +174,26 @@ def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_
         _need_config(Path(environment.get("SLIPWAY_CONFIG") or job.spec.config), dry_run=dry_run)
     if data := environment.get("SLIPWAY_DATA"):
         _need("SLIPWAY_DATA", data, "correct it")
+
+
+def _variant_of(image: str) -> str:
+    """Return the variant that an image of ours is labelled with; "" without an answer."""
+    try:
+        words = ["apptainer", "inspect", "--labels", image]
+        said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"(?m)^slipway\.variant: (.+)$", said)
+    return found[1] if found else ""
+
+
+def _compare_gpus(variant: str) -> None:
+    """Say where ``variant`` does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
+    if variant in VARIANTS and (gpus := gpus_of_this_machine()) and not fits(variant, gpus):
+        _note(
+            f"the {variant} image does not run on this machine, which has {describe(gpus)}; for nodes like it: "
+            f"{advice(gpus)}"
+        )
 
 
 def _foreign(job: Job, environment: Mapping[str, str]) -> bool:

@@ -172,7 +172,7 @@ def _family(version: str) -> tuple[str, str]:
 
 
 def check_device(requested: str) -> None:
-    """Allocate on every GPU that is visible here, as drivers and images that do not match fail only then.
+    """Compare torch with the driver and the GPUs, and allocate on every GPU that is visible here.
 
     Raises:
         ConfigError: if GPUs are asked for and there is none, or one does not work.
@@ -181,6 +181,9 @@ def check_device(requested: str) -> None:
         return
     import torch  # noqa: PLC0415 -- it takes seconds, and a wrong folder should not wait for it
 
+    from trainer.gpu import check_gpus  # noqa: PLC0415 -- likewise
+
+    check_gpus()
     count = torch.cuda.device_count()
     if requested == "cuda" and not count:
         raise ConfigError(
@@ -191,8 +194,7 @@ def check_device(requested: str) -> None:
             torch.zeros(1, device=f"cuda:{index}")
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            remedy = "is the driver older than what this CUDA needs?"
-            raise ConfigError(f"GPU {index} does not work: {reason}; {remedy}") from error
+            raise ConfigError(f"GPU {index} does not work: {reason}; what does nvidia-smi say there?") from error
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The committed scripts, unedited, on a real Slurm cluster of two nodes."""
 
+import itertools
 import time
 from pathlib import Path
 
@@ -12,22 +13,35 @@ EPOCHS_OF_MINUTES = 400
 """Longer than the shortest time limit that Slurm knows."""
 
 
-@pytest.mark.parametrize("way", ["venv", "container"])
-@pytest.mark.parametrize(
-    ("script", "ranks"),
-    [
-        ("ddp.job", 4),
-        ("ddp-ranks.job", 4),
-        pytest.param("ddp-mpirun.job", 4, marks=pytest.mark.prove),
-        pytest.param("horovod-gloo.job", 4, marks=pytest.mark.prove),
-        pytest.param("horovod.job", 4, marks=pytest.mark.prove),
-        pytest.param("horovod-srun.job", 4, marks=pytest.mark.prove),
-        ("single.job", 1),
-        ("cpu.job", 2),
-        pytest.param("ddp.pbs", 4, marks=pytest.mark.prove),
-        pytest.param("horovod.pbs", 4, marks=pytest.mark.prove),
-    ],
-)
+RANKS = {
+    "ddp.job": 4,
+    "ddp-ranks.job": 4,
+    "ddp-mpirun.job": 4,
+    "horovod-gloo.job": 4,
+    "horovod.job": 4,
+    "horovod-srun.job": 4,
+    "single.job": 1,
+    "cpu.job": 2,
+    "ddp.pbs": 4,
+    "horovod.pbs": 4,
+}
+SHORT = {
+    ("ddp.job", "container"),
+    ("ddp.job", "venv"),
+    ("ddp-ranks.job", "container"),
+    ("single.job", "container"),
+    ("cpu.job", "venv"),
+}
+"""Pairs that `make test` runs; the product is `make prove`'s."""
+
+
+def scripts():
+    for script, way in itertools.product(RANKS, ("venv", "container")):
+        marks = [] if (script, way) in SHORT else [pytest.mark.prove]
+        yield pytest.param(script, RANKS[script], way, marks=marks, id=f"{script}-{way}")
+
+
+@pytest.mark.parametrize(("script", "ranks", "way"), scripts())
 def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(2), **inside)
@@ -152,7 +166,7 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
     assert max(field["StartTime"] for field in fields) < min(field["EndTime"] for field in fields)
 
 
-@pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job"])
+@pytest.mark.parametrize("script", ["ddp.job", pytest.param("ddp-ranks.job", marks=pytest.mark.prove)])
 def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / "plain_ddp.py"))
     assert job.wait()["JobState"] == "COMPLETED", job.output

@@ -1,5 +1,6 @@
 """What a job script answers on a real cluster before it starts any rank, and what it puts on the nodes' own disks."""
 
+import functools
 import sys
 import tempfile
 
@@ -21,12 +22,15 @@ def answer(table):
     return answer
 
 
+prove = functools.partial(pytest.param, marks=pytest.mark.prove)  # tests/stubrun has them on one machine
+
+
 @pytest.mark.parametrize(
     ("what", "env", "text"),
     [
-        ("a missing environment", {"SLIPWAY_VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
-        ("missing data", {"SLIPWAY_DATA": "/nowhere"}, "/nowhere is missing"),
-        ("a missing configuration", {"SLIPWAY_CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
+        prove("a missing environment", {"SLIPWAY_VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
+        prove("missing data", {"SLIPWAY_DATA": "/nowhere"}, "/nowhere is missing"),
+        prove("a missing configuration", {"SLIPWAY_CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
         ("an output that cannot be written", {"SLIPWAY_RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
         ("no GPU", {"SLIPWAY_DEVICE": "cuda"}, "torch sees no GPU"),
     ],

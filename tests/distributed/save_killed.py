@@ -1,6 +1,6 @@
 """Save a checkpoint under strace again and again, killed at the first, second, third ... call of one kind.
 
-    python save_killed.py CALL FOLDER
+    python save_killed.py FOLDER CALL...
 
 After each kill the newest checkpoint must be valid and complete, and another save must work. Each save is a fork of
 this process, which has torch loaded already.
@@ -59,8 +59,8 @@ def killed_at(call: str, number: int, store: CheckpointStore, step: int) -> bool
     return outcome != 0
 
 
-def main(call: str, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+def kill_at_each(call: str, folder: Path) -> None:
+    folder.mkdir()
     store = CheckpointStore(folder, keep=2)
     for step in (1, 2):
         store.add(checkpoint(step))
@@ -79,8 +79,9 @@ def main(call: str, folder: Path) -> None:
         kills["before" if step == newest else "after"] += 1
         store.add(checkpoint(step + 1))
         assert store.newest().facts["step"] == step + 1
-    print(f"{number - 1} kills: {kills['before']} left the one before, {kills['after']} the new one; all valid")
+    print(f"{call}: {number - 1} kills, {kills['before']} left the one before, {kills['after']} the new one; all valid")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    for name in sys.argv[2:]:
+        kill_at_each(name, Path(sys.argv[1]) / name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import train
+from support import train, train_many
 
 FLAGS = ["--epochs", "2", "--keep", "9", "--no-figures"]
 
@@ -34,25 +34,29 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
-@pytest.mark.parametrize("harm", [truncate, flip_one_bit, empty])
-def test_a_damaged_latest_checkpoint_is_refused_in_words_and_the_one_before_used(harm, file, finished, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out, symlinks=True)
-    harm(out / "checkpoints" / "latest" / file)
-    said = train("single", 1, out, *FLAGS, "--resume", "auto")
-    assert re.search(rf"checkpoint \S*step_00000046 is damaged: .*{file}.*; trying the one before", said)
-    assert "resumed at step 23, in epoch 2" in said
+HARMS = (truncate, flip_one_bit, empty)
 
 
-@pytest.mark.parametrize(
-    "call", ["write", "fsync", "openat", "mkdir", "rename", "symlink", "unlink", "unlinkat", "rmdir", "close"]
-)
-def test_a_save_killed_at_any_system_call_leaves_a_valid_latest(call, tmp_path, table):
+def test_a_damaged_latest_checkpoint_is_refused_in_words_and_the_one_before_used(finished, tmp_path):
+    files = ("model.safetensors", "optimizer.safetensors", "manifest.json")
+    cases = {tmp_path / f"{harm.__name__}-{file}": (harm, file) for harm in HARMS for file in files}
+    for out, (harm, file) in cases.items():
+        shutil.copytree(finished, out, symlinks=True)
+        harm(out / "checkpoints" / "latest" / file)
+    trainings = {out: [*FLAGS, "--resume", "auto"] for out in cases}
+    for said, (_, file) in zip(train_many("single", 1, trainings, tmp_path / "log"), cases.values(), strict=True):
+        assert re.search(rf"checkpoint \S*step_00000046 is damaged: .*{file}.*; trying the one before", said)
+        assert "resumed at step 23, in epoch 2" in said
+
+
+def test_a_save_killed_at_any_system_call_leaves_a_valid_latest(tmp_path, table):
     """SIGKILL at the 1st, 2nd, 3rd ... of these calls, until a save comes through; strace injects it."""
+    calls = ("write", "fsync", "openat", "mkdir", "rename", "symlink", "unlink", "unlinkat", "rmdir", "close")
     driver = Path(__file__).with_name("save_killed.py")
     result = subprocess.run(
-        [sys.executable, driver, call, tmp_path], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, driver, tmp_path, *calls], capture_output=True, text=True, timeout=280, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    table(f"a save killed at each {call}", [(result.stdout.strip(),)])
+    rows = [line.split(": ") for line in result.stdout.splitlines()]
+    assert [row[0] for row in rows] == list(calls)
+    table("a save killed at each", rows)

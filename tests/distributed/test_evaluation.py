@@ -1,17 +1,18 @@
 """Evaluation counts every sample once, on any number of ranks."""
 
-from support import train
+from support import train, train_many
 
 FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--test-batch-size", "50", "--no-figures"]
 
 
 def test_one_two_and_three_ranks_count_the_same(tmp_path, table):
     begun = tmp_path / "begun"
-    train("single", 1, begun, *FLAGS)
+    train_many("single", 1, {begun: FLAGS, tmp_path / "1": [*FLAGS, "--resume", str(begun)]}, tmp_path / "log")
     tables = {}
-    for launcher, ranks in [("single", 1), ("torchrun", 2), ("spawn", 3)]:
-        out = tmp_path / f"{launcher}-{ranks}"
-        train(launcher, ranks, out, *FLAGS, "--resume", str(begun))
+    for ranks in (1, 2, 3):
+        out = tmp_path / str(ranks)
+        if ranks > 1:
+            train("torchrun", ranks, out, *FLAGS, "--resume", str(begun))
         tables[ranks] = [(out / "figures" / name).read_text() for name in ("confusion.csv", "classes.csv")]
     total = tables[1][0].splitlines()[-1].split(",")
     table(

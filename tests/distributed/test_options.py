@@ -9,7 +9,7 @@ import termios
 import pytest
 from PIL import Image
 
-from support import DIGITS, ROOT, TRAINER, train, weights
+from support import DIGITS, ROOT, TRAINER, train, train_many, weights
 
 FLAGS = ["--no-figures", "--checkpoint-interval", "2", "--keep", "9", "--log-interval", "1"]
 EVERYWHERE = {
@@ -29,18 +29,28 @@ TOGETHER = {
     "batch norm": ["--arch", "resnet18", "--batch-size", "16", "--max-steps", "4"],
     "compiled": ["--compile", "--arch", "mlp"],
 }
-CASES = [(option, "single", 1) for option in EVERYWHERE] + [(option, "spawn", 2) for option in TOGETHER]
 
 
-@pytest.mark.parametrize(("option", "launcher", "ranks"), CASES)
-def test_a_run_with_the_option_resumes_bitwise(option, launcher, ranks, tmp_path):
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *(EVERYWHERE | TOGETHER)[option]]
-    train(launcher, ranks, whole, *flags)
-    train(launcher, ranks, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000002"))
-    first, second = (weights(run / "checkpoints" / "latest") for run in (whole, resumed))
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return the folder of whole and resumed runs with each option, those of a world in one start of its ranks."""
+    folder = tmp_path_factory.mktemp("options")
+    for launcher, ranks, options in (("single", 1, EVERYWHERE), ("torchrun", 2, TOGETHER)):
+        trainings = {}
+        for option, words in options.items():
+            flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *words]
+            begun = folder / option / "whole" / "checkpoints" / "step_00000002"
+            trainings[folder / option / "whole"] = flags
+            trainings[folder / option / "resumed"] = [*flags, "--resume", str(begun)]
+        train_many(launcher, ranks, trainings, folder / f"{launcher}.log")
+    return folder
+
+
+@pytest.mark.parametrize("option", EVERYWHERE | TOGETHER)
+def test_a_run_with_the_option_resumes_bitwise(option, runs):
+    first, second = (weights(runs / option / name / "checkpoints" / "latest") for name in ("whole", "resumed"))
     assert all(first[name].equal(second[name]) for name in first)
-    assert (resumed / "tensorboard").exists() == (option == "tensorboard")
+    assert (runs / option / "resumed" / "tensorboard").exists() == (option == "tensorboard")
 
 
 @pytest.mark.horovod
@@ -55,10 +65,10 @@ def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
 
 def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
     for number in range(40):
-        folder = tmp_path / "images" / ("dark" if number % 2 else "bright")
+        folder = tmp_path / "images" / ("train" if number < 32 else "val") / ("dark" if number % 2 else "bright")
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(folder / f"{number}.png")
-    (tmp_path / "images" / "dark" / "1.png").write_bytes(b"not an image")
+    (tmp_path / "images" / "train" / "dark" / "1.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
     flags += ["--resized-crop", "--flip", "--batch-size", "8", "--epochs", "3", "--no-figures"]
     out = tmp_path / "run"

@@ -1,5 +1,6 @@
 """Asked to stop, all ranks save at the same step and end in good order; --resume auto finishes the run."""
 
+import itertools
 import os
 import signal
 
@@ -42,13 +43,20 @@ EXPECTED = {
 }
 
 
+EACH_ONCE = {
+    ("torchrun", "SIGUSR1 twice in a save"),
+    ("torchrun", "STOP user"),
+    ("spawn", "STOP time-limit"),
+    ("spawn", "SIGTERM"),
+    ("horovodrun", "SIGUSR1"),
+    ("mpirun", "SIGTERM"),
+}
+"""Each launcher and each way to stop it; `make prove` takes all their pairs."""
+
+
 def cases():
-    """Yield each launcher with each way to stop it, those that are much like another only for `make prove`."""
-    for launcher in LAUNCHERS:
-        for how in EXPECTED:
-            like_another = how in {"STOP user", "SIGUSR1"} or (launcher, how) == ("mpirun", "STOP time-limit")
-            marks = [pytest.mark.prove] if launcher != "torchrun" and like_another else []
-            yield pytest.param(launcher, how, marks=marks)
+    for case in itertools.product(LAUNCHERS, EXPECTED):
+        yield pytest.param(*case, marks=[] if case in EACH_ONCE else [pytest.mark.prove])
 
 
 @pytest.mark.horovod

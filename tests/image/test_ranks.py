@@ -83,7 +83,22 @@ def trained(job: Path, done: subprocess.CompletedProcess) -> None:
     assert json.loads((job / "run" / "run.json").read_text())["world_size"] == 2
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun --gloo", "mpirun"])
+@pytest.mark.parametrize(
+    ("anyone", "launcher"),
+    [
+        ("user", "torchrun"),
+        ("slipway-cpu.sif", "horovodrun --gloo"),
+        ("user", "mpirun"),
+        pytest.param("slipway-cpu.sif", "torchrun", marks=pytest.mark.prove),
+        pytest.param("user", "horovodrun --gloo", marks=pytest.mark.prove),
+        pytest.param("slipway-cpu.sif", "mpirun", marks=pytest.mark.prove),
+        *(
+            pytest.param("slipway-cpu-docker.sif", launcher, marks=pytest.mark.prove)
+            for launcher in ("torchrun", "horovodrun --gloo", "mpirun")
+        ),
+    ],
+    indirect=["anyone"],
+)
 def test_an_epoch_with_the_launcher_inside(anyone, job, launcher):
     words = {
         "torchrun": ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.errors import ConfigError
+from trainer.gpu import check_gpus
 from trainer.world import World
 
 
@@ -59,8 +60,10 @@ def pick_device(requested: str, *, local_rank: int) -> torch.device:
     A launcher that binds ranks to GPUs leaves each just one, numbered 0; otherwise the local rank is the number.
 
     Raises:
-        ConfigError: if GPUs are asked for and there are too few.
+        ConfigError: if GPUs are asked for and there are too few, or torch cannot use those that are there.
     """
+    if requested != "cpu":
+        check_gpus()
     count = torch.cuda.device_count() if requested != "cpu" else 0
     if count == 0:
         if requested == "cuda":

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import slipway
+from slipway.gpu import find_gpus
 from trainer.backends import Backend
 from trainer.backends.base import count_alike
 from trainer.config import Config, ModelConfig
@@ -37,6 +38,8 @@ class Facts:
     rank: int
     local_rank: int
     device: str
+    gpu: str
+    """Its name, compute capability and driver; "" on a CPU."""
     cpus: list[int]
     """Numbers of the CPUs that it may use."""
     threads: int
@@ -53,9 +56,10 @@ class Facts:
 
     def __str__(self) -> str:
         """One line for people."""
+        device = f"{self.device} ({self.gpu})" if self.gpu else self.device
         reduction = "none" if self.reduce_ms < 0 else f"{self.reduced:g} in {self.reduce_ms:.1f} ms"
         return (
-            f"{self.host}: rank {self.rank}, local rank {self.local_rank}, {self.device}, {self.threads} thread(s) on "
+            f"{self.host}: rank {self.rank}, local rank {self.local_rank}, {device}, {self.threads} thread(s) on "
             f"{len(self.cpus)} CPU(s), forward {self.forward_ms:.1f} ms, all-reduce {reduction}, Python {self.python}, "
             f"torch {self.torch}, trainer {self.trainer}"
         )
@@ -72,6 +76,7 @@ def measure(config: Config, backend: Backend) -> Facts:
         rank=world.rank,
         local_rank=world.local_rank,
         device=str(device),
+        gpu=_gpu(device),
         cpus=sorted(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         python=platform.python_version(),
@@ -81,6 +86,15 @@ def measure(config: Config, backend: Backend) -> Facts:
         reduced=reduced,
         reduce_ms=reduce_ms,
     )
+
+
+def _gpu(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    gpus = find_gpus()
+    driver = f", driver for CUDA {gpus.cuda[0]}.{gpus.cuda[1]}" if gpus else ""
+    return f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}{driver}"
 
 
 def _forward_ms(device: torch.device) -> float:

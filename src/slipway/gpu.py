@@ -1,0 +1,154 @@
+"""What driver and GPUs a machine has, by libcuda, and which variant of the image runs on them.
+
+No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node.
+
+Sources: NVIDIA, CUDA Compatibility (minor versions: a program built with any CUDA X.y runs on every driver for CUDA X),
+and CUDA C++ Programming Guide (binary and PTX compatibility).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+Version = Tuple[int, int]
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR of cuda.h
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+class Gpus(NamedTuple):
+    """What libcuda says of a machine."""
+
+    cuda: Version
+    """Newest CUDA that the driver runs, such as (12, 2)."""
+    capabilities: List[Version]
+    """Compute capability of each GPU, such as [(8, 0), (8, 0)]."""
+
+
+class Variant(NamedTuple):
+    """What a variant of the image asks for."""
+
+    cuda: Version
+    """Oldest CUDA of a driver that runs it."""
+    driver: int
+    """Branch of the driver that brought this CUDA, by NVIDIA's CUDA Toolkit Release Notes."""
+    capability: Version
+    """Oldest GPU for which it has kernels."""
+
+
+VARIANTS: Dict[str, Variant] = {
+    "cuda": Variant((13, 0), 580, (7, 5)),
+    "cuda12": Variant((12, 0), 525, (7, 0)),
+}
+"""From the newest on; a test compares them with containers/pins."""
+BLACKWELL = Variant((12, 8), 570, (10, 0))
+"""The newest GPUs need this driver whatever the image asks for."""
+
+
+def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
+    """Return what ``library`` says of this machine; None without a driver.
+
+    Call it where this process may keep a CUDA context, or in a child by ``gpus_of_this_machine``.
+    """
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return None
+    number = ctypes.c_int()
+
+    def ask(function: str, *arguments: object) -> int:
+        code = getattr(cuda, function)(ctypes.byref(number), *arguments)
+        return number.value if code == 0 else 0
+
+    version = ask("cuDriverGetVersion")
+    count = 0 if cuda.cuInit(0) else ask("cuDeviceGetCount")
+    devices = [ask("cuDeviceGet", index) for index in range(count)]
+    capabilities = [tuple(ask("cuDeviceGetAttribute", part, device) for part in (_MAJOR, _MINOR)) for device in devices]
+    return Gpus((version // 1000, version % 1000 // 10), capabilities)  # type: ignore[arg-type] # pairs
+
+
+def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
+    """Return what a child finds, as a damaged driver may hang: None without a GPU, or an answer in ``timeout`` s."""
+    words = [sys.executable, "-m", "slipway.gpu"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    versions = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", said)]
+    return Gpus(versions[0], versions[1:]) if len(versions) > 1 else None
+
+
+def fits(variant: str, gpus: Gpus) -> bool:
+    """Return whether ``variant`` runs on ``gpus``; another one's needs are not known, so it may."""
+    needs = VARIANTS.get(variant)
+    if needs is None:
+        return True
+    newest, oldest = max(gpus.capabilities), min(gpus.capabilities)
+    driver_knows = newest < BLACKWELL.capability or BLACKWELL.cuda <= gpus.cuda
+    return driver_knows and needs.cuda <= gpus.cuda and needs.capability <= oldest
+
+
+def advice(gpus: Gpus) -> str:
+    """Return in one sentence what to build for ``gpus``, or why no variant runs on them."""
+    for name in VARIANTS:
+        if fits(name, gpus):
+            return f"build the {name} variant (VARIANT={name})"
+    oldest = min(gpus.capabilities)
+    least = min(needs.capability for needs in VARIANTS.values())
+    if oldest < least:
+        return (
+            f"no variant has kernels for compute capability {_text(oldest)}, the oldest is {_text(least)}: "
+            "docs/images.md says how to build for another torch"
+        )
+    needs = BLACKWELL if max(gpus.capabilities) >= BLACKWELL.capability else min(VARIANTS.values())
+    return f"the driver must be of branch {needs.driver} or later (CUDA {_text(needs.cuda)})"
+
+
+def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
+    """Return why a torch cannot use ``gpus``; "" if it can.
+
+    Args:
+        gpus: there is at least one.
+        cuda: that torch was built with, ``torch.version.cuda``, such as "12.8".
+        architectures: that it has kernels for, ``torch.cuda.get_arch_list()``, such as ["sm_80", "compute_90"].
+    """
+    needed = (int(cuda.partition(".")[0]), 0)
+    if gpus.cuda < needed:
+        return f"the driver runs CUDA {_text(gpus.cuda)} at most, and torch was built with {cuda}: {advice(gpus)}"
+    for capability in sorted(set(gpus.capabilities)):
+        if architectures and not any(_runs_on(name, capability) for name in architectures):
+            return (
+                f"torch has no kernels for a GPU of compute capability {_text(capability)}, only "
+                f"{', '.join(architectures)}: {advice(gpus)}"
+            )
+    return ""
+
+
+def _runs_on(architecture: str, capability: Version) -> bool:
+    """Return whether code for ``architecture`` runs on a GPU of ``capability``."""
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+    if not found:
+        return True  # of a kind that came after this was written
+    built = (int(found[2]), int(found[3]))
+    if found[4] or (found[1] == "sm" and built[0] != capability[0]):  # sm_90a runs on 9.0 alone
+        return built == capability
+    return built <= capability
+
+
+def describe(gpus: Gpus) -> str:
+    """Return the GPUs and their driver in words."""
+    capabilities = ", ".join(_text(capability) for capability in sorted(set(gpus.capabilities)))
+    return f"GPUs of compute capability {capabilities} and a driver for CUDA {_text(gpus.cuda)}"
+
+
+def _text(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+if __name__ == "__main__":
+    if here := find_gpus():
+        sys.stdout.write(" ".join(map(_text, (here.cuda, *here.capabilities))) + "\n")

@@ -1,0 +1,39 @@
+"""Many trainings in one start of the ranks, whose imports and rendezvous take longer than a short training.
+
+    python many.py FILE BACKEND
+
+FILE holds a list, in JSON, of the trainer's arguments for each training. The backend is opened once, as the first one's
+arguments say.
+"""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from trainer.backends import open_backend
+from trainer.cli import parse
+from trainer.run import run
+from trainer.stop import StopRequest
+
+MARK = "many: training "
+"""Before the output of each training."""
+
+
+def main(trainings: list[list[str]], backend_name: str) -> None:
+    configs = [parse([*words, "--backend", backend_name]) for words in trainings]
+    backend = open_backend(configs[0])
+    is_root = backend.world.rank == 0
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if is_root else logging.WARNING)
+    for number, config in enumerate(configs):
+        if is_root:
+            print(f"{MARK}{number}", flush=True)
+        assert run(config, backend, StopRequest()).state == "done"
+    backend.close()
+    sys.stdout.flush()
+    os._exit(0)  # as trainer.rank does, and for its reasons
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), sys.argv[2])

@@ -1,0 +1,23 @@
+/* Stands in for NVIDIA's libcuda: CUDA and the GPUs are those of STANDIN_CUDA, such as "12020 70 80". */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int numbers[9], count;
+
+__attribute__((constructor)) static void read_environment(void) {
+    char *words = strdup(getenv("STANDIN_CUDA"));
+    for (char *word = strtok(words, " "); word && count < 9; word = strtok(NULL, " ")) numbers[count++] = atoi(word);
+}
+
+int cuInit(unsigned flags) { return flags || count < 2 ? 100 : 0; } /* CUDA_ERROR_NO_DEVICE */
+int cuDriverGetVersion(int *version) { return *version = numbers[0], 0; }
+int cuDeviceGetCount(int *found) { return *found = count - 1, 0; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal + 1, 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    switch (attribute) {
+    case 75: return *value = numbers[device] / 10, 0; /* COMPUTE_CAPABILITY_MAJOR */
+    case 76: return *value = numbers[device] % 10, 0; /* COMPUTE_CAPABILITY_MINOR */
+    }
+    return 1; /* CUDA_ERROR_INVALID_VALUE */
+}

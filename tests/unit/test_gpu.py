@@ -1,0 +1,132 @@
+"""Drivers and GPUs, read from a stand-in for libcuda, and what to build for them."""
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobgen import submit
+from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, gpus_of_this_machine, mismatch
+from support import ROOT
+from trainer import gpu
+from trainer.errors import ConfigError
+
+DRIVERS = {470: "11040", 525: "12000", 535: "12020", 570: "12080", 580: "13000"}
+"""The newest CUDA of each branch, as cuDriverGetVersion says it (NVIDIA, CUDA Toolkit Release Notes)."""
+CAPABILITIES = ("61", "70", "75", "80", "90", "100")
+CUDA = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+CUDA12 = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """Return the folder of the stand-in."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    source = Path(__file__).with_name("libcuda.c")
+    subprocess.check_call(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source])
+    return folder
+
+
+@pytest.fixture
+def machine(library, monkeypatch):
+    """Return a function that gives this machine a driver and GPUs, and what a child then finds."""
+
+    def machine(cuda, *capabilities):
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+        monkeypatch.setenv("STANDIN_CUDA", " ".join((cuda, *capabilities)))
+        return gpus_of_this_machine()
+
+    return machine
+
+
+def expected(driver, capability):
+    if capability == "61":
+        return "no variant has kernels for compute capability 6.1"
+    if capability == "100" and driver < 570:
+        return "the driver must be of branch 570 or later (CUDA 12.8)"
+    if driver < 525:
+        return "the driver must be of branch 525 or later (CUDA 12.0)"
+    return "build the cuda variant" if driver >= 580 and capability != "70" else "build the cuda12 variant"
+
+
+def test_each_driver_and_gpu_gets_the_variant_that_runs_on_it(machine, table):
+    rows = []
+    for driver, capability in itertools.product(DRIVERS, CAPABILITIES):
+        gpus = machine(DRIVERS[driver], capability)
+        assert gpus.capabilities == [(int(capability[:-1]), int(capability[-1]))]
+        said = advice(gpus)
+        assert said.startswith(expected(driver, capability)), (driver, capability)
+        rows.append((f"driver {driver}", f"compute capability {capability[:-1]}.{capability[-1]}", said))
+    table("which variant to build", rows)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "capabilities", "built", "architectures", "why"),
+    [
+        ("13000", ["80"], "13.0", CUDA, ""),
+        ("12020", ["80"], "12.8", CUDA12, ""),  # minor versions are compatible
+        ("13000", ["70"], "12.8", CUDA12, ""),  # newer drivers run older CUDA
+        ("12020", ["80"], "13.0", [], "the driver runs CUDA 12.2 at most, .* with 13.0: build the cuda12"),
+        ("13000", ["70"], "13.0", CUDA, "no kernels for .* capability 7.0, only sm_75.*: build the cuda12"),
+        ("13000", ["89"], "13.0", CUDA, ""),  # sm_86 is of the same major version
+        ("13000", ["103"], "13.0", ["sm_90", "compute_90"], ""),  # compiled from PTX when it is loaded
+        ("13000", ["100"], "13.0", ["sm_90a", "compute_90a"], "no kernels for a GPU of compute capability 10.0"),
+        ("13000", ["80", "61"], "13.0", CUDA, "compute capability 6.1, only .*: no variant has kernels"),
+    ],
+)  # fmt: skip
+def test_a_torch_that_does_not_match_is_noticed(machine, cuda, capabilities, built, architectures, why):  # noqa: PLR0917 -- fixtures
+    said = mismatch(machine(cuda, *capabilities), built, architectures)
+    assert re.search(why, said) if why else not said
+
+
+def test_no_driver_and_no_gpu_are_no_mismatch(machine):
+    assert find_gpus("libnone.so.1") is None
+    assert machine("13000") is None
+
+
+def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(monkeypatch):
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr(gpu, "find_gpus", lambda: Gpus((12, 2), [(8, 0)]))
+    with pytest.raises(ConfigError, match=r"torch was built with 13.0: build the cuda12 variant \(VARIANT=cuda12\)\.$"):
+        gpu.check_gpus()
+
+
+def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
+    machine("12020", "70", "80")
+    submit._compare_gpus("cuda12")
+    submit._compare_gpus("of a site")
+    assert capsys.readouterr().err == ""
+    submit._compare_gpus("cuda")
+    assert capsys.readouterr().err == (
+        "jobgen: the cuda image does not run on this machine, which has GPUs of compute capability 7.0, 8.0 and a "
+        "driver for CUDA 12.2; for nodes like it: build the cuda12 variant (VARIANT=cuda12)\n"
+    )
+
+
+def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
+    program = tmp_path / "apptainer"
+    program.write_text("#!/bin/sh\necho slipway.torch: 2.15.0\necho slipway.variant: cuda\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert submit._variant_of("some.sif") == "cuda"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert submit._variant_of("some.sif") == ""
+
+
+def test_the_table_is_that_of_the_pins():
+    for name, needs in VARIANTS.items():
+        pins = (ROOT / "containers" / "pins" / f"{name}.env").read_text(encoding="utf-8")
+        major = re.search(r"(?m)^CUDA_VERSION=(\d+)", pins)[1]
+        architectures = re.search(r"(?m)^HOROVOD_BUILD_CUDA_CC_LIST=([\d,]+)", pins)[1].split(",")
+        assert needs.cuda == (int(major), 0)
+        assert needs.capability == (int(architectures[0][:-1]), int(architectures[0][-1]))
+
+
+def test_a_driver_that_hangs_is_given_up(monkeypatch):
+    monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
+    assert gpus_of_this_machine() is None
+    monkeypatch.setattr("slipway.gpu.sys.executable", sys.executable)
+    assert gpus_of_this_machine(timeout=0.001) is None
