@@ -100,9 +100,9 @@ def user(apptainer, scratch) -> Runner:
     return Runner(theirs, str(folder), home, prefix)
 
 
-@pytest.fixture(params=[IMAGES[0], pytest.param(IMAGES[1], marks=pytest.mark.prove), "user"])
+@pytest.fixture(params=["root", pytest.param("root, by Dockerfile", marks=pytest.mark.prove), "user"])
 def anyone(request, apptainer, tmp_path) -> Runner:
     """Return root with either image, of which `make test` takes one, then the user."""
     if request.param == "user":
         return request.getfixturevalue("user")
-    return Runner(apptainer, str(built(request.param)), tmp_path)
+    return Runner(apptainer, str(built(IMAGES[request.param != "root"])), tmp_path)

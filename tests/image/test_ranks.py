@@ -1,5 +1,6 @@
 """Several ranks: within one container, and by the host's mpirun with a container a rank, Open MPI 4.1 on both sides."""
 
+import itertools
 import json
 import os
 import re
@@ -83,22 +84,17 @@ def trained(job: Path, done: subprocess.CompletedProcess) -> None:
     assert json.loads((job / "run" / "run.json").read_text())["world_size"] == 2
 
 
-@pytest.mark.parametrize(
-    ("anyone", "launcher"),
-    [
-        ("user", "torchrun"),
-        ("slipway-cpu.sif", "horovodrun --gloo"),
-        ("user", "mpirun"),
-        pytest.param("slipway-cpu.sif", "torchrun", marks=pytest.mark.prove),
-        pytest.param("user", "horovodrun --gloo", marks=pytest.mark.prove),
-        pytest.param("slipway-cpu.sif", "mpirun", marks=pytest.mark.prove),
-        *(
-            pytest.param("slipway-cpu-docker.sif", launcher, marks=pytest.mark.prove)
-            for launcher in ("torchrun", "horovodrun --gloo", "mpirun")
-        ),
-    ],
-    indirect=["anyone"],
-)
+LAUNCHERS = ("torchrun", "horovodrun --gloo", "mpirun")
+SHORT = {("user", "torchrun"), ("root", "horovodrun --gloo"), ("user", "mpirun")}
+"""Pairs that `make test` runs; the product is `make prove`'s."""
+
+
+def cases():
+    for case in itertools.product(("root", "root, by Dockerfile", "user"), LAUNCHERS):
+        yield pytest.param(*case, marks=[] if case in SHORT else [pytest.mark.prove])
+
+
+@pytest.mark.parametrize(("anyone", "launcher"), cases(), indirect=["anyone"])
 def test_an_epoch_with_the_launcher_inside(anyone, job, launcher):
     words = {
         "torchrun": ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"],

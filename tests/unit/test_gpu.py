@@ -10,7 +10,7 @@ import pytest
 
 from jobgen import submit
 from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, gpus_of_this_machine, mismatch
-from support import ROOT
+from support import ROOT, pins
 from trainer import gpu
 from trainer.errors import ConfigError
 
@@ -118,11 +118,10 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
 
 def test_the_table_is_that_of_the_pins():
     for name, needs in VARIANTS.items():
-        pins = (ROOT / "containers" / "pins" / f"{name}.env").read_text(encoding="utf-8")
-        major = re.search(r"(?m)^CUDA_VERSION=(\d+)", pins)[1]
-        architectures = re.search(r"(?m)^HOROVOD_BUILD_CUDA_CC_LIST=([\d,]+)", pins)[1].split(",")
-        assert needs.cuda == (int(major), 0)
-        assert needs.capability == (int(architectures[0][:-1]), int(architectures[0][-1]))
+        pinned = pins(name)
+        oldest = pinned["HOROVOD_BUILD_CUDA_CC_LIST"].split(",")[0]
+        assert needs.cuda == (int(pinned["CUDA_VERSION"].split(".")[0]), 0)
+        assert needs.capability == (int(oldest[:-1]), int(oldest[-1]))
 
 
 def test_a_driver_that_hangs_is_given_up(monkeypatch):

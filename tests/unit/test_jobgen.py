@@ -224,7 +224,8 @@ class TestArchitecture:
         allowed = sys.stdlib_module_names | {"jobgen", "msgspec", "tomli", "__future__"}
         for module, text in MODULES.items():
             names = {f"{name}.{part}" if name == "slipway" else name for name, part in imports(text)}
-            assert {name for name in names if name.startswith("slipway")} <= {"slipway.layout", "slipway.flags"}, module
+            ours = {"slipway.layout", "slipway.flags", "slipway.gpu"}
+            assert {name for name in names if name.startswith("slipway")} <= ours, module
             assert {name.split(".")[0] for name in names} <= allowed | {"slipway"}, module
 
     def test_help_loads_next_to_nothing(self):

@@ -97,12 +97,12 @@ def test_no_gpu_where_one_is_asked_for(answer):
 
 def test_a_gpu_that_does_not_work(answer, monkeypatch):
     def broken(*_, **__):
-        raise RuntimeError("CUDA driver version is insufficient\nand more")
+        raise RuntimeError("CUDA error: unknown error\nand more")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch, "zeros", broken)
     code, said = answer("--device", "auto")
-    assert (code, "GPU 0 does not work: CUDA driver version is insufficient; is the driver older" in said) == (78, True)
+    assert (code, "GPU 0 does not work: CUDA error: unknown error; what does nvidia-smi say" in said) == (78, True)
     assert said.count("\n") == 1
 
 

@@ -13,6 +13,7 @@ HEALTHY = [
         rank=rank,
         local_rank=rank % 2,
         device=f"cuda:{rank % 2}",
+        gpu="",
         cpus=[0, 1, 2, 3],
         threads=2,
         python="3.11.7",
