@@ -19,7 +19,7 @@ export PARTS ?= check unit distributed
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick check cluster generate wheelhouse image test-image run pull bench prove prove-fresh pins locks clean
+.PHONY: help setup train test test-quick check cluster generate wheelhouse image test-image run pull bench coverage prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
@@ -58,6 +58,10 @@ run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this
 
 pull: ## turn a published IMAGE=docker://... into dist/NAME.sif
 	@build/pull $(IMAGE)
+
+coverage: ## branch coverage of src/ by the unit and distributed tests, all processes that they start included
+	@build/setup test
+	@build/coverage
 
 bench: ## speed, as ratios against named peers, each in one interleaved run
 	@build/setup test
