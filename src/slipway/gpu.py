@@ -50,14 +50,15 @@ BLACKWELL = Variant((12, 8), 570, (10, 0))
 
 
 def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
-    """Return what ``library`` says of this machine; None without a driver.
-
-    Call it where this process may keep a CUDA context, or in a child by ``gpus_of_this_machine``.
-    """
+    """Return what ``library`` says of this machine; None without a driver."""
     try:
         cuda = ctypes.CDLL(library)
-    except OSError:
+        return _ask(cuda)
+    except (OSError, AttributeError):  # no such library, or one of something else
         return None
+
+
+def _ask(cuda: ctypes.CDLL) -> Gpus:
     number = ctypes.c_int()
 
     def ask(function: str, *arguments: object) -> int:
@@ -67,8 +68,9 @@ def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
     version = ask("cuDriverGetVersion")
     count = 0 if cuda.cuInit(0) else ask("cuDeviceGetCount")
     devices = [ask("cuDeviceGet", index) for index in range(count)]
-    capabilities = [tuple(ask("cuDeviceGetAttribute", part, device) for part in (_MAJOR, _MINOR)) for device in devices]
-    return Gpus((version // 1000, version % 1000 // 10), capabilities)  # type: ignore[arg-type] # pairs
+    major, minor = ([ask("cuDeviceGetAttribute", part, device) for device in devices] for part in (_MAJOR, _MINOR))
+    capabilities = [found for found in zip(major, minor) if found != (0, 0)]
+    return Gpus((version // 1000, version % 1000 // 10), capabilities)
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
@@ -134,9 +136,11 @@ def _runs_on(architecture: str, capability: Version) -> bool:
     if not found:
         return True  # of a kind that came after this was written
     built = (int(found[2]), int(found[3]))
-    if found[4] or (found[1] == "sm" and built[0] != capability[0]):  # sm_90a runs on 9.0 alone
+    if found[4] == "a":  # of this architecture alone
         return built == capability
-    return built <= capability
+    if found[1] == "sm" or found[4] == "f":  # of this family
+        return built[0] == capability[0] and built <= capability
+    return built <= capability  # PTX, compiled when it is loaded
 
 
 def describe(gpus: Gpus) -> str:

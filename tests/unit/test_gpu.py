@@ -74,6 +74,7 @@ def test_each_driver_and_gpu_gets_the_variant_that_runs_on_it(machine, table):
         ("13000", ["89"], "13.0", CUDA, ""),  # sm_86 is of the same major version
         ("13000", ["103"], "13.0", ["sm_90", "compute_90"], ""),  # compiled from PTX when it is loaded
         ("13000", ["100"], "13.0", ["sm_90a", "compute_90a"], "no kernels for a GPU of compute capability 10.0"),
+        ("13000", ["103"], "13.0", ["sm_100f"], ""),  # of the family
         ("13000", ["80", "61"], "13.0", CUDA, "compute capability 6.1, only .*: no variant has kernels"),
     ],
 )  # fmt: skip
@@ -84,6 +85,8 @@ def test_a_torch_that_does_not_match_is_noticed(machine, cuda, capabilities, bui
 
 def test_no_driver_and_no_gpu_are_no_mismatch(machine):
     assert find_gpus("libnone.so.1") is None
+    assert find_gpus("libm.so.6") is None
+    assert find_gpus("/dev/null") is None
     assert machine("13000") is None
 
 
