@@ -97,6 +97,34 @@ def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(monkeypatch):
         gpu.check_gpus()
 
 
+@pytest.mark.parametrize(
+    ("opens", "architectures", "why"),
+    [
+        (True, CUDA, ""),
+        (True, ["sm_90"], r"no kernels for a GPU of compute capability 8\.0, only sm_90: build the cuda variant"),
+        (
+            False,
+            [],
+            r"GPUs of compute capability 8\.0 and a driver for CUDA 13\.0, and torch cannot open them: no memory\. ",
+        ),
+    ],
+)
+def test_the_trainer_looks_at_what_torch_can_do(monkeypatch, opens, architectures, why):
+    def init():
+        if not opens:
+            raise RuntimeError("no memory.\nand more")
+
+    monkeypatch.setattr("torch.version.cuda", "13.2")
+    monkeypatch.setattr(gpu, "find_gpus", lambda: Gpus((13, 0), [(8, 0)]))
+    monkeypatch.setattr("torch.cuda.init", init)
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: architectures)
+    if why:
+        with pytest.raises(ConfigError, match=why):
+            gpu.check_gpus()
+    else:
+        gpu.check_gpus()
+
+
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
     submit._compare_gpus("cuda12")
