@@ -33,7 +33,7 @@ ELSEWHERE = {
     # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
-    "pytest tests/distributed/test_resume.py": ("build/test", "pytest tests/distributed"),
+    "pytest tests/distributed/test_resume.py": ("build/test", "tests/distributed tests/docs"),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
@@ -42,6 +42,10 @@ ELSEWHERE = {
     "SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_VENV=.venv-nodes sbatch jobscripts/venv_build.job": (
         "tests/cluster/test_builds.py",
         "venv_build.job",
+    ),
+    "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": (
+        "tests/stubrun/test_builds.py",
+        '"venv_build.job", SLIPWAY_HOROVOD="1"',
     ),
     "sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "image_build.job"),
     "make image": ("build/test", "build/image"),

@@ -22,7 +22,8 @@ NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
 def place(tmp_path):
     """Return a fresh clone after README's steps 1 and 2, with an environment and data of the reader's own."""
     folder = fresh_clone(tmp_path / "clone")
-    (folder / ".venv").symlink_to(sys.prefix)
+    for name in (".venv", ".venv-horovod"):
+        (folder / name).symlink_to(sys.prefix)
     (
         folder / "slipway.sif"
     ).touch()  # jobs find the image before they are submitted; USE_CONTAINER=0 keeps them out of it

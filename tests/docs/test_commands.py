@@ -29,8 +29,11 @@ from readme import (
 
 SHORT = " --max-steps 2 --no-figures"
 SMALL = " --arch mlp"
-DRY = re.compile(r"(USE_CONTAINER=0 )?jobgen submit ")
-LEAVES = {"jobgen submit image_build --site mine": "slipway.sif"}
+DRY = re.compile(r"([A-Z_]+=\S+ )*jobgen submit ")
+LEAVES = {
+    "jobgen submit image_build --site mine": "slipway.sif",
+    "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
+}
 """What a command that runs elsewhere leaves for those behind it."""
 NEEDED = {
     "make train": ".venv",
@@ -84,6 +87,7 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
     before = COMMANDS[: COMMANDS.index(command)]
     for made, name in LEAVES.items():
         if made in before:
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
             (clone / name).touch()
     for made, name in NEEDED.items():  # this command alone was asked for
         if made in before and not (clone / name).exists() and "build/setup" not in command:

@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ConfigError(
         f"--backend horovod needs Horovod built for this torch, and it cannot be imported ({error}): "
-        "`build/setup test` builds it, and so do the images."
+        "`build/setup horovod` builds it, and so do the images."
     ) from error
 
 
