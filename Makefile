@@ -1,7 +1,9 @@
-# `make` lists the targets. Each calls one script in build/ or one command; settings go on the command line: make train ARGS="--epochs 5"
+# `make` lists the targets. Each runs one script of build/ or one command. Settings are given on the
+# command line: make train ARGS="--epochs 5"
 
-# Minutes after which a part of `make test` counts as hung: well above what it takes on two quiet cores with nothing cached, and
-# together below the 90 that CI allows, with its two `make train`.
+# Time limits in minutes for the parts of `make test`; a part that exceeds its limit is killed. Each
+# is well above what the part takes on two idle cores with empty caches. Their sum, with the two runs
+# of `make train` in CI, is below the 90 minutes that CI allows.
 export BUDGET_SETUP       := 10
 export BUDGET_CHECK       := 2
 export BUDGET_UNIT        := 12
@@ -10,19 +12,22 @@ export BUDGET_IMAGE       := 14
 export BUDGET_IN_IMAGE    := 11
 export BUDGET_CLUSTER     := 14
 
-# What `make test` runs besides the set-up. Three more parts take root: image builds the CPU image by both recipes, in-image
-# tests it and trains in it, cluster trains on a Slurm of two nodes, in it too (SYSTEM=1 installs Slurm). CI runs all:
+# The parts that `make test` runs after the set-up. Three more parts need root: image builds the CPU
+# image from both recipes; in-image tests it and trains in it; cluster trains on a Slurm cluster of
+# two nodes, also in the image (SYSTEM=1 installs Slurm). CI runs all of them:
 # make test SYSTEM=1 PARTS="check unit distributed image in-image cluster"
 export PARTS ?= check unit distributed
 
-# What `make image` reads besides its defaults; build/image says what they mean.
+# Settings that the scripts read from the environment; each script describes its own.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick check cluster generate wheelhouse image test-image run pull bench coverage prove prove-fresh pins locks clean
+.PHONY: help setup train test test-quick check cluster wheelhouse image test-image run pull \
+    coverage bench generate prove prove-fresh pins locks clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
+	while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
 
 setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing system packages by apt-get)
 	@build/setup test
@@ -44,7 +49,7 @@ check: ## lint, format check, types, shellcheck
 cluster: ## a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster
 
-wheelhouse: ## download into wheelhouse/ all that a virtual environment takes, for nodes without a network (VARIANT=cpu, HOROVOD=1)
+wheelhouse: ## download all packages of a virtual environment into wheelhouse/, for nodes without a network (VARIANT=cpu, HOROVOD=1)
 	@build/wheelhouse $(or $(WHEELHOUSE),wheelhouse)
 
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
@@ -56,22 +61,22 @@ test-image: ## test the images in dist/, and train in them, with this checkout's
 run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this checkout's sources, without a rebuild)
 	@build/run $(or $(IMAGE),dist/slipway-cpu.sif) $(ARGS)
 
-pull: ## turn a published IMAGE=docker://... into dist/NAME.sif
+pull: ## convert a published IMAGE=docker://... into dist/NAME.sif
 	@build/pull $(IMAGE)
 
-coverage: ## branch coverage of src/ by the unit and distributed tests, all processes that they start included
+coverage: ## branch coverage of src/ by the unit and distributed tests, with all processes that they start
 	@build/setup test
 	@build/coverage
 
-bench: ## speed, as ratios against named peers, each in one interleaved run
+bench: ## compare the speed with other programs: ratios, each measured in one interleaved run
 	@build/setup test
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench/jobgen_cpu.py
 
-generate: ## write anew what is generated: the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
+generate: ## regenerate the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" build/generate
 
-prove: ## the long proofs that `make test` leaves out, some on a real OpenPBS (OPENPBS_SOURCE: its tarball; else from upstream)
+prove: ## the long tests that `make test` leaves out, some on a real OpenPBS (OPENPBS_SOURCE: its tarball; else from upstream)
 	@build/setup test
 	@build/openpbs >/dev/null || echo 'prove: no OpenPBS, so its tests are skipped'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m prove
@@ -85,5 +90,5 @@ pins: ## ask the registry for the digest of the base's tag, and write it into th
 locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: of that variant alone)
 	@python3 build/lock $(VARIANT)
 
-clean: ## remove .venv and the tools' caches; runs/ and data/ stay
+clean: ## remove .venv and the tools' caches; runs/ and data/ are kept
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
