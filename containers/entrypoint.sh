@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `docker run` and `apptainer run` start: the given command, in this process's place, so that arguments, signals and exit
-# codes are its own. Without one, help.
+# Run by `docker run` and `apptainer run`: replace this process by the given command, so that its
+# arguments, signals and exit code are passed through. Without a command, print the trainer's help.
 [ $# -gt 0 ] || set -- trainer --help
 exec "$@"

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Install the trainer as /opt/slipway/src, which the environment points to: binding other sources over that folder is all it
-# takes to run them in this image.
+# Install the trainer, whose sources are in /opt/slipway/src, as an editable package: the
+# environment only points to that folder, so other sources bound over it replace the image's.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${here%/containers/install}
+pip_install() { python -m pip install -qq --no-deps "$@"; }
 
+# The build tools are installed outside of the environment, and removed afterwards.
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
-python -m pip install -qq --no-deps --require-hashes --target "$tools" --requirement "$here/../locks/build.txt"
-PYTHONPATH=$tools python -m pip install -qq --no-deps --no-build-isolation --no-index --editable "$root"
-# An image is read-only: what is not compiled now is compiled at every start.
+pip_install --require-hashes --target "$tools" --requirement "$here/../locks/build.txt"
+PYTHONPATH=$tools \
+    pip_install --no-build-isolation --no-index --editable "$root"
+# An image is read-only: Python could not save what it compiles, and would compile at every start.
 python -m compileall -q "$root/src"

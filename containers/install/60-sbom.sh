@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write the image's bill of materials, CycloneDX 1.6, from what dpkg and pip say is installed.
+# Write the image's bill of materials (CycloneDX 1.6) of the packages that dpkg and pip list.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python "$here/sbom.py" >"${here%/containers/install}/sbom.cdx.json"
