@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -80,6 +82,44 @@ def test_pull_of_something_else():
 def scratch(tmp_path_factory) -> str:
     """Return a SCRATCH of the tests' own: a build prunes the layers of those before it."""
     return str(tmp_path_factory.mktemp("scratch"))
+
+
+WRITER = 'mkdir -p "$SCRATCH/work" && while :; do mkdir -p "$SCRATCH/work/$RANDOM/$RANDOM"; done'
+RECIPES = f"""#!/bin/bash
+for _ in 1 2 3 4; do bash -c '{WRITER}' "$SCRATCH/writer" 2>/dev/null & done
+echo + waiting
+wait
+"""
+
+
+@pytest.fixture
+def open_tree(tree):
+    """Return the tree with a build/recipes that only writes, in a folder that every user may write."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        copy = Path(folder) / "tree"
+        shutil.copytree(tree, copy)
+        (copy / "build" / "recipes").write_text(RECIPES)
+        for path in (Path(folder), copy):
+            path.chmod(0o777)
+        for pins in copy.glob("containers/pins/*.env"):
+            pins.write_text("BUILD_SPACE_MB=1\n")
+        yield copy
+
+
+@pytest.mark.parametrize("user", [[], ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_build_that_writes_has_ended_before_its_folder_is_removed(open_tree, user, number):
+    scratch = open_tree / "scratch"
+    words = [*user, "env", "--default-signal=INT", open_tree / "build/image"]
+    env = os.environ | {"SCRATCH": str(scratch)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as build:
+        while "+ waiting" not in build.stdout.readline():
+            assert build.poll() is None
+        time.sleep(0.2)
+        build.send_signal(number)
+        assert build.wait(30) == 128 + number
+        assert not processes(str(scratch))
+        assert not (scratch / "work").exists()
 
 
 def broken(script: Path) -> None:
