@@ -122,6 +122,17 @@ def test_a_build_that_writes_has_ended_before_its_folder_is_removed(open_tree, u
         assert not (scratch / "work").exists()
 
 
+def test_a_build_removes_no_files_of_another_variant(open_tree):
+    (open_tree / "build" / "recipes").write_text("#!/bin/bash\n")
+    (open_tree / "dist").mkdir()
+    ours, others = open_tree / "dist" / "slipway-cuda-docker.sif.part", open_tree / "dist" / "slipway-cuda12.sif.part"
+    ours.touch()
+    others.touch()
+    env = os.environ | {"VARIANT": "cuda", "SCRATCH": str(open_tree / "scratch")}
+    subprocess.run([open_tree / "build/image"], env=env, check=True)
+    assert (ours.exists(), others.exists()) == (False, True)
+
+
 def broken(script: Path) -> None:
     script.write_text(f'#!/bin/bash\necho "{script.name[:2]}-broken: on purpose" >&2\nexit 3\n')
 
