@@ -133,6 +133,13 @@ def test_a_build_removes_no_files_of_another_variant(open_tree):
     assert (ours.exists(), others.exists()) == (False, True)
 
 
+def test_scratch_may_be_a_relative_path(open_tree):
+    (open_tree / "build" / "recipes").write_text('#!/bin/bash\nprintf "%s" "$SCRATCH"\n')
+    words = [open_tree / "build/image"]
+    seen = subprocess.check_output(words, cwd=open_tree / "src", env=os.environ | {"SCRATCH": "scratch"}, text=True)
+    assert seen == str(open_tree / "src" / "scratch")
+
+
 def broken(script: Path) -> None:
     script.write_text(f'#!/bin/bash\necho "{script.name[:2]}-broken: on purpose" >&2\nexit 3\n')
 
