@@ -61,6 +61,18 @@ def test_no_network_for_the_tools(tmp_path):
     )
 
 
+@pytest.mark.parametrize("words", [[], ["--suite"], ["--suite", "sid"]])
+def test_packages_that_are_not_named(words):
+    assert answer("build/debs", *words) == "build/debs: usage: build/debs [--suite SUITE] PACKAGE..."
+
+
+def test_a_compute_node_is_not_taken_for_a_whole_slurm(tmp_path):
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    (tmp_path / "slurmd").symlink_to("/bin/true")
+    assert answer("build/slurm", PATH=str(tmp_path), SYSTEM="0").startswith("setup: slurm-wlm munge ")
+
+
 def test_a_pin_that_does_not_exist(tree):
     pins = tree / "containers" / "pins" / "cpu.env"
     pins.write_text(pins.read_text().replace("TORCH_VERSION=2.", "TORCH_VERSION=99."))
