@@ -63,6 +63,20 @@ def test_each_driver_and_gpu_gets_the_variant_that_runs_on_it(machine, table):
     table("which variant to build", rows)
 
 
+def test_the_table_of_the_images_says_the_same():
+    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| (\d{3}) \((\d+)\.(\d+)\) \| (.*) \|$", page)
+    assert [int(row[0]) for row in rows] == list(DRIVERS)
+    columns = [[(6, 1)], [(7, 0)], [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)], [(10, 0), (12, 0)]]
+    for _, major, minor, cells in rows:
+        for cell, capabilities in zip(cells.split(" | "), columns, strict=True):
+            for capability in capabilities:
+                said = advice(Gpus((int(major), int(minor)), [capability]))
+                name, driver = re.search(r"VARIANT=(\w+)", said), re.search(r"branch (\d+)", said)
+                expected = f"`{name[1]}`" if name else f"a newer driver, {driver[1]}" if driver else "none"
+                assert cell == expected, (major, minor, capability)
+
+
 @pytest.mark.parametrize(
     ("cuda", "capabilities", "built", "architectures", "why"),
     [
