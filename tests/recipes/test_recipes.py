@@ -1,5 +1,6 @@
 """Dockerfile and apptainer.def say the same, as spython reads them, and their defaults are the pins."""
 
+import os
 import re
 import subprocess
 from fnmatch import fnmatch
@@ -136,6 +137,21 @@ def test_locks_of_what_is_no_variant(named):
     done = subprocess.run([ROOT / "build" / "lock", *named], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.search(r"lock: error: (no variant rocm: there are cpu |unrecognized arguments: --upgrade)", done.stderr)
+
+
+def test_builds_get_the_configuration_of_pip_install(tmp_path):
+    """Of the sections of a file [install] precedes [global], others do not count; variables precede both."""
+    lines = [f"[{name}]\nindex-url = https://{name}.example\n" for name in ("global", "install", "download")]
+    (tmp_path / "pip.conf").write_text("".join(lines))
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PIP_")}
+    env |= {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+
+    def settings(**more: str) -> dict[str, str]:
+        text = subprocess.check_output([ROOT / "build" / "pip-config", "settings"], env=env | more, text=True)
+        return dict(line.split("=", 1) for line in text.splitlines())
+
+    assert settings()["PIP_INDEX_URL"] == "https://install.example"
+    assert settings(PIP_INDEX_URL="https://here.example")["PIP_INDEX_URL"] == "https://here.example"
 
 
 def test_nothing_of_nccl_openmp_or_mpi_is_baked_in(docker):
