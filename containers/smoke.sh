@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# smoke.sh [VARIANT]: the image's own test, by `apptainer test` or `docker run IMAGE /opt/slipway/containers/smoke.sh`. Under 30 s,
-# and without a GPU: versions are the pins', imports, Horovod has what it was built with and kernels
-# for the pins' GPUs, an all-reduce of two ranks.
+# smoke.sh [VARIANT]: the image's own test, run by `apptainer test`, or by Docker:
+# docker run IMAGE /opt/slipway/containers/smoke.sh
+# Takes less than 30 s and needs no GPU. It passes if the image is of VARIANT; its packages can be
+# imported and have the versions of its pins; Horovod was built with the parts that the pins name,
+# for the GPUs that they name, and with torch's NCCL; and an all-reduce of two ranks is right.
 set -euo pipefail
 # shellcheck source=containers/pins/cpu.env
 source /opt/slipway/pins.env
@@ -9,9 +11,11 @@ pins=$(readlink /opt/slipway/pins.env)
 variant=$(basename "$pins" .env)
 die() { echo "smoke: $*" >&2; exit 1; }
 
-[ "${1:-$variant}" = "$variant" ] || die "this is the $variant image and $1 was asked for: build with VARIANT=$1"
+[ "${1:-$variant}" = "$variant" ] ||
+    die "this is the $variant image and $1 was asked for: build with VARIANT=$1"
 
-python - "$PYTHON_VERSION" "$TORCH_VERSION" "$TORCHVISION_VERSION" "$HOROVOD_VERSION" <<'END' || die "the image differs from its pins"
+pinned=("$PYTHON_VERSION" "$TORCH_VERSION" "$TORCHVISION_VERSION" "$HOROVOD_VERSION")
+python - "${pinned[@]}" <<'END' || die "the image differs from its pins"
 import sys
 from importlib.metadata import version
 
@@ -20,10 +24,12 @@ from trainer.torchvision_on_cpu import import_torchvision
 
 torchvision = import_torchvision()
 found = ["%d.%d" % sys.version_info[:2], *map(version, ("torch", "torchvision", "horovod"))]
-print("smoke: Python {}, torch {}, torchvision {}, Horovod {}, MPI".format(*found), mpi4py.MPI.Get_library_version().split(",")[0])
-print(f"smoke: CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version() if torch.version.cuda else None}")
+mpi = mpi4py.MPI.Get_library_version().split(",")[0]
+nccl = torch.cuda.nccl.version() if torch.version.cuda else None
+print("smoke: Python {}, torch {}, torchvision {}, Horovod {}, MPI {}".format(*found, mpi))
+print(f"smoke: CUDA {torch.version.cuda}, NCCL {nccl}")
 for name, is_, pin in zip(["Python", "torch", "torchvision", "Horovod"], found, sys.argv[1:]):
-    if is_ != pin and not is_.startswith(f"{pin}+"):  # what comes behind "+" says how it was built
+    if is_ != pin and not is_.startswith(f"{pin}+"):  # the part after "+" names the build
         sys.exit(f"smoke: {name} is {is_}, pinned is {pin}")
 END
 
@@ -57,7 +63,8 @@ while (start := binary.find(b"\x50\xed\x55\xba\x01\x00\x10\x00", start)) >= 0:
     start = end
 pinned = {int(number) for number in sys.argv[1].split(",")}
 print("smoke: kernels of torch:", torch._C._cuda_getArchFlags())
-names = [f"sm_{number}" for number in sorted(found[2])] + [f"compute_{number}" for number in found[1]]
+names = [f"sm_{number}" for number in sorted(found[2])]
+names += [f"compute_{number}" for number in found[1]]
 print("smoke: kernels of Horovod:", *names)
 if (found[2], found[1]) != (pinned, {max(pinned)}):
     sys.exit(f"smoke: pinned are kernels for {sorted(pinned)}, and PTX of the last")
@@ -66,5 +73,6 @@ if built != loaded:
     sys.exit(f"smoke: Horovod was built with NCCL {built}, torch has {loaded}")
 END
 
-# Addresses, as the host name need not resolve inside; one thread a rank, as the cores may be few.
-OMP_NUM_THREADS=1 torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 /opt/slipway/containers/allreduce.py
+# --local-addr: the host name need not resolve inside. One thread a rank: there may be few cores.
+OMP_NUM_THREADS=1 torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 \
+    /opt/slipway/containers/allreduce.py
