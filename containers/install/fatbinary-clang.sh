@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fatbinary-clang.sh, as CUDA_HOME/bin/fatbinary: CUDA 13's fatbinary for Clang, which writes the
-# options of CUDA 12's. It compresses nothing: drivers before 550.54 could not read it.
+# fatbinary-clang.sh, as CUDA_HOME/bin/fatbinary: run the fatbinary of CUDA 13 for Clang, which
+# passes the options of CUDA 12's. Compression is off: drivers before 550.54 cannot read what CUDA
+# 13's compresses.
 # https://docs.rapids.ai/api/rapids-cmake/stable/command/rapids_cuda_enable_fatbin_compression
 set -euo pipefail
 home=$(cd "$(dirname "$0")/.." && pwd)

@@ -6,7 +6,8 @@ set -euo pipefail
 home=$(cd "$(dirname "$0")/.." && pwd)
 clang=${CUDA_CLANG/clang/clang++} # the package's name, and the program's
 
-# -gencode arch=compute_90,code="sm_90,compute_90": machine code, and PTX for GPUs that are newer.
+# generate VALUE: append Clang's options for the VALUE of a -gencode to `architectures`. For example
+# arch=compute_90,code="sm_90,compute_90": machine code for sm_90, and PTX for newer GPUs.
 generate() {
     local code
     for code in $(tr -d '"' <<<"${1#*code=}" | tr , ' '); do
@@ -17,21 +18,29 @@ generate() {
     done
 }
 
-arguments=() defaults=() architectures=()
+arguments=()
+defaults=()
+architectures=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --version) # CMake looks for both in it
+        --version) # CMake looks for the versions of both
             "$clang" --version
             exec "$home/bin/ptxas" --version
             ;;
-        -gencode) generate "$2" && shift ;;
-        --cuda-gpu-arch=*) defaults+=("$1") ;; # CMake's, for what names none
-        -Xcompiler) arguments+=("$2") && shift ;;
+        -gencode)
+            generate "$2"
+            shift
+            ;;
+        --cuda-gpu-arch=*) defaults+=("$1") ;; # by CMake, for files without -gencode
+        -Xcompiler)
+            arguments+=("$2")
+            shift
+            ;;
         *) arguments+=("$1") ;;
     esac
     shift
 done
 [ ${#architectures[@]} -gt 0 ] || architectures=("${defaults[@]}")
-# Clang 19 knows CUDA up to 12.5, and would warn of each newer one that it takes it for that.
+# Clang 19 supports CUDA up to 12.5, treats a newer one as that, and would warn of it each time.
 exec "$clang" "--cuda-path=$home" -Wno-unknown-cuda-version --no-cuda-include-ptx=all \
     "${architectures[@]}" "${arguments[@]}"
