@@ -156,7 +156,7 @@ def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_
     if (environment.get("USE_CONTAINER") or default) == "1":
         made = f"`jobgen submit image_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
         image = environment.get("SLIPWAY_IMAGE") or "slipway.sif"
-        _need("SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
+        _need("SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0", dry_run=dry_run)
         _compare_gpus(_variant_of(image))
     elif job.site.venv == "local":
         if not os.access(BUILDERS["venv"], os.X_OK):
@@ -167,7 +167,7 @@ def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_
     else:
         venv = environment.get("SLIPWAY_VENV") or ".venv"
         made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
-        _need("SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
+        _need("SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1", dry_run=dry_run)
     if _foreign(job, environment):
         _need("SLIPWAY_SCRIPT", environment["SLIPWAY_SCRIPT"], "correct it", file=True)
     else:
@@ -218,9 +218,12 @@ def _need_config(path: Path, *, dry_run: bool) -> None:
     _note(f"copied {packaged} to {path}: change it as you like")
 
 
-def _need(name: str, path: str, remedy: str, *, file: bool = False) -> None:
+def _need(name: str, path: str, remedy: str, *, file: bool = False, dry_run: bool = False) -> None:
     if not os.access(path, os.R_OK):
-        raise JobgenError(f"{name}: {path} is missing or cannot be read from here: {remedy}.")
+        why = f"{name}: {path} is missing or cannot be read from here: {remedy}."
+        if not dry_run:
+            raise JobgenError(why)
+        _note(why)
     if file and not Path(path).is_file():
         raise JobgenError(f"{name}: {path} is no file: {remedy}.")
 

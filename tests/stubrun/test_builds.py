@@ -204,7 +204,7 @@ printf '%s\\n' "$*" >>"$HOME/calls"
 """
 
 
-@pytest.mark.parametrize("variant", ["cpu", "cuda", "cuda12"])
+@pytest.mark.parametrize("variant", sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env")))
 def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
     (tmp_path / "python3").write_text(PYTHON)
     (tmp_path / "python3").chmod(0o755)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from stubs import HOSTILE, ROOT
 
+from slipway.layout import SETTINGS, SWITCH
+
 LIB = ROOT / "jobscripts" / "lib"
 START = """set -euo pipefail
 readonly script_name=x.job scheduler={scheduler} job_id=4711
@@ -22,6 +24,13 @@ source "$lib/srun.bash"
 source "$lib/mpirun.bash"
 source "$lib/ssh.bash"
 source "$lib/build.bash"
+"""
+START += " ".join(
+    f"{row.name}={'0' if row.kind is SWITCH else repr('')}"
+    for row in SETTINGS.values()
+    if row.name.startswith("SLIPWAY_")
+)
+START += """
 launcher=srun srun_options=(--export=ALL) mpirun_options=() remote_shell=(ssh)
 SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT='' SLIPWAY_CONFIG=$PWD/c.toml SLIPWAY_DATA='' SLIPWAY_LOCAL_DISK=$PWD/disk
 SLIPWAY_DEVICE=cuda SLIPWAY_STAGE=0 SLIPWAY_MAX_REQUEUES=3 SLIPWAY_PREFLIGHT_SECONDS=5 SLIPWAY_IMAGE=$PWD/i.sif
@@ -85,7 +94,7 @@ def functions():
     """Return the names of all functions of the library."""
     found = set()
     for scheduler in ("slurm", "pbs", "local"):
-        code = START.format(scheduler=scheduler, lib=LIB).partition("launcher=")[0] + "declare -F"
+        code = START.format(scheduler=scheduler, lib=LIB).partition("SLIPWAY_")[0] + "declare -F"
         lines = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
         found |= {line.split()[-1] for line in lines.splitlines()}
     return found

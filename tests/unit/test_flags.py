@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,8 +12,12 @@ from jobgen import flags as flags_module
 from jobgen.errors import JobgenError
 from jobgen.flags import argument_error, load_schema
 from trainer.cli import parse
+from trainer.config import BackendName
 from trainer.errors import ConfigError, UsageError
 from trainer.schema import schema
+
+*_FIRST, _LAST = get_args(BackendName)
+BACKENDS = f"{', '.join(_FIRST)} or {_LAST}"
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = ROOT / "configs" / "schema.json"
@@ -63,7 +68,7 @@ REFUSED = {
     ("--seed", "4294967296"): "--seed is '4294967296': it must be a whole number, at least 0 and below 4294967296",
     ("--seed", "9" * 400): f"--seed is '{'9' * 400}': it must be a whole number, at least 0 and below 4294967296",
     ("--optimizer", "adamm"): "--optimizer is 'adamm': it must be sgd, adadelta, adam or adamw; did you mean 'adam'?",
-    ("--backend", "DDP"): "--backend is 'DDP': it must be auto, single, ddp or horovod",
+    ("--backend", "DDP"): f"--backend is 'DDP': it must be {BACKENDS}",
     ("--synthetic-shape", "1", "2"): "--synthetic-shape lacks a value: 3 values, each a whole number, at least 1",
     ("--synthetic-shape", "1", "2", "x"): "--synthetic-shape is 'x': it must be a whole number, at least 1",
     ("a.toml", "b.toml"): "unexpected argument 'b.toml': no flag takes it",

@@ -162,6 +162,8 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
 
 
 def test_the_table_is_that_of_the_pins():
+    folder = ROOT / "containers" / "pins"
+    assert VARIANTS.keys() == {path.stem for path in folder.glob("*.env") if "CUDA_COMPILER" in pins(path.stem)}
     for name, needs in VARIANTS.items():
         pinned = pins(name)
         oldest = pinned["HOROVOD_BUILD_CUDA_CC_LIST"].split(",")[0]

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError
-from trainer.models import build_model
+from trainer.models import SMALL, build_model
 from trainer.models.torchvision_models import torchvision_builders
 
 
@@ -29,7 +29,7 @@ def require_trainable(model, shape, classes):
 
 
 class TestSmallModels:
-    @pytest.mark.parametrize("arch", ["mnist-cnn", "mlp"])
+    @pytest.mark.parametrize("arch", SMALL)
     @pytest.mark.parametrize(
         ("shape", "classes"), [((1, 8, 8), 10), ((3, 6, 6), 2), ((1, 28, 28), 47), ((4, 9, 17), 3)]
     )

@@ -74,6 +74,19 @@ def environment(folder):
 
 
 class TestWhatIsSubmitted:
+    @pytest.mark.parametrize(
+        ("inside", "name"), [("1", "SLIPWAY_IMAGE: slipway.sif"), ("0", "SLIPWAY_VENV: .venv/bin/p")]
+    )
+    def test_dry_run_shows_them_before_there_is_an_image_or_an_environment(
+        self, capsys, empty, monkeypatch, inside, name
+    ):
+        (empty / "slipway.sif").unlink()
+        monkeypatch.setenv("USE_CONTAINER", inside)
+        out, err = submit(capsys, "--dry-run")
+        assert "#SBATCH" in out
+        assert f"jobgen: {name}" in err
+        assert "would submit this with" in err
+
     @pytest.mark.usefixtures("clone")
     def test_dry_run_shows_the_script_and_the_command(self, capsys):
         out, err = submit(capsys, "--dry-run", "--", "--epochs", "2")

@@ -1,4 +1,4 @@
-"""Two small models for small images."""
+"""Small models for small images."""
 
 from __future__ import annotations
 
