@@ -26,7 +26,11 @@ def test_a_recipe_can_be_followed(name, tmp_path):
     commands = re.findall(r"(?m)^\$ (.*)$", RECIPES[name])
     assert commands
     kept = {key: text for key, text in os.environ.items() if not key.startswith(("SLIPWAY_", "PYTHON"))}
-    path = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
+    path = {
+        "PATH": f"{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PYTHONPATH": f"{tree}/src",
+        "OMP_NUM_THREADS": "1",
+    }
     for command in commands:
         words = ["bash", "-o", "pipefail", "-c", command]
         done = subprocess.run(
