@@ -6,14 +6,15 @@
 # the job.
 catch_signals() {
     cancelled=0
-    limited=''
+    ended=''
     trap 'before_launch "the time limit came before training began: give the job more time"' USR1
     trap 'before_launch "ended by a signal before training began" "$EXIT_STOPPED"' TERM INT
 }
 
-# before_launch MESSAGE [CODE]: end the job before a rank has started.
+# before_launch MESSAGE [CODE]: end the job before a rank has started, and the last process in the
+# background unless it has ended. That is $!, as a variable could be set too late for this trap.
 before_launch() {
-    [ -z "$limited" ] || kill "$limited" 2>/dev/null || :
+    [ "${!:-}" = "$ended" ] || kill "$!" 2>/dev/null || :
     note "$1"
     exit "${2:-$EXIT_CONFIG}"
 }
@@ -36,17 +37,16 @@ output_of() {
     return "$code"
 }
 
-# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Returns its
-# exit code.
+# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Sets ended,
+# the PID. Returns its exit code.
 wait_limited() {
     local code
-    limited=$1
     while true; do
         code=0
-        wait "$limited" || code=$?
-        kill -0 "$limited" 2>/dev/null || break # it lives: a trap has ended wait
+        wait "$1" || code=$?
+        kill -0 "$1" 2>/dev/null || break # it lives: a trap has ended wait
     done
-    limited=''
+    ended=$1
     return "$code"
 }
 

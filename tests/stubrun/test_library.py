@@ -39,7 +39,7 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 : "${{USE_CONTAINER:=1}}" "${{BACKEND:=ddp}}"
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
-image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV limited='' port_is_given='' directives_gpus=2 directives_cpus=8 save_seconds=120
+image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV ended='' port_is_given='' directives_gpus=2 directives_cpus=8 save_seconds=120
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -567,9 +567,19 @@ class TestEachNode:
             assert time.monotonic() - began < 10
 
     def test_on_each_node_lets_a_trap_run(self, bash, stub):
-        stub("srun", "kill -TERM $STUB_PID; exec sleep 20")
+        stub("srun", "sleep 0.1; kill -TERM $STUB_PID; exec sleep 20")  # timeout passes none on while it forks
         began = time.monotonic()
         code, _, err = bash("export STUB_PID=$$; catch_signals; on_each_node 30 true; echo no")
+        assert (code, "ended by a signal before training began" in err) == (75, True)
+        assert time.monotonic() - began < 10
+
+    # once: nothing ended a step that a signal came right behind, and the node worked on until the step's time limit
+    @pytest.mark.parametrize("call", ["on_each_node 30 true", "output_of 30 srun"])
+    def test_a_signal_before_the_wait_ends_the_step_too(self, bash, stub, call):
+        stub("srun", "exec sleep 20")
+        began = time.monotonic()
+        early = """trap '[[ $BASH_COMMAND != wait_limited* ]] || kill -TERM $$' DEBUG"""
+        code, _, err = bash(f"set -o functrace; catch_signals; {early}; {call}; echo no")
         assert (code, "ended by a signal before training began" in err) == (75, True)
         assert time.monotonic() - began < 10
 
@@ -577,12 +587,12 @@ class TestEachNode:
         assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
         assert bash('output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
-        assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$limited>"')[1] == "4 <>\n"
+        assert bash('sh -c "exit 4" & wait_limited $! || echo "$? $((ended == $!))"')[1] == "4 1\n"
 
     # once: a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
     def test_output_of_lets_a_trap_run(self, bash):
         began = time.monotonic()
-        code, _, err = bash("export PID=$$; catch_signals; check_mpi sh -c 'kill -TERM $PID; exec sleep 15'; echo no")
+        code, _, err = bash("export PID=$$; catch_signals; check_mpi sh -c 'sleep 0.1; kill -TERM $PID; exec sleep 15'")
         assert (code, "ended by a signal before training began" in err) == (75, True)
         assert time.monotonic() - began < 10
 
