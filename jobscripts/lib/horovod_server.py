@@ -15,6 +15,8 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 def main() -> None:
     """Listen on ADDRESS alone, at a port of the system's choice."""
     address, nodes, ranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    # Each waiting rank asks about a hundred times a second; the system drops what does not fit into socketserver's 5.
+    RendezvousHTTPServer.request_queue_size = 1024
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
     hosts = [HostInfo(str(node), ranks) for node in range(nodes)]
     server.init(get_host_assignments(hosts, nodes * ranks))

@@ -111,6 +111,7 @@ start_horovod_server() {
         HOROVOD_GLOO_RENDEZVOUS_ADDR="$MASTER_ADDR" \
         HOROVOD_GLOO_RENDEZVOUS_PORT="$port" \
         HOROVOD_GLOO_IFACE="${GLOO_SOCKET_IFNAME:-}" \
+        HOROVOD_GLOO_TIMEOUT_SECONDS="${HOROVOD_GLOO_TIMEOUT_SECONDS:-600}" \
         HOROVOD_SIZE="$world_size" \
         HOROVOD_LOCAL_SIZE="$ranks_per_node" \
         HOROVOD_CROSS_SIZE="$nnodes"

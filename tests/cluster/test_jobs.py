@@ -41,7 +41,7 @@ def scripts():
         yield pytest.param(script, RANKS[script], way, marks=marks, id=f"{script}-{way}")
 
 
-@pytest.mark.parametrize(("script", "ranks", "way"), scripts())
+@pytest.mark.parametrize(("script", "ranks", "way"), list(scripts()))
 def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(2), **inside)

@@ -87,7 +87,8 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
         folder = data / ("train" if number < 24 else "val") / str(number % 2)
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
-    (tmp_path / "images.toml").write_text('[data]\ndataset = "imagefolder"\n[train]\nepochs = 1\nbatch_size = 8\n')
+    config = ["[data]", 'dataset = "imagefolder"', "image_size = 16", "[train]", "epochs = 1", "batch_size = 8"]
+    (tmp_path / "images.toml").write_text("\n".join(config))
     job = cluster.submit(
         "ddp.job",
         out=tmp_path / "run",

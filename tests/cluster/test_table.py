@@ -60,7 +60,7 @@ def proven(job, *, ranks, backend, way):
     return fields
 
 
-@pytest.mark.parametrize(("script", "backend", "way"), rows())
+@pytest.mark.parametrize(("script", "backend", "way"), list(rows()))
 def test_ranks_form_the_planned_world(request, cluster, tmp_path, table, script, backend, way):  # noqa: PLR0917 -- fixtures
     env = {**(request.getfixturevalue("image") if way == "container" else {}), "BACKEND": backend}
     ranks = RANKS.get(script, 4)

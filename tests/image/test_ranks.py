@@ -94,7 +94,7 @@ def cases():
         yield pytest.param(*case, marks=[] if case in SHORT else [pytest.mark.prove])
 
 
-@pytest.mark.parametrize(("anyone", "launcher"), cases(), indirect=["anyone"])
+@pytest.mark.parametrize(("anyone", "launcher"), list(cases()), indirect=["anyone"])
 def test_an_epoch_with_the_launcher_inside(anyone, job, launcher):
     words = {
         "torchrun": ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"],

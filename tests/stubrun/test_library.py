@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -666,6 +667,9 @@ class TestRanks:
         )
         code += '; kill -0 "$horovod_server" && kill -KILL "$horovod_server"'
         assert bash(code)[:2] == (0, "5555\n")
+        code = 'MASTER_ADDR=x; start_horovod_server; kill -KILL "$horovod_server"; echo "$HOROVOD_GLOO_TIMEOUT_SECONDS"'
+        assert bash(code)[1] == "600\n"  # Horovod's 30 ended ranks that started later than others
+        assert bash(code, HOROVOD_GLOO_TIMEOUT_SECONDS="60")[1] == "60\n"
         stub("python3", "exit 1")
         code, _, err = bash("MASTER_ADDR=x; start_horovod_server")
         assert (code, "did not start" in err) == (78, True)
@@ -1085,16 +1089,33 @@ class TestPreflight:
             assert "set SLIPWAY_DEVICE=cpu" in done.stderr
 
 
+@pytest.mark.horovod
 class TestHorovodServer:
-    @pytest.mark.horovod
-    def test_it_serves_until_its_reader_is_gone(self):
+    @pytest.fixture
+    def server(self):
         pytest.importorskip("horovod")
-        process = subprocess.Popen(
-            [sys.executable, LIB / "horovod_server.py", "127.0.0.1", "2", "2"], stdout=subprocess.PIPE, text=True
-        )
-        port = int(process.stdout.readline())
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(b"GET /global/0 HTTP/1.0\r\n\r\n")
+        words = [sys.executable, LIB / "horovod_server.py", "127.0.0.1", "2", "2"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            yield process
+            process.kill()
+
+    def ask(self, port):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+        connection.sendall(b"GET /global/0 HTTP/1.0\r\n\r\n")
+        return connection
+
+    def test_it_serves_until_its_reader_is_gone(self, server):
+        with self.ask(int(server.stdout.readline())) as connection:
             assert b"404" in connection.recv(100)
-        process.stdout.close()
-        assert process.wait(10) == 0
+        server.stdout.close()
+        assert server.wait(10) == 0
+
+    # once: the system reset connections of some of the ranks, which Horovod answers by an abort
+    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server):
+        port = int(server.stdout.readline())
+        server.send_signal(signal.SIGSTOP)
+        ranks = [self.ask(port) for _ in range(200)]
+        server.send_signal(signal.SIGCONT)
+        for connection in ranks:
+            with connection:
+                assert b"404" in connection.recv(100)
