@@ -34,6 +34,7 @@ ELSEWHERE = {
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
     "pytest tests/distributed/test_resume.py": ("build/test", "tests/distributed tests/docs"),
+    "SLIPWAY_VARIANT=cuda12 sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "SLIPWAY_VARIANT="),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
