@@ -38,8 +38,8 @@ class Target(NamedTuple):
         """
         return self.queue.look(self.job) if self.queue and self.job else []
 
-    def one_run(self) -> Optional[Run]:
-        """Return the run, if any.
+    def refuse_several_runs(self) -> None:
+        """Make sure that one run at most is meant.
 
         Raises:
             JobgenError: if there are several.
@@ -47,7 +47,6 @@ class Target(NamedTuple):
         if len(self.runs) > 1:
             paths = ", ".join(str(run.path) for run in self.runs[:3])
             raise JobgenError(f"job {self.job} has {len(self.runs)} runs: name one of their folders: {paths} ...")
-        return self.runs[0] if self.runs else None
 
     def __str__(self) -> str:
         """Return what people call it."""
@@ -87,7 +86,7 @@ def logs(name: str, *, follow: bool) -> int:
         JobgenError: if there is no log, and none to wait for.
     """
     target, seen = _target(name)
-    target.one_run()
+    target.refuse_several_runs()
     seen = target.look() if seen is None else seen
     shown, position, asked, said = None, 0, time.monotonic(), ""
     while True:
@@ -124,9 +123,8 @@ def cancel(name: str) -> int:
             foreign = bool(target.runs) and all(run.foreign for run in target.runs)
             _warn(f"job {target.job}: {command[0]} ends it{'' if foreign else ', after a last save'}")
         return done.returncode
-    run = target.one_run()
-    if not run:
-        raise JobgenError(f"nobody here knows {target}: cancel it on a login node of its cluster.")
+    target.refuse_several_runs()
+    run = target.runs[0]  # a target has runs, or else a job that a scheduler here has seen
     try:
         run.stop.write_text("user\n", encoding="ascii")  # of this machine's own runs; also from far away
     except OSError as error:

@@ -138,17 +138,19 @@ def _explanation(table: Dict[str, Any], kind: Type[T]) -> str:
     """Return a sentence on which field has an impossible value, and what it must be."""
     import msgspec.structs  # noqa: PLC0415 -- only needed on errors
 
-    for field in msgspec.structs.fields(kind):
+    def is_valid(field: msgspec.structs.FieldInfo) -> bool:
         if field.name not in table:
-            if field.required:
-                return f"{field.name} is missing: it must be {_expected(field.type)}."
-            continue
-        value = table[field.name]
+            return not field.required
         try:
-            msgspec.convert(value, field.type)
+            msgspec.convert(table[field.name], field.type)
         except (msgspec.ValidationError, RecursionError):
-            return _reason(field.name, value, field.type)
-    return "it cannot be read."  # not reached: some field is at fault
+            return False
+        return True
+
+    faulty = next(field for field in msgspec.structs.fields(kind) if not is_valid(field))
+    if faulty.name not in table:
+        return f"{faulty.name} is missing: it must be {_expected(faulty.type)}."
+    return _reason(faulty.name, table[faulty.name], faulty.type)
 
 
 def _reason(name: str, value: Any, expected: Any) -> str:

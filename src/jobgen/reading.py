@@ -28,12 +28,14 @@ def read_end(path: Union[str, Path], *, limit: int) -> Tuple[bytes, bool]:
 
 
 def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tuple[bytes, bool]:
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 -- a descriptor
+    with open(path, "rb", opener=_open_without_waiting) as file:
         found = os.fstat(file.fileno())
-        if stat.S_ISDIR(found.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")
         start = max(found.st_size - limit, 0) if from_end else 0
         file.seek(start)
         return file.read(limit), start == 0
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -74,9 +74,8 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int) ->
         )
     if spec.backend == "single" and spec.nodes > 1:
         raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
-    for name, value in (("nodes", spec.nodes), ("minutes", spec.minutes), ("ranks per node", ranks)):
-        if value < 1:
-            raise JobgenError(f"{pair}: {name} is {value} and must be at least 1.")
+    if ranks < 1:
+        raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): set ranks_per_node.")
     early = scheduler.early_seconds
     if not scheduler.one_machine and spec.task not in BUILDS and spec.minutes * 60 <= spec.save_seconds + early:
         raise JobgenError(

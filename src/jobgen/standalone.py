@@ -19,27 +19,24 @@ def with_library(text: str) -> str:
     """Return the script ``text`` with every ``source`` of a file of the library replaced by that file."""
     folder = data_folder("jobscripts", "lib")
     text = FIND_LIBRARY.sub(f"{HEAD}\nlib=''\n", text)
-    included: List[str] = []
     lines: List[str] = []
     end = 0
     for line in text.splitlines():
-        lines += _included(line, folder, included)
+        lines += _included(line, folder)
         if SOURCE.match(line):
             end = len(lines)
     lines[end:end] = [*_helpers(folder), "# --- end of the library ---"]
     return "\n".join(lines)
 
 
-def _included(line: str, folder: Path, included: List[str]) -> List[str]:
+def _included(line: str, folder: Path) -> List[str]:
+    """Return ``line``, or the lines of the library that it sources."""
     found = SOURCE.match(line)
     if not found:
         return [line]
-    if found[1] in included:
-        return []
-    included.append(found[1])
     lines = [f"# --- jobscripts/lib/{found[1]} ---"]
     for inner in (folder / found[1]).read_text(encoding="utf-8").splitlines():
-        lines += _included(inner, folder, included)
+        lines += _included(inner, folder)
     return lines
 
 

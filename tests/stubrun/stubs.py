@@ -115,6 +115,7 @@ class Project:
         words = [str(path), *(() if is_pbs(path) else arguments)]
         # STUB_SCRIPT_PID is the script's, for stubs that send it signals.
         words = ["bash", "-c", 'export STUB_SCRIPT_PID=$$; exec "$@"', "-", *words]
+        words = ["env", "--default-signal=INT", *words]  # which tests that run in the background ignore
         process = subprocess.Popen(
             words,
             cwd=cwd or (self.spool if is_pbs(path) else self.folder),

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,50 @@ class TestThisMachine:
         (run / "logs" / "2" / "code").write_text("0\n")
         assert process.wait(20) == 0
 
+    def test_a_log_that_was_begun_anew_is_shown_from_its_beginning(self, here, monkeypatch, capfdbinary):
+        run = make_run(here)
+        log = run / "logs" / "1" / "stderr.log"
+
+        def overwrite(_seconds):
+            log.write_text("anew\n")
+            (run / "logs" / "1" / "code").write_text("0\n")
+
+        monkeypatch.setattr(time, "sleep", overwrite)
+        assert main(["logs", "--follow", str(run)]) == 0
+        assert capfdbinary.readouterr().out == b"a warning\nanew\n"
+
+    def test_ctrl_c_ends_it_without_a_traceback(self, here):
+        run = make_run(here)
+        words = [sys.executable, "-m", "jobgen", "logs", "--follow", str(run)]
+        with subprocess.Popen(
+            ["/usr/bin/env", "--default-signal=INT", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        ) as process:
+            assert process.stdout.readline() == b"a warning\n"
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(20), process.stderr.read()) == (130, b"")
+
+    def test_so_does_the_end_of_its_reader(self, here):
+        run = make_run(here)
+        (run / "logs" / "1" / "stderr.log").write_bytes(b"x" * (1 << 20))
+        words = [sys.executable, "-m", "jobgen", "logs", str(run)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
+            process.stdout.close()
+            assert (process.wait(20), process.stderr.read()) == (141, b"")
+
+    def test_a_folder_named_stop_is_no_request(self, here, capsys):
+        run = make_run(here)
+        (run / "STOP").mkdir()
+        assert said(capsys, "cancel", str(run), code=78).err == f"jobgen: cannot write {run}/STOP: Is a directory.\n"
+
+    def test_a_run_without_any_record_of_training(self, here, capsys):
+        run = make_run(here)
+        (run / "metrics.jsonl").unlink()
+        assert "attempt 1 running, step 40" in said(capsys, "status", str(run)).out
+
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
@@ -280,6 +325,48 @@ class TestSlurm:
     def test_a_job_that_waits_says_why(self, here, capsys):
         slurm_answers(here, state="PENDING", reason="Resources")
         assert said(capsys, "status", "12").out.startswith("job 12: PENDING because of Resources\n")
+
+    def test_one_that_was_requeued_says_how_often(self, here, capsys):
+        slurm_answers(here)
+        script = here / "bin" / "scontrol"
+        script.write_text(script.read_text().replace("Restarts=0", "Restarts=2"))
+        assert "for 00:00:09 of 01:00:00, 2 restart(s)\n" in said(capsys, "status", "12").out
+
+    def test_a_log_that_is_not_there_yet_is_waited_for(self, here, capfd, monkeypatch):
+        slurm_answers(here, state="PENDING", reason="Resources")
+
+        def begin_and_end(_seconds):
+            slurm_answers(here, state="COMPLETED")
+            (here / "my log.out").write_text("hello\n")
+
+        monkeypatch.setattr(time, "sleep", begin_and_end)
+        monkeypatch.setattr("jobgen.follow.ASK", 0)
+        assert main(["logs", "--follow", "12"]) == 0
+        out, err = capfd.readouterr()
+        assert out == "hello\n"
+        assert err == "jobgen: job 12 is PENDING because of Resources\n"
+
+    def test_a_job_without_a_log_has_none(self, here, capsys):
+        slurm_answers(here, state="COMPLETED")
+        assert said(capsys, "logs", "12", code=78).err == "jobgen: no log of job 12 can be found here.\n"
+
+    def test_a_cancel_that_the_scheduler_refuses(self, here, capsys):
+        slurm_answers(here)
+        program(here, "scancel", "echo 'Access denied' >&2; exit 1")
+        assert said(capsys, "cancel", "12", code=1).err == ""
+
+    def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
+        monkeypatch.setattr("jobgen.queues.LIMIT", 0.2)
+        program(here, "scontrol", "exec /usr/bin/sleep 20")
+        expected = "jobgen: Slurm does not answer for job 12: scontrol: no answer within 0 s.\n"
+        assert said(capsys, "status", "12", code=78).err == expected
+
+    def test_another_job_of_the_same_folders_name(self, here, capsys):
+        slurm_answers(here)
+        make_run(here, "ddp-12", job="slurm 7")
+        assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
+        program(here, "scontrol", FORGOTTEN)
+        assert "run runs/ddp-12: attempt 1 running" in said(capsys, "status", "12").out
 
     def test_cancelling_is_the_schedulers_business(self, here, capsys):
         slurm_answers(here)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobgen import submit
-from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, gpus_of_this_machine, mismatch
+from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, fits, gpus_of_this_machine, mismatch
 from support import ROOT, pins
 from trainer import gpu
 from trainer.errors import ConfigError
@@ -95,6 +95,12 @@ def test_the_table_of_the_images_says_the_same():
 def test_a_torch_that_does_not_match_is_noticed(machine, cuda, capabilities, built, architectures, why):  # noqa: PLR0917 -- fixtures
     said = mismatch(machine(cuda, *capabilities), built, architectures)
     assert re.search(why, said) if why else not said
+
+
+def test_a_variant_and_an_architecture_that_came_later_may_fit(machine):
+    gpus = machine("12020", "80")
+    assert fits("rocm", gpus)
+    assert not mismatch(gpus, "12.8", ["sm_next"])
 
 
 def test_no_driver_and_no_gpu_are_no_mismatch(machine):

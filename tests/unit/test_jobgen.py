@@ -113,10 +113,19 @@ class TestSettings:
         assert "#SBATCH --exclusive " in text
         assert re.findall(r"--nodes=\d+", text) == ["--nodes=7"]
 
+    def test_an_environment_on_each_nodes_disk_is_made_there(self, capsys):
+        text = rendered(capsys, "venv=local", "container=none")
+        assert "\nlocal_venv=1" in text
+        assert "\nbuild_local_venv " in text
+
     def test_one_can_be_dropped(self, capsys):
         assert (
             "--account" not in rendered(capsys, "options.account=false").partition("set -euo")[0].partition("\n#SB")[2]
         )
+
+    def test_one_of_pbs_too(self, capsys):
+        assert "#PBS -N ddp" in rendered(capsys, site="pbs")
+        assert "#PBS -N" not in rendered(capsys, "options.N=false", site="pbs")
 
     def test_an_option_with_blanks_is_one_word(self, capsys):
         assert "#SBATCH '--comment=two words' " in rendered(capsys, "options.comment=two words")
@@ -146,6 +155,10 @@ class TestRefusals:
     def test_a_value_of_the_wrong_kind(self, capsys):
         assert "nodes is 'two': it must be a whole number." in refused(capsys, "nodes=two")
 
+    def test_an_output_that_cannot_be_written(self, capsys, tmp_path):
+        assert main(["render", "ddp", "--site", "example", "--output", str(tmp_path)]) == 78
+        assert capsys.readouterr().err == f"jobgen: cannot write {tmp_path}: Is a directory.\n"
+
     def test_a_missing_file(self, capsys):
         assert "cannot read nowhere.toml: No such file" in refused(capsys, spec="nowhere.toml")
 
@@ -164,6 +177,11 @@ class TestRefusals:
             ("horovod-srun", "pbs", "nodes=2", "let it be started by mpirun or ssh"),
             ("ddp", "example", "resume=chain", "under slurm it can be 'requeue' or 'none'"),
             ("ddp-ranks", "laptop", "nodes=1", "is one machine"),
+            ("ddp", "example", 'node_properties=["a100"]', "with Slurm use options.constraint"),
+            ("ddp", "example", "backend=single", "one process: nodes must be 1"),
+            ("ddp", "example", "gpus_per_node=0", "set ranks_per_node"),
+            ("ddp", "example", "minutes=4", "raise minutes"),
+            ("ddp", "torque", 'remote_shell="ssh -o \'x"', "has a quote that is not closed"),
         ],
     )
     def test_what_cannot_run_somewhere_is_refused_with_the_way_out(self, capsys, spec, site, setting, way_out):
@@ -228,18 +246,19 @@ class TestArchitecture:
             assert {name for name in names if name.startswith("slipway")} <= ours, module
             assert {name.split(".")[0] for name in names} <= allowed | {"slipway"}, module
 
+    def loaded(self, code, *modules):
+        """Return which of ``modules`` are loaded after ``code``, in a process whose coverage is not measured."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+        code = f"import sys, jobgen.cli\n{code}\nprint(*sorted({set(modules)} & set(sys.modules)))"
+        return subprocess.check_output([sys.executable, "-c", code], text=True, env=env).split()
+
     def test_help_loads_next_to_nothing(self):
-        code = "import sys, jobgen.cli; print({'torch', 'msgspec', 'tomllib', 'subprocess', 'json'} & set(sys.modules))"
-        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+        assert self.loaded("", "torch", "msgspec", "tomllib", "subprocess", "json", "argparse") == ["argparse"]
 
     def test_rendering_loads_no_more_than_it_needs(self):
-        code = (
-            "import sys, jobgen.cli; jobgen.cli.main(['render', 'ddp', '--site', 'example', '--output', '/dev/null']); "
-        )
-        code += (
-            "print({'torch', 'numpy', 'subprocess', 'json', 'tempfile', 'difflib', 'slipway.flags'} & set(sys.modules))"
-        )
-        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+        render = "jobgen.cli.main(['render', 'ddp', '--site', 'example', '--output', '/dev/null'])"
+        unused = ("torch", "numpy", "subprocess", "json", "tempfile", "difflib", "slipway.flags")
+        assert self.loaded(render, *unused, "tomllib") == ["tomllib"]
 
 
 class TestCheck:

@@ -95,6 +95,11 @@ class TestWhatIsSubmitted:
         assert err == f"jobgen: would submit this with: SLIPWAY_LIB={library} sbatch --parsable SCRIPT --epochs 2\n"
 
     @pytest.mark.usefixtures("clone")
+    def test_only_asking_when_it_could_start(self, capsys, login_node):
+        submit(capsys, "--test-only")
+        assert (login_node / "arguments").read_text().startswith("--test-only\n")
+
+    @pytest.mark.usefixtures("clone")
     def test_pbs_gets_the_arguments_in_a_variable(self, capsys):
         err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site="pbs").err
         library = Path.cwd() / "jobscripts" / "lib"
@@ -212,9 +217,22 @@ class TestWhatIsMissing:
         submit(capsys)
 
     @pytest.mark.usefixtures("clone")
-    def test_a_scheduler(self, capsys, login_node):
-        (login_node / "bin" / "sbatch").unlink()
-        if not any(Path(folder, "sbatch").exists() for folder in ("/usr/bin", "/bin")):
+    def test_a_clone_to_make_an_environment_from(self, capsys, monkeypatch, empty):
+        monkeypatch.setenv("USE_CONTAINER", "0")
+        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
+        Path("mine.toml").write_text(f'venv = "local"\n{text}')
+        assert "needs a clone of the project: there is no build/setup in" in refused(capsys, site="mine.toml")
+        (empty / "build").symlink_to(ROOT / "build")
+        submit(capsys, site="mine.toml")
+
+    def test_room_for_a_configuration(self, capsys, empty):
+        (empty / "configs").write_text("a file")
+        assert "SLIPWAY_CONFIG: cannot write configs/digits.toml: File exists.\n" in submit(capsys, code=78).err
+
+    @pytest.mark.usefixtures("clone")
+    def test_a_scheduler(self, capsys, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", "/nowhere")
             assert "no sbatch on this machine: submit on a login node" in refused(capsys)
         assert "site laptop has no scheduler" in refused(capsys, spec="ddp-local", site="laptop")
         assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")

@@ -78,17 +78,21 @@ class Queue(Protocol):
         ...
 
 
+LIMIT = 60.0
+"""Seconds that a scheduler's command may take."""
+
+
 def ask(command: List[str]) -> Tuple[int, str, str]:
     """Run a scheduler's command and return its exit code, its output, and its error on one line.
 
     The code is 127 where there is no such command, 124 where it does not answer.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
     except OSError as error:
         return 127, "", f"{command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return 124, "", f"{command[0]}: no answer within 60 s"
+        return 124, "", f"{command[0]}: no answer within {LIMIT:.0f} s"
     return done.returncode, done.stdout, "; ".join(done.stderr.splitlines())[:300]
 
 

@@ -23,9 +23,5 @@ class Local(Scheduler):
         """Return none."""
         return []
 
-    def submission(self, path: str, arguments: List[str]) -> List[str]:
-        """Run it."""
-        return [path, *arguments]
-
 
 SCHEDULER = Local()
