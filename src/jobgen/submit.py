@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Mapping
+from typing import Callable, Dict, List, Mapping
 
 from jobgen.data import data_folder
 from jobgen.errors import JobgenError, UsageError, nearest, printable
@@ -18,7 +18,7 @@ from jobgen.files import Script, job_of, script_of
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import scheduler_of
-from slipway.gpu import VARIANTS, advice, describe, fits, gpus_of_this_machine
+from slipway.gpu import advice, describe, fits, gpus_of_this_machine
 from slipway.layout import JOB_SCRIPT, OLD_WITHOUT_SUCCESSOR, OTHER_VARIABLES, SETTINGS, refusal
 
 LIBRARY = Path("jobscripts", "lib")
@@ -118,7 +118,7 @@ def _check_build(job: Job, arguments: List[str], environment: Mapping[str, str])
     known = [path.stem for path in Path("containers", "pins").glob("*.env")]
     if variant not in known:
         raise JobgenError(f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}")
-    _compare_gpus(variant)
+    _compare_gpus(lambda: variant)
     if wheelhouse := environment.get("SLIPWAY_WHEELHOUSE"):
         _need("SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
 
@@ -157,7 +157,7 @@ def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_
         made = f"`jobgen submit image_build --site {shlex.quote(site)}`{'' if in_clone else ' in a clone'} makes it"
         image = environment.get("SLIPWAY_IMAGE") or "slipway.sif"
         _need("SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0", dry_run=dry_run)
-        _compare_gpus(_variant_of(image))
+        _compare_gpus(lambda: _variant_of(image))
     elif job.site.venv == "local":
         if not os.access(BUILDERS["venv"], os.X_OK):
             raise JobgenError(
@@ -180,18 +180,18 @@ def _variant_of(image: str) -> str:
     """Return the variant that an image of ours is labelled with; "" without an answer."""
     try:
         words = ["apptainer", "inspect", "--labels", image]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"(?m)^slipway\.variant: (.+)$", said)
+    found = re.search(r"(?m)^slipway\.variant: (.+)$", done.stdout)
     return found[1] if found else ""
 
 
-def _compare_gpus(variant: str) -> None:
-    """Say where ``variant`` does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
-    if variant in VARIANTS and (gpus := gpus_of_this_machine()) and not fits(variant, gpus):
+def _compare_gpus(find_variant: Callable[[], str]) -> None:
+    """Say where a variant does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
+    if (gpus := gpus_of_this_machine()) and not fits(variant := find_variant(), gpus):
         _note(
-            f"the {variant} image does not run on this machine, which has {describe(gpus)}; for nodes like it: "
+            f"the {variant} variant does not run on this machine, which has {describe(gpus)}; for nodes like it: "
             f"{advice(gpus)}"
         )
 

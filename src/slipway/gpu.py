@@ -17,7 +17,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 Version = Tuple[int, int]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR of cuda.h
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_NO_FAULT = (0, 34, 100)  # CUDA_SUCCESS, CUDA_ERROR_STUB_LIBRARY, CUDA_ERROR_NO_DEVICE
 
 
 class Gpus(NamedTuple):
@@ -26,7 +26,9 @@ class Gpus(NamedTuple):
     cuda: Version
     """Newest CUDA that the driver runs, such as (12, 2)."""
     capabilities: List[Version]
-    """Compute capability of each GPU, such as [(8, 0), (8, 0)]."""
+    """Compute capability of each GPU that CUDA_VISIBLE_DEVICES shows, such as [(8, 0), (8, 0)]."""
+    fault: str = ""
+    """Why the driver does not start, in its words; "" if it does, or if it has no GPU."""
 
 
 class Variant(NamedTuple):
@@ -36,17 +38,18 @@ class Variant(NamedTuple):
     """Oldest CUDA of a driver that runs it."""
     driver: int
     """Branch of the driver that brought this CUDA, by NVIDIA's CUDA Toolkit Release Notes."""
-    capability: Version
-    """Oldest GPU for which it has kernels."""
+    architectures: Tuple[str, ...]
+    """Which it has kernels for: ``torch.cuda.get_arch_list()``."""
 
 
 VARIANTS: Dict[str, Variant] = {
-    "cuda": Variant((13, 0), 580, (7, 5)),
-    "cuda12": Variant((12, 0), 525, (7, 0)),
+    "cuda": Variant((13, 0), 580, ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
+    "cuda12": Variant((12, 0), 525, ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
 }
-"""From the newest on; a test compares them with containers/pins."""
-BLACKWELL = Variant((12, 8), 570, (10, 0))
-"""The newest GPUs need this driver whatever the image asks for."""
+"""From the newest on; a test compares them with containers/pins and with what the images' own test printed."""
+BLACKWELL = (10, 0)
+BLACKWELL_DRIVER = Variant((12, 8), 570, ())
+"""GPUs from BLACKWELL on need this driver, whatever the image asks for."""
 
 
 def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
@@ -66,19 +69,26 @@ def _ask(cuda: ctypes.CDLL) -> Gpus:
         return number.value if code == 0 else 0
 
     version = ask("cuDriverGetVersion")
-    count = 0 if cuda.cuInit(0) else ask("cuDeviceGetCount")
+    code = cuda.cuInit(0)
+    fault = ctypes.c_char_p()
+    if code not in _NO_FAULT:
+        cuda.cuGetErrorString(code, ctypes.byref(fault))
+    count = 0 if code else ask("cuDeviceGetCount")
     devices = [ask("cuDeviceGet", index) for index in range(count)]
     major, minor = ([ask("cuDeviceGetAttribute", part, device) for device in devices] for part in (_MAJOR, _MINOR))
     capabilities = [found for found in zip(major, minor) if found != (0, 0)]
-    return Gpus((version // 1000, version % 1000 // 10), capabilities)
+    words = "" if code in _NO_FAULT else f"{(fault.value or b'error').decode(errors='replace')} ({code})"
+    return Gpus((version // 1000, version % 1000 // 10), capabilities, words)
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
     """Return what a child finds, as a damaged driver may hang: None without a GPU, or an answer in ``timeout`` s."""
-    words = [sys.executable, "-m", "slipway.gpu"]
+    words = [sys.executable, "-I", __file__]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        said = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        said = child.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        child.kill()  # not waited for: one that hangs in the driver may not end
         return None
     versions = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", said)]
     return Gpus(versions[0], versions[1:]) if len(versions) > 1 else None
@@ -89,9 +99,8 @@ def fits(variant: str, gpus: Gpus) -> bool:
     needs = VARIANTS.get(variant)
     if needs is None:
         return True
-    newest, oldest = max(gpus.capabilities), min(gpus.capabilities)
-    driver_knows = newest < BLACKWELL.capability or BLACKWELL.cuda <= gpus.cuda
-    return driver_knows and needs.cuda <= gpus.cuda and needs.capability <= oldest
+    driver_knows = max(gpus.capabilities) < BLACKWELL or BLACKWELL_DRIVER.cuda <= gpus.cuda
+    return driver_knows and needs.cuda <= gpus.cuda and not _without_kernels(gpus, needs.architectures)
 
 
 def advice(gpus: Gpus) -> str:
@@ -99,14 +108,13 @@ def advice(gpus: Gpus) -> str:
     for name in VARIANTS:
         if fits(name, gpus):
             return f"build the {name} variant (VARIANT={name})"
-    oldest = min(gpus.capabilities)
-    least = min(needs.capability for needs in VARIANTS.values())
-    if oldest < least:
+    every = [architecture for needs in VARIANTS.values() for architecture in needs.architectures]
+    if unknown := _without_kernels(gpus, every):
         return (
-            f"no variant has kernels for compute capability {_text(oldest)}, the oldest is {_text(least)}: "
+            f"no variant has kernels for compute capability {_text(unknown[0])}: "
             "docs/images.md says how to build for another torch"
         )
-    needs = BLACKWELL if max(gpus.capabilities) >= BLACKWELL.capability else min(VARIANTS.values())
+    needs = BLACKWELL_DRIVER if max(gpus.capabilities) >= BLACKWELL else min(VARIANTS.values())
     return f"the driver must be of branch {needs.driver} or later (CUDA {_text(needs.cuda)})"
 
 
@@ -121,13 +129,20 @@ def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
     needed = (int(cuda.partition(".")[0]), 0)
     if gpus.cuda < needed:
         return f"the driver runs CUDA {_text(gpus.cuda)} at most, and torch was built with {cuda}: {advice(gpus)}"
-    for capability in sorted(set(gpus.capabilities)):
-        if architectures and not any(_runs_on(name, capability) for name in architectures):
-            return (
-                f"torch has no kernels for a GPU of compute capability {_text(capability)}, only "
-                f"{', '.join(architectures)}: {advice(gpus)}"
-            )
-    return ""
+    without = _without_kernels(gpus, architectures) if architectures else []
+    if not without:
+        return ""
+    others = "" if set(gpus.capabilities) <= set(without) else "; CUDA_VISIBLE_DEVICES can hide it from this job"
+    return (
+        f"torch has no kernels for a GPU of compute capability {_text(without[0])}, only "
+        f"{', '.join(architectures)}: {advice(gpus)}{others}"
+    )
+
+
+def _without_kernels(gpus: Gpus, architectures: Sequence[str]) -> List[Version]:
+    """Return the compute capabilities on which code for none of ``architectures`` runs."""
+    every = sorted(set(gpus.capabilities))
+    return [capability for capability in every if not any(_runs_on(name, capability) for name in architectures)]
 
 
 def _runs_on(architecture: str, capability: Version) -> bool:

@@ -18,7 +18,14 @@ def check_gpus() -> None:
     if cuda is None:  # built for CPUs, or for AMD's GPUs
         return
     gpus = find_gpus()
-    if gpus is None or not gpus.capabilities:
+    if gpus is None:
+        return
+    if gpus.fault:
+        raise ConfigError(
+            f"the NVIDIA driver of this machine does not start: {gpus.fault}. See what nvidia-smi says; "
+            "--device cpu trains without GPUs."
+        )
+    if not gpus.capabilities:
         return
     if why := mismatch(gpus, cuda, []):  # before torch is asked, which warns of a driver in four lines
         raise ConfigError(f"{why}.")

@@ -126,10 +126,11 @@ class Lock:
         digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
         claim = self._path.with_name(f".lock.after.{digest}")
         if not self._create(claim):
-            if self._dead_owner(claim) is not None:  # killed on these very lines: complete what it began
-                _move(claim, self._path)
+            if self._dead_owner(claim) is not None:  # killed on these very lines
+                claim.unlink(missing_ok=True)
         elif self._read() == dead:
-            _move(claim, self._path)
+            with contextlib.suppress(FileNotFoundError):  # taken for one of the dead, as it took so long
+                claim.rename(self._path)
         else:
             claim.unlink(missing_ok=True)
         return self._read() == self._owner
@@ -159,11 +160,6 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, TypeError):
         return {}
-
-
-def _move(claim: Path, lock: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # somebody else has moved it
-        claim.rename(lock)
 
 
 def _age(path: Path) -> float:

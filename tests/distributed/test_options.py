@@ -42,7 +42,8 @@ def runs(tmp_path_factory):
             begun = folder / option / "whole" / "checkpoints" / "step_00000002"
             trainings[folder / option / "whole"] = flags
             trainings[folder / option / "resumed"] = [*flags, "--resume", str(begun)]
-        train_many(launcher, ranks, trainings, folder / f"{launcher}.log")
+        said = train_many(launcher, ranks, trainings, folder / f"{launcher}.log")
+        assert all("resumed at step 2" in text for text in said[1::2])
     return folder
 
 

@@ -25,6 +25,7 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
             launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
             launch.kill()
         killed.append(last_step(broken))
+    assert killed[1] < EPOCHS * STEPS_PER_EPOCH
     train(launcher, ranks, broken, *flags, "--resume", "auto")
 
     compared = sorted(path.name for path in (whole / "checkpoints").glob("step_*"))

@@ -1,7 +1,9 @@
-/* Stands in for NVIDIA's libcuda: CUDA and the GPUs are those of STANDIN_CUDA, such as "12020 70 80". */
+/* Stands in for NVIDIA's libcuda: CUDA and the GPUs are those of STANDIN_CUDA, such as "12020 70 80". With STANDIN_INIT
+ * the driver does not start, with that code, or hangs, for "hang". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int numbers[9], count;
 
@@ -10,7 +12,13 @@ __attribute__((constructor)) static void read_environment(void) {
     for (char *word = strtok(words, " "); word && count < 9; word = strtok(NULL, " ")) numbers[count++] = atoi(word);
 }
 
-int cuInit(unsigned flags) { return flags || count < 2 ? 100 : 0; } /* CUDA_ERROR_NO_DEVICE */
+int cuInit(unsigned flags) {
+    const char *code = getenv("STANDIN_INIT");
+    if (code && !strcmp(code, "hang")) sleep(600);
+    return code ? atoi(code) : flags || count < 2 ? 100 : 0; /* CUDA_ERROR_NO_DEVICE */
+}
+
+int cuGetErrorString(int code, const char **text) { return *text = code == 802 ? "system not yet initialized" : "?", 0; }
 int cuDriverGetVersion(int *version) { return *version = numbers[0], 0; }
 int cuDeviceGetCount(int *found) { return *found = count - 1, 0; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal + 1, 0; }

@@ -3,7 +3,7 @@
 import itertools
 import re
 import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,10 @@ def library(tmp_path_factory):
 def machine(library, monkeypatch):
     """Return a function that gives this machine a driver and GPUs, and what a child then finds."""
 
-    def machine(cuda, *capabilities):
+    def machine(cuda, *capabilities, timeout=20):
         monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
         monkeypatch.setenv("STANDIN_CUDA", " ".join((cuda, *capabilities)))
-        return gpus_of_this_machine()
+        return gpus_of_this_machine(timeout)
 
     return machine
 
@@ -89,7 +89,8 @@ def test_the_table_of_the_images_says_the_same():
         ("13000", ["103"], "13.0", ["sm_90", "compute_90"], ""),  # compiled from PTX when it is loaded
         ("13000", ["100"], "13.0", ["sm_90a", "compute_90a"], "no kernels for a GPU of compute capability 10.0"),
         ("13000", ["103"], "13.0", ["sm_100f"], ""),  # of the family
-        ("13000", ["80", "61"], "13.0", CUDA, "compute capability 6.1, only .*: no variant has kernels"),
+        ("13000", ["80", "61"], "13.0", CUDA, "6.1, only .*: no variant has kernels .*; CUDA_VISIBLE_DEVICES can hide it"),
+        ("13000", ["110"], "13.0", CUDA, "11.0, only .*: no variant has kernels for compute capability 11.0"),
     ],
 )  # fmt: skip
 def test_a_torch_that_does_not_match_is_noticed(machine, cuda, capabilities, built, architectures, why):  # noqa: PLR0917 -- fixtures
@@ -147,12 +148,12 @@ def test_the_trainer_looks_at_what_torch_can_do(monkeypatch, opens, architecture
 
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
-    submit._compare_gpus("cuda12")
-    submit._compare_gpus("of a site")
+    submit._compare_gpus(lambda: "cuda12")
+    submit._compare_gpus(lambda: "of a site")
     assert capsys.readouterr().err == ""
-    submit._compare_gpus("cuda")
+    submit._compare_gpus(lambda: "cuda")
     assert capsys.readouterr().err == (
-        "jobgen: the cuda image does not run on this machine, which has GPUs of compute capability 7.0, 8.0 and a "
+        "jobgen: the cuda variant does not run on this machine, which has GPUs of compute capability 7.0, 8.0 and a "
         "driver for CUDA 12.2; for nodes like it: build the cuda12 variant (VARIANT=cuda12)\n"
     )
 
@@ -172,13 +173,30 @@ def test_the_table_is_that_of_the_pins():
     assert VARIANTS.keys() == {path.stem for path in folder.glob("*.env") if "CUDA_COMPILER" in pins(path.stem)}
     for name, needs in VARIANTS.items():
         pinned = pins(name)
-        oldest = pinned["HOROVOD_BUILD_CUDA_CC_LIST"].split(",")[0]
         assert needs.cuda == (int(pinned["CUDA_VERSION"].split(".")[0]), 0)
-        assert needs.capability == (int(oldest[:-1]), int(oldest[-1]))
+        assert needs.architectures[0] == f"sm_{pinned['HOROVOD_BUILD_CUDA_CC_LIST'].split(',')[0]}"
+        page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+        printed = re.search(rf"(?m)^\| `{name}` \| [\d.]+ \| sm_([\d, ]+) \|", page)
+        assert [f"sm_{number}" for number in printed[1].split(", ")] == list(needs.architectures)
 
 
-def test_a_driver_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
-    assert gpus_of_this_machine() is None
-    monkeypatch.setattr("slipway.gpu.sys.executable", sys.executable)
-    assert gpus_of_this_machine(timeout=0.001) is None
+def test_a_driver_that_hangs_is_given_up(machine, monkeypatch):
+    monkeypatch.setenv("STANDIN_INIT", "hang")
+    began = time.monotonic()
+    assert machine("13000", "80", timeout=2) is None
+    assert time.monotonic() - began < 20
+
+
+def test_a_driver_that_does_not_start_is_not_taken_for_a_machine_without_gpus(machine, monkeypatch, library):
+    monkeypatch.setenv("STANDIN_INIT", "802")
+    assert machine("13000", "80") is None  # a login node's driver is no business of a job
+    gpus = find_gpus(str(library / "libcuda.so.1"))
+    assert gpus == Gpus((13, 0), [], "system not yet initialized (802)")
+    monkeypatch.setattr("torch.version.cuda", "13.2")
+    monkeypatch.setattr(gpu, "find_gpus", lambda: gpus)
+    with pytest.raises(
+        ConfigError, match=r"does not start: system not yet initialized \(802\)\. .* --device cpu trains"
+    ):
+        gpu.check_gpus()
+    monkeypatch.setenv("STANDIN_INIT", "100")
+    assert find_gpus(str(library / "libcuda.so.1")).fault == ""

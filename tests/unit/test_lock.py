@@ -197,7 +197,7 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
 def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
     somebody(tmp_path, age=STALE + 5)
     with monkeypatch.context() as killed:
-        killed.setattr("trainer.lock._move", lambda *_: sys.exit("killed"))
+        killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
             lock_of(tmp_path).acquire()
     (claim,) = tmp_path.glob(".lock.after.*")
@@ -207,6 +207,31 @@ def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path
     lock.acquire()
     lock.check()
     lock.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
+    """One that has found the claim of a killed process, and is held up until another one has taken the folder."""
+    somebody(tmp_path, age=STALE + 5)
+    late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            lock_of(tmp_path).acquire()
+    (claim,) = tmp_path.glob(".lock.after.*")
+    claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
+    dead_owner = late._dead_owner
+
+    def find_late(path):
+        found = dead_owner(path)
+        if path == claim:
+            other.acquire()
+        return found
+
+    monkeypatch.setattr(late, "_dead_owner", find_late)
+    assert "is in use by process" in refusal(late)
+    other.check()
+    other.release()
     assert not list(tmp_path.iterdir())
 
 
