@@ -40,7 +40,7 @@ test: ## set up, check, and run the tests, each part within its budget
 
 test-quick: ## the unit tests alone, for the inner loop: under a minute
 	@build/setup test
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n auto --dist worksteal tests/unit
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n logical --dist worksteal tests/unit
 
 check: ## lint, format check, types, shellcheck
 	@build/setup test

@@ -6,15 +6,15 @@
 # the job.
 catch_signals() {
     cancelled=0
-    ended=''
+    step_may_run=''
     trap 'before_launch "the time limit came before training began: give the job more time"' USR1
     trap 'before_launch "ended by a signal before training began" "$EXIT_STOPPED"' TERM INT
 }
 
-# before_launch MESSAGE [CODE]: end the job before a rank has started, and the last process in the
-# background unless it has ended. That is $!, as a variable could be set too late for this trap.
+# before_launch MESSAGE [CODE]: end the job before a rank has started, and the step that may run. It
+# is $!, as a variable that holds its number could be set too late for this trap.
 before_launch() {
-    [ "${!:-}" = "$ended" ] || kill "$!" 2>/dev/null || :
+    [ -z "$step_may_run" ] || kill "${!:-}" 2>/dev/null || :
     note "$1"
     exit "${2:-$EXIT_CONFIG}"
 }
@@ -22,6 +22,7 @@ before_launch() {
 # on_each_node SECONDS COMMAND...: run it once on each node, for at most so long, by the site's
 # launcher. In the background, as Bash runs traps only between commands in the foreground.
 on_each_node() {
+    step_may_run=1
     "${launcher}_each_node" "$@" &
     wait_limited $!
 }
@@ -30,6 +31,7 @@ on_each_node() {
 # Unlike with $(...), traps run meanwhile.
 output_of() {
     local from code=0
+    step_may_run=1
     exec {from}< <(exec timeout --kill-after=5 "$@")
     wait_limited $! || code=$?
     output=$(cat <&"$from")
@@ -37,8 +39,8 @@ output_of() {
     return "$code"
 }
 
-# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Sets ended,
-# the PID. Returns its exit code.
+# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears
+# step_may_run. Returns its exit code.
 wait_limited() {
     local code
     while true; do
@@ -46,7 +48,7 @@ wait_limited() {
         wait "$1" || code=$?
         kill -0 "$1" 2>/dev/null || break # it lives: a trap has ended wait
     done
-    ended=$1
+    step_may_run=''
     return "$code"
 }
 

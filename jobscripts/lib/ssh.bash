@@ -6,10 +6,12 @@
 # ssh_each_node SECONDS COMMAND...: once on each node, for at most so long. NODE_RANK is the number
 # of the node.
 ssh_each_node() {
-    local limit=$1 number pid code=0 started=()
+    local limit=$1 number pid code=0 stopped='' started=()
     shift
-    trap 'kill "${started[@]}" 2>/dev/null' TERM
+    # $! may not be in `started` yet.
+    trap 'stopped=1; kill "${started[@]}" "${!:-}" 2>/dev/null || :' TERM
     for number in "${!nodes[@]}"; do
+        [ -z "$stopped" ] || break
         # Opened for reading and writing, standard input stays open as long as the remote shell of
         # this side lives. When that is gone, however it went, the other side ends its command.
         timeout --kill-after=5 "$limit" "${remote_shell[@]}" "${nodes[number]}" bash \

@@ -142,7 +142,8 @@ def test_locks_of_what_is_no_variant(named):
 def test_builds_get_the_configuration_of_pip_install(tmp_path):
     """Of the sections of a file [install] precedes [global], others do not count; variables precede both."""
     lines = [f"[{name}]\nindex-url = https://{name}.example\n" for name in ("global", "install", "download")]
-    (tmp_path / "pip.conf").write_text("".join(lines))
+    more = "[install]\nextra-index-url =\n    https://one.example\n    https://two.example\n"
+    (tmp_path / "pip.conf").write_text("".join(lines).replace("[install]\n", more))
     env = {name: text for name, text in os.environ.items() if not name.startswith("PIP_")}
     env |= {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
 
@@ -151,6 +152,7 @@ def test_builds_get_the_configuration_of_pip_install(tmp_path):
         return dict(line.split("=", 1) for line in text.splitlines())
 
     assert settings()["PIP_INDEX_URL"] == "https://install.example"
+    assert settings()["PIP_EXTRA_INDEX_URL"] == "https://one.example https://two.example"
     assert settings(PIP_INDEX_URL="https://here.example")["PIP_INDEX_URL"] == "https://here.example"
 
 

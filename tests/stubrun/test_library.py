@@ -40,7 +40,8 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 : "${{USE_CONTAINER:=1}}" "${{BACKEND:=ddp}}"
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
-image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV ended='' port_is_given='' directives_gpus=2 directives_cpus=8 save_seconds=120
+image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given=''
+directives_gpus=2 directives_cpus=8 save_seconds=120
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -579,16 +580,24 @@ class TestEachNode:
     def test_a_signal_before_the_wait_ends_the_step_too(self, bash, stub, call):
         stub("srun", "exec sleep 20")
         began = time.monotonic()
-        early = """trap '[[ $BASH_COMMAND != wait_limited* ]] || kill -TERM $$' DEBUG"""
+        early = """trap '[[ $BASH_COMMAND != wait_limited* ]] || { sleep 0.2; kill -TERM $$; }' DEBUG"""
         code, _, err = bash(f"set -o functrace; catch_signals; {early}; {call}; echo no")
         assert (code, "ended by a signal before training began" in err) == (75, True)
+        assert time.monotonic() - began < 10
+
+    def test_a_signal_while_ssh_starts_steps_ends_those_and_starts_no_more(self, bash, stub, tmp_path):
+        stub("ssh", f"echo $1 >>'{tmp_path}/nodes'; exec sleep 20")
+        began = time.monotonic()
+        early = """trap '[[ $BASH_COMMAND != started+=* ]] || { sleep 0.2; kill -TERM $BASHPID; }' DEBUG"""
+        bash(f"set -o functrace; nodes=(n1 n2 n3); {early}; ssh_each_node 30 true")
+        assert (tmp_path / "nodes").read_text() == "n1\n"
         assert time.monotonic() - began < 10
 
     def test_output_of_and_wait_limited(self, bash):
         assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
         assert bash('output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
-        assert bash('sh -c "exit 4" & wait_limited $! || echo "$? $((ended == $!))"')[1] == "4 1\n"
+        assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
 
     # once: a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
     def test_output_of_lets_a_trap_run(self, bash):
