@@ -70,21 +70,29 @@ def _ask(cuda: ctypes.CDLL) -> Gpus:
 
     version = ask("cuDriverGetVersion")
     code = cuda.cuInit(0)
-    fault = ctypes.c_char_p()
-    if code not in _NO_FAULT:
-        cuda.cuGetErrorString(code, ctypes.byref(fault))
     count = 0 if code else ask("cuDeviceGetCount")
     devices = [ask("cuDeviceGet", index) for index in range(count)]
     major, minor = ([ask("cuDeviceGetAttribute", part, device) for device in devices] for part in (_MAJOR, _MINOR))
     capabilities = [found for found in zip(major, minor) if found != (0, 0)]
-    words = "" if code in _NO_FAULT else f"{(fault.value or b'error').decode(errors='replace')} ({code})"
-    return Gpus((version // 1000, version % 1000 // 10), capabilities, words)
+    return Gpus((version // 1000, version % 1000 // 10), capabilities, _fault(cuda, code))
+
+
+def _fault(cuda: ctypes.CDLL, code: int) -> str:
+    """Return what ``code`` of cuInit means, in the driver's words; "" where it is no fault."""
+    if code in _NO_FAULT:
+        return ""
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorString(code, ctypes.byref(text))
+    return f"{(text.value or b'error').decode(errors='replace')} ({code})"
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
     """Return what a child finds, as a damaged driver may hang: None without a GPU, or an answer in ``timeout`` s."""
     words = [sys.executable, "-I", __file__]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return None
     try:
         said = child.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:

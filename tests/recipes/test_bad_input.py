@@ -1,4 +1,4 @@
-"""What is wrong is told in one line: what, where, what to do; and nothing half-made is left."""
+"""Bad input gets one line: what, where, what to do; and nothing half-made is left."""
 
 import os
 import re

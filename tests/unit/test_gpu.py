@@ -185,6 +185,8 @@ def test_a_driver_that_hangs_is_given_up(machine, monkeypatch):
     began = time.monotonic()
     assert machine("13000", "80", timeout=2) is None
     assert time.monotonic() - began < 20
+    monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
+    assert gpus_of_this_machine() is None
 
 
 def test_a_driver_that_does_not_start_is_not_taken_for_a_machine_without_gpus(machine, monkeypatch, library):

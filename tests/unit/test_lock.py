@@ -29,7 +29,7 @@ except ConfigError:
     print("refused", flush=True)
 sys.stdin.readline()
 """
-"""A process that takes the lock when told to, and holds it until it is told to end."""
+"""A process that takes the lock at the first line of its input, and holds it until the second."""
 
 
 class Holder:
@@ -195,13 +195,19 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
     lock.release()
 
 
-def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
-    somebody(tmp_path, age=STALE + 5)
+def killed_take_over(folder, monkeypatch):
+    """Leave what is left by a process that was killed while it took over a dead owner's lock; return its claim."""
+    somebody(folder, age=STALE + 5)
     with monkeypatch.context() as killed:
         killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
-            lock_of(tmp_path).acquire()
-    (claim,) = tmp_path.glob(".lock.after.*")
+            lock_of(folder).acquire()
+    (claim,) = folder.glob(".lock.after.*")
+    return claim
+
+
+def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
+    claim = killed_take_over(tmp_path, monkeypatch)
     assert "is in use by process" in refusal(lock_of(tmp_path)), "this process still lives"
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
     lock = lock_of(tmp_path)
@@ -213,13 +219,8 @@ def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path
 
 def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
     """One that has found the claim of a killed process, and is held up until another one has taken the folder."""
-    somebody(tmp_path, age=STALE + 5)
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
-    with monkeypatch.context() as killed:
-        killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
-        with pytest.raises(SystemExit):
-            lock_of(tmp_path).acquire()
-    (claim,) = tmp_path.glob(".lock.after.*")
+    claim = killed_take_over(tmp_path, monkeypatch)
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
     dead_owner = late._dead_owner
 
