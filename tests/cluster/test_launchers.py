@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import AS_ROOT
+from clusters import AS_ROOT
 from jobgen.cli import main
 from support import status
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Cluster, OpenPbs
+from clusters import Cluster, OpenPbs
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]  # the first one may have to compile it
 

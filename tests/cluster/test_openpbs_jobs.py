@@ -5,9 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_table import REPORT, seen_by_ranks
 
-from conftest import AS_ROOT, LIBRARY
+from clusters import AS_ROOT, LIBRARY, REPORT, seen_by_ranks
 from jobgen.cli import main
 from support import ROOT, digest, status
 

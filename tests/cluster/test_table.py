@@ -1,13 +1,10 @@
 """Every script x container or environment x BACKEND x library, standalone or resubmitted: what its ranks see."""
 
-import json
-from pathlib import Path
-
 import pytest
 
+from clusters import REPORT, seen_by_ranks
 from jobgen.cli import main
 
-REPORT = str(Path(__file__).parent / "foreign" / "report.py")
 RANKS = {"single.job": 1, "cpu.job": 2}
 CELLS = [
     ("ddp.job", "ddp"),
@@ -42,14 +39,6 @@ def rows():
         for way in ("venv", "container"):
             marks = [] if (script, backend, way) in SHORT else [pytest.mark.prove]
             yield pytest.param(script, backend, way, marks=marks, id=f"{script}-{backend}-{way}")
-
-
-def seen_by_ranks(output, *, ranks):
-    """Return what the ranks saw, of which there must be as many as planned: world, backend, container."""
-    seen = [json.loads(line.partition("REPORT ")[2]) for line in output.splitlines() if "REPORT " in line]
-    assert sorted(row["rank"] for row in seen) == list(range(ranks)), output
-    assert len({row["node"] for row in seen}) == (2 if ranks == 4 else 1), output
-    return {(row["world"], row["backend"], row["container"]) for row in seen}
 
 
 def proven(job, *, ranks, backend, way):

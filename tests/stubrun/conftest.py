@@ -1,6 +1,7 @@
 """A project with a hostile name, in which scripts run with stubs."""
 
 import pytest
+
 from stubs import HOSTILE, ROOT, make_project
 
 

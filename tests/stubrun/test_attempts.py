@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, is_pbs, launches_of, payload_of
 
 JOB_2 = {"SLURM_JOB_ID": "4800", "PBS_JOBID": "4800.head"}

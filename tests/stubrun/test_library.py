@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from stubs import HOSTILE, ROOT
 
 from slipway.layout import SETTINGS, SWITCH
+from stubs import HOSTILE, ROOT
 
 LIB = ROOT / "jobscripts" / "lib"
 START = """set -euo pipefail

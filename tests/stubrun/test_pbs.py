@@ -4,9 +4,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, payload_of, read_env
 
 from jobgen.cli import main
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, payload_of, read_env
 
 
 class TestArguments:

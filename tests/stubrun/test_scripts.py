@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from stubs import DONE, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]

@@ -4,9 +4,9 @@ import re
 import subprocess
 
 import pytest
-from stubs import DONE, ROOT, SCRIPTS, payload_of
 
 from slipway import layout
+from stubs import DONE, ROOT, SCRIPTS, payload_of
 
 BAD = ["abc", "0", "-1", "a[$(touch executed)]", "", "yes", " 1", "1\n2", "x\ny", "1e3", "08", "9" * 30]
 TRAINING = [name for name in layout.SETTINGS if name not in layout.BUILD_SETTINGS]

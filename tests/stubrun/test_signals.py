@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from stubs import DONE, OUT_OF_TIME, launches_of
 
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'

@@ -1,10 +1,10 @@
 """``jobgen render --standalone``: one file with the library inside does what a script beside its library does."""
 
 import pytest
-from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
 
 from jobgen.files import job_of
 from jobgen.render import render
+from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
 
 NAMES = {
     "ddp.job": ("ddp", "example"),
