@@ -9,7 +9,8 @@ set -a # export the pins: Horovod's own build reads HOROVOD_*
 # shellcheck source=containers/pins/cpu.env
 source "$here/../pins/${VARIANT:=cpu}.env"
 set +a
-: "${CXX:=g++}" "${SLIPWAY_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/slipway}"
+export CXX=${CXX:-g++}
+: "${SLIPWAY_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/slipway}"
 
 for tool in "$CXX" mpirun; do
     command -v "$tool" >/dev/null || {
@@ -19,8 +20,10 @@ for tool in "$CXX" mpirun; do
     }
 done
 
-# built_for: print all that the wheel depends on. Of the scripts, comments do not count.
-built_for() {
+# built_for: print all that the wheel depends on. Of the scripts, comments do not count. With set -e
+# of its own, which "$(...)" takes away, as a missing line would give the key of another wheel.
+built_for() (
+    set -e
     local sources=("$here/horovod-wheel.sh" "$here/../locks/build.txt")
     if [ -n "${CUDA_COMPILER:-}" ]; then
         sources+=("$here"/{cuda-compiler,nvcc-clang,fatbinary-clang}.sh)
@@ -32,9 +35,9 @@ built_for() {
     # Not head: it closes the pipe early, and with pipefail that is an error.
     mpirun --version | sed -n 1p
     uname -m
-    env | grep '^HOROVOD_' | sort
+    env | grep -E '^(CUDA_CLANG|CUDA_COMPILER|CXX|HOROVOD_.*)=' | sort
     sed '/^ *#/d' "${sources[@]}"
-}
+)
 key=$(built_for | sha256sum | cut -c 1-16)
 kept=$SLIPWAY_CACHE/horovod
 
@@ -53,6 +56,6 @@ if ! compgen -G "$kept/$key/horovod-*.whl" >/dev/null; then
     if [[ $here = /opt/slipway/* && ${#debs[@]} -gt 0 ]]; then # in an image
         build=("$here/with-debs.sh" "${debs[@]}" -- "${build[@]}")
     fi
-    CXX=$CXX "${build[@]}"
+    "${build[@]}"
 fi
 python -m pip install -qq --no-deps --no-index --force-reinstall "$kept/$key"/horovod-*.whl
