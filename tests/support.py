@@ -23,6 +23,14 @@ LIMIT = 180.0
 """Seconds that one run may take before it counts as hanging."""
 
 
+def unshared(namespace: str) -> list[str]:
+    """Return the words that start a command in a namespace of its own: mount or net.
+
+    Without a user namespace where root needs none: a chroot or a container may forbid those.
+    """
+    return ["unshare", f"--{namespace}", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
 def pins(variant: str) -> dict[str, str]:
     """Return the pins of a variant of the image, as a shell reads them that has no variable of its own."""
     script = 'set -a; . "$1"; env -0'

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, verdict
+from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, unshared, verdict
 
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
@@ -72,7 +72,7 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
     out.parent.mkdir()
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), "--epochs", "3", "--no-figures"])
     script = f"mount -t tmpfs -o size=1m none {out.parent}; {run}; echo exit $?; cat {out}/verdict.1"
-    with started(["unshare", "--mount", "--map-root-user", "sh", "-c", script], tmp_path / "log") as launch:
+    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
         assert launch.wait() == 0, launch.output
     assert "exit 1\nfailed 23 the last checkpoint could not be written: " in launch.output
     assert "No space left on device" in launch.output

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT
+from support import ROOT, unshared
 
 NOTICE = re.compile(r"build/(debs: fetching|base: no registry answers; making) ")
 """Standard error of a build that goes well holds such lines too."""
@@ -48,14 +48,14 @@ def test_settings_of_make_image(env, expected):
 
 def test_no_space():
     script = "mount -t tmpfs -o size=8m none /mnt && SCRATCH=/mnt/scratch exec build/image"
-    line = answer("unshare", "--mount", "--map-root-user", "sh", "-c", script)
+    line = answer(*unshared("mount"), "sh", "-c", script)
     assert line.startswith("image: /mnt/scratch has 8 MB free and ")
     assert line.endswith("MB are needed: make room, or set SCRATCH to a folder elsewhere")
 
 
 def test_no_network_for_the_tools(tmp_path):
     env = {"SLIPWAY_CACHE": str(tmp_path / "cache"), "SCRATCH": str(tmp_path / "scratch")}
-    line = answer("unshare", "--net", "--map-root-user", "build/debs", "docker-registry", **env)
+    line = answer(*unshared("net"), "build/debs", "docker-registry", **env)
     assert line.startswith(
         "build/debs: apt cannot fetch docker-registry: no network, or not in /etc/apt's sources: E: "
     )
@@ -168,7 +168,7 @@ def test_a_base_that_is_not_there(scratch, base, expected):
 
 
 def test_no_network_in_the_build(base_archive, scratch):
-    line = answer("unshare", "--net", "build/image", BASE_IMAGE=base_archive, SCRATCH=scratch)
+    line = answer(*unshared("net"), "build/image", BASE_IMAGE=base_archive, SCRATCH=scratch)
     assert line.startswith("image: failed: buildah: Dockerfile, up to Horovod: 10-system: apt-get could not install")
 
 
