@@ -2,7 +2,7 @@
 # command line: make train ARGS="--epochs 5"
 
 # Time limits in minutes for the parts of `make test`; a part that exceeds its limit is killed. Each
-# is two to five times what the part takes on two idle cores with empty caches. Their sum, with the
+# is two to ten times what the part takes on two idle cores with empty caches. Their sum, with the
 # two runs of `make train` in CI, is below the 90 minutes that CI allows.
 export BUDGET_SETUP       := 14
 export BUDGET_CHECK       := 4
@@ -81,7 +81,7 @@ prove: ## the long tests that `make test` leaves out, some on a real OpenPBS (OP
 	@build/openpbs >/dev/null || echo 'prove: no OpenPBS, so its tests are skipped'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m prove
 
-prove-fresh: ## `make train` and `make test` in a fresh Debian chroot (needs root; SYSTEM=1 as in setup)
+prove-fresh: ## `make train` and `make test` in a fresh Debian (needs root; SYSTEM=1 as in setup)
 	@build/fresh-chroot
 
 pins: ## ask the registry for the digest of the base's tag, and write it into the pins and both recipes

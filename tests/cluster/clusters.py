@@ -14,9 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from support import weights
+from support import ROOT, weights
 
-ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = Path(__file__).parent / "cluster"
 FACE = Path(__file__).parent / "pbs"
 OPENPBS = Path(__file__).parent / "openpbs"

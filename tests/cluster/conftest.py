@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clusters import CONFIG, ROOT, TOOLS, Cluster, OpenPbs
-from support import weights
+from clusters import CONFIG, TOOLS, Cluster, OpenPbs
+from support import ROOT, weights
 
 
 @pytest.fixture(scope="session")
