@@ -2,8 +2,9 @@
 
     python save_killed.py FOLDER CALL...
 
-After each kill the newest checkpoint must be valid and complete, and another save must work. Each save is a fork of
-this process, which has torch loaded already.
+After each kill the newest checkpoint must be valid and complete, and another save must work. So too where the save
+replaces the only checkpoint there is, of the same step. Each save is a fork of this process, which has torch loaded
+already.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 
 from trainer.checkpoint.folder import Checkpoint
-from trainer.checkpoint.store import CheckpointStore
+from trainer.checkpoint.store import CheckpointStore, find_checkpoint
 
 torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
 
@@ -82,6 +83,22 @@ def kill_at_each(call: str, folder: Path) -> None:
     print(f"{call}: {number - 1} kills, {kills['before']} left the one before, {kills['after']} the new one; all valid")
 
 
+def kill_replacement_at_each(call: str, folder: Path) -> None:
+    folder.mkdir()
+    store = CheckpointStore(folder, keep=2)
+    store.add(checkpoint(1))
+    for number in itertools.count(1):
+        killed = killed_at(call, number, store, 1)
+        found = find_checkpoint("auto", store)
+        assert found is not None, f"none is found after kill {number}: {[path.name for path in folder.iterdir()]}"
+        assert all(bool((tensor == 1).all()) for tensor in found.tensors["model"].values())
+        if not killed:
+            break
+    print(f"{call} of a replacement: {number - 1} kills; there was one each time")
+
+
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         kill_at_each(name, Path(sys.argv[1]) / name)
+    for name in ("rename", "unlinkat"):
+        kill_replacement_at_each(name, Path(sys.argv[1]) / f"{name}-replaced")

@@ -134,6 +134,20 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), other)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
+    def test_where_it_cannot_take_the_place_the_old_one_keeps_it(self, path, monkeypatch):
+        rename = Path.rename
+
+        def failing(self, target):
+            if ".new." in self.name:
+                raise OSError(5, "Input/output error")
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            write(path, checkpoint_of(step=6))
+        require_equal(read_checkpoint(path), checkpoint_of())
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
     def test_it_is_there_before_the_old_one_is_removed(self, path, monkeypatch):
         there, remove = [], shutil.rmtree
 
@@ -210,15 +224,34 @@ class TestStore:
             (store.path / "latest").symlink_to("step_00000077")
         require_equal(store.newest(), checkpoint_of(2))
 
+    def test_the_best_one_saved_again_without_an_evaluation_is_best_no_more(self, store):
+        for step, accuracy in [(1, 0.5), (2, 0.9), (2, None)]:
+            store.add(checkpoint_of(step, accuracy=accuracy))
+        assert (store.path / "best").readlink() == Path("step_00000001")
+        store.add(checkpoint_of(1))
+        assert not (store.path / "best").is_symlink()
+        for step, accuracy in [(3, 0.2), (4, 0.1), (5, 0.1)]:
+            store.add(checkpoint_of(step, accuracy=accuracy))
+        assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004", "step_00000005"]
+
     def test_a_best_one_that_is_damaged_is_replaced(self, store):
         store.add(checkpoint_of(1, accuracy=0.9))
         (store.path / "step_00000001" / MANIFEST).write_text("")
         store.add(checkpoint_of(2, accuracy=0.1))
         assert (store.path / "best").readlink() == Path("step_00000002")
 
+    def test_a_replacement_that_was_killed_half_way_is_undone(self, store):
+        store.add(checkpoint_of(1))
+        path = store.path / "step_00000001"
+        shutil.copytree(path, store.path / ".step_00000001.new.4711")
+        path.rename(store.path / ".step_00000001.replaced.4711")
+        require_equal(find_checkpoint("auto", store), checkpoint_of(1))
+        store.add(checkpoint_of(2))
+        assert self.names(store) == ["latest", "step_00000001", "step_00000002"]
+
     def test_what_a_killed_save_left_is_never_used_and_removed_by_the_next(self, store):
         store.add(checkpoint_of(1))
-        shutil.copytree(store.path / "step_00000001", store.path / ".step_00000002.4711")
+        shutil.copytree(store.path / "step_00000001", store.path / ".step_00000002.new.4711")
         shutil.copytree(store.path / "step_00000001", store.path / ".step_00000000.discarded.4711")
         require_equal(store.newest(), checkpoint_of(1))
         store.add(checkpoint_of(3))

@@ -23,6 +23,8 @@ from trainer.files import sync_folder, write_json
 SCHEMA = 1
 """Version of the layout below; raised when an older trainer could no longer read it."""
 MANIFEST = "manifest.json"
+REPLACED = "replaced"
+"""Part of the hidden name of a checkpoint while another of the same step takes its place."""
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint: by file (model, optimizer, ema), then by name."""
@@ -46,13 +48,11 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
         OSError, SafetensorError: if the disk is full or read-only; ``path`` is then as before.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = _hidden(path, "new")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         _write_files(temporary, checkpoint)
-        # The same step again: stopped at the end of an epoch, or after falling back from a damaged one.
-        replaced = _set_aside(path) if path.exists() else None
-        temporary.rename(path)
+        replaced = _put_in_place(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -75,14 +75,40 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
+def _put_in_place(temporary: Path, path: Path) -> Path | None:
+    """Rename ``temporary`` to ``path``; return the hidden name of the checkpoint that was there, if any.
+
+    That is the same step, saved when a run stopped at the end of an epoch, or damaged. Killed between the two renames,
+    this leaves a whole checkpoint under its hidden name, for ``recover``.
+    """
+    if not path.exists():
+        temporary.rename(path)
+        return None
+    replaced = path.rename(_hidden(path, REPLACED))
+    try:
+        temporary.rename(path)
+    except BaseException:
+        replaced.rename(path)
+        raise
+    return replaced
+
+
 def discard(path: Path) -> None:
     """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
-    shutil.rmtree(_set_aside(path))
+    shutil.rmtree(path.rename(_hidden(path, "discarded")))
 
 
-def _set_aside(path: Path) -> Path:
-    """Give the checkpoint ``path`` a name under which it is never used, and return that."""
-    return path.rename(path.with_name(f".{path.name}.discarded.{os.getpid()}"))
+def recover(folder: Path) -> None:
+    """Give their names back to checkpoints in ``folder`` whose replacement was killed half-way."""
+    for hidden in folder.glob(f".*.{REPLACED}.*"):
+        path = hidden.with_name(hidden.name.removeprefix(".").partition(".")[0])
+        if not path.exists():
+            hidden.rename(path)
+
+
+def _hidden(path: Path, what: str) -> Path:
+    """Return a name for the checkpoint ``path`` under which it is never read."""
+    return path.with_name(f".{path.name}.{what}.{os.getpid()}")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

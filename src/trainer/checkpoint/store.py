@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainer.checkpoint.folder import (
     discard,
     read_checkpoint,
     read_manifest,
+    recover,
     write_checkpoint,
 )
 from trainer.errors import ConfigError
@@ -40,8 +42,7 @@ class CheckpointStore:
         name = f"step_{checkpoint.facts['step']:08d}"
         write_checkpoint(self.path / name, checkpoint)
         point(self.path / LATEST, name)
-        if self._is_best(checkpoint):
-            point(self.path / BEST, name)
+        self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
         for old in self._newest_first()[self._keep :]:
             if old.name not in kept:
@@ -76,15 +77,17 @@ class CheckpointStore:
     def _newest_first(self) -> list[Path]:
         return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
 
-    def _is_best(self, checkpoint: Checkpoint) -> bool:
-        accuracy = checkpoint.facts.get("accuracy")
-        if accuracy is None:
-            return False
-        try:
-            best = read_manifest(self.path / BEST)["accuracy"]
-        except DamagedError:
-            return True
-        return bool(accuracy > best)
+    def _point_to_best(self) -> None:
+        """Let ``best`` point to the checkpoint of the highest accuracy, the first of equal ones; to none without any."""
+        accuracies: dict[str, float] = {}
+        for path in reversed(self._newest_first()):
+            with contextlib.suppress(DamagedError):
+                accuracies[path.name] = read_manifest(path)["accuracy"]
+        evaluated = {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
+        if evaluated:
+            point(self.path / BEST, max(evaluated, key=lambda name: evaluated[name]))
+        else:
+            (self.path / BEST).unlink(missing_ok=True)
 
 
 def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
@@ -99,6 +102,7 @@ def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
     """
     if not resume:
         return None
+    recover(store.path)
     if resume == "auto":
         return store.newest()
     path = Path(resume)
