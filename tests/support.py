@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -198,6 +199,17 @@ def verdict(out: Path, attempt: int = 1) -> str:
     """Return the line that an attempt left for the job script; "" if it left none."""
     path = out / f"verdict.{attempt}"
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@contextmanager
+def file_size_limit(size):
+    """Let no file of this process grow beyond ``size`` bytes: as on a full disk, writes fail half-way."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def weights(checkpoint: Path) -> dict:

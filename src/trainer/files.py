@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -40,3 +43,52 @@ def point(link: Path, target: str) -> None:
     temporary.symlink_to(target)
     temporary.replace(link)
     sync_folder(link.parent)
+
+
+class LineFile:
+    """A file to which lines are appended, readable while it grows.
+
+    Lines that cannot be written, as the disk is full, are kept in memory and written before the next one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Append to ``path``, which is made where it is missing."""
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
+        self._failing = False
+
+    def append(self, line: str) -> None:
+        """Append ``line``, or keep it."""
+        self._unwritten += line.encode() + b"\n"
+        try:
+            self._write()
+        except OSError as error:
+            if not self._failing:
+                log.warning("%s cannot be written: %s; its lines are kept for later", self._path, error.strerror)
+            self._failing = True
+        else:
+            if self._failing:
+                log.warning("%s is complete again", self._path)
+            self._failing = False
+
+    def close(self) -> None:
+        """Make all lines durable.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        with self._file:
+            try:
+                self._write()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise OSError(
+                    error.errno, f"the last lines cannot be written: {error.strerror}", str(self._path)
+                ) from error
+
+    def _write(self) -> None:
+        while self._unwritten:
+            # A full disk may take the beginning of a line only; the next attempt goes on behind that.
+            count = self._file.write(self._unwritten)
+            self._unwritten = self._unwritten[count:]

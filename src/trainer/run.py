@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.backends import Backend
+from trainer.checkpoint.folder import Checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import Position, capture, check_resumable, restore
 from trainer.checkpoint.store import CheckpointStore, find_checkpoint
@@ -78,7 +79,7 @@ class Run:
         self.start_step = self.position.step
         self.start_elapsed = self.position.elapsed
         self.evaluation: Evaluation | None = None
-        self.metrics = Tee(list(self._metric_writers()))
+        self.metrics = Tee(on_root(backend, lambda: list(self._metric_writers())) or [])
         self.progress = Progress(epochs=config.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root)
         self.monitor = Monitor(
             config,
@@ -91,24 +92,21 @@ class Run:
         )
 
     def _resume(self, store: CheckpointStore) -> Position:
-        found = []
-
-        def find() -> None:
-            if checkpoint := find_checkpoint(self.config.run.resume, store):
-                check_resumable(checkpoint, self.config, self.learner)
-                found.append(checkpoint)
+        def find() -> Checkpoint | None:
+            found = find_checkpoint(self.config.run.resume, store)
+            if found:
+                check_resumable(found, self.config, self.learner)
             self.folder.record(self.config, self.backend.world)
+            return found
 
-        on_root(self.backend, find)
-        position = restore(self.learner, found[0] if found else None)
+        position = restore(self.learner, on_root(self.backend, find))
         on_root(self.backend, self.folder.clear_stop_request)  # now that all ranks have resumed
         return position
 
     def _metric_writers(self) -> Iterator[MetricWriter]:
-        if self.is_root:
-            yield JsonLines(self.folder.metrics, step=self.start_step)
-            if self.config.run.tensorboard:
-                yield TensorBoard(self.folder.path / "tensorboard", step=self.start_step)
+        yield JsonLines(self.folder.metrics, step=self.start_step)
+        if self.config.run.tensorboard:
+            yield TensorBoard(self.folder.path / "tensorboard", step=self.start_step)
 
     def train(self) -> Status:
         """Train to the end, or until all ranks agree to stop."""
@@ -141,8 +139,7 @@ class Run:
         )
         if self.start_step:
             log.info("resumed at step %d, in epoch %d", self.start_step, self.position.epoch + 1)
-        if self.is_root:
-            self.folder.write_status(self._status("running"))
+        on_root(self.backend, lambda: self.folder.write_status(self._status("running")))
         self.progress.start(self.position)
 
     def _steps_left(self) -> int | None:

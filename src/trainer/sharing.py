@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from trainer.backends import Backend
 from trainer.errors import TrainerError, is_final
+
+T = TypeVar("T")
 
 
 def share_json(backend: Backend, value: Any = None) -> Any:
@@ -41,18 +43,19 @@ def gather_json(backend: Backend, value: Any) -> list[Any]:
     return [json.loads(bytes(row[: int(length)].int().tolist())) for row, length in zip(rows, lengths, strict=True)]
 
 
-def on_root(backend: Backend, action: Callable[[], Any]) -> Any:
-    """Run ``action`` on rank 0 and return its result on every rank.
+def on_root(backend: Backend, action: Callable[[], T]) -> T | None:
+    """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
 
     Raises:
         TrainerError: on every rank, if it raised a TrainerError or an OSError on rank 0; so that none waits for a rank
             that is gone.
     """
+    result: T | None = None
     outcome: dict[str, Any] = {}
     cause: Exception | None = None
     if backend.world.rank == 0:
         try:
-            outcome = {"result": action()}
+            result = action()
         except (TrainerError, OSError) as error:
             cause = error
             code = getattr(error, "exit_code", TrainerError.exit_code)
@@ -62,4 +65,4 @@ def on_root(backend: Backend, action: Callable[[], Any]) -> Any:
         failure = TrainerError(outcome["error"])
         failure.exit_code, failure.final, failure.everywhere = outcome["exit_code"], outcome["final"], True
         raise failure from cause
-    return outcome["result"]
+    return result

@@ -3,11 +3,14 @@
 import csv
 import json
 import struct
+import time
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from support import file_size_limit
+from trainer.errors import is_final
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
 from trainer.report.metrics import JsonLines, Tee, TensorBoard, read_records
@@ -71,8 +74,47 @@ class TestJsonLines:
         writer.close()
         assert read_records(path) == [train_record(1), train_record(2)]
 
+    def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(self, tmp_path, caplog):
+        path = tmp_path / "metrics.jsonl"
+        writer = JsonLines(path, step=0)
+        with file_size_limit(200):
+            for step in (1, 2, 3):
+                writer.write(train_record(step))
+        assert path.stat().st_size == 200
+        assert [record["step"] for record in read_records(path)] == [1]
+        writer.write(train_record(4))
+        assert read_records(path) == [train_record(step) for step in (1, 2, 3, 4)]
+        assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+            f"{path} cannot be written",
+            f"{path} is complete again",
+        ]
+
+    def test_where_there_is_none_to_the_end_that_is_an_error(self, tmp_path):
+        writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
+        with file_size_limit(200):
+            for step in (1, 2):
+                writer.write(train_record(step))
+            with pytest.raises(OSError, match="the last lines cannot be written: File too large") as error:
+                writer.close()
+        assert is_final(error.value)
+
     def test_without_a_file_there_is_no_record(self, tmp_path):
         assert read_records(tmp_path / "gone") == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
+    writer = TensorBoard(tmp_path, step=0)
+    with file_size_limit(300):
+        deadline = time.monotonic() + 60
+        while not caplog.records and time.monotonic() < deadline:
+            writer.write(train_record(1))
+            time.sleep(0.01)  # its thread writes
+        writer.write(train_record(2))
+    writer.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "TensorBoard events end here: [Errno 27] File too large; metrics.jsonl has all records"
+    ]
 
 
 def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):

@@ -1,12 +1,10 @@
 """Saving in the background: from a snapshot, one at a time, and told of where it fails."""
 
-import resource
-from contextlib import contextmanager
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from support import file_size_limit
 from trainer.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.store import CheckpointStore
@@ -21,17 +19,6 @@ def checkpoint_of(step):
 def require_equal(found, expected):
     assert found.facts["step"] == expected.facts["step"]
     assert torch.equal(found.tensors["model"]["w"], expected.tensors["model"]["w"])
-
-
-@contextmanager
-def file_size_limit(size):
-    """Let no file of this process grow beyond ``size`` bytes: as on a full disk, writes fail half-way."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -78,14 +78,15 @@ class CheckpointStore:
         return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
 
     def _point_to_best(self) -> None:
-        """Let ``best`` point to the checkpoint of the highest accuracy, the first of equal ones; to none without any."""
-        accuracies: dict[str, float] = {}
+        """Let ``best`` point to the checkpoint of the highest accuracy, the oldest of equal ones, if there is any."""
+        accuracies = {}
         for path in reversed(self._newest_first()):
             with contextlib.suppress(DamagedError):
-                accuracies[path.name] = read_manifest(path)["accuracy"]
-        evaluated = {name: accuracy for name, accuracy in accuracies.items() if accuracy is not None}
-        if evaluated:
-            point(self.path / BEST, max(evaluated, key=lambda name: evaluated[name]))
+                accuracy = read_manifest(path).get("accuracy")
+                if accuracy is not None:
+                    accuracies[path.name] = accuracy
+        if accuracies:
+            point(self.path / BEST, max(accuracies, key=lambda name: accuracies[name]))
         else:
             (self.path / BEST).unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from trainer.config import Config
 from trainer.data.base import Dataset
 from trainer.data.loader import Batch, Loader
 from trainer.data.sampler import epoch_order, rank_steps
+from trainer.files import LineFile
 from trainer.world import World
 
 
@@ -57,8 +59,8 @@ class Feed:
 
 def recorded(batches: Iterator[Batch], path: Path, *, place: Callable[[], dict[str, int]]) -> Iterator[Batch]:
     """Pass ``batches`` on, and append the sample ids of each to ``path``, with the ``place`` where they were used."""
-    with path.open("a", encoding="utf-8") as file:
+    with contextlib.closing(LineFile(path)) as lines:
         for batch in batches:
             ids = batch.micro.ids.tolist() if batch.micro.counted else []
-            print(json.dumps({**place(), "ids": ids}), file=file, flush=True)
+            lines.append(json.dumps({**place(), "ids": ids}))
             yield batch

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.files import write_atomically
+from trainer.files import LineFile, write_atomically
+
+log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 """One record: "kind" (train or test), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
@@ -33,15 +36,15 @@ class JsonLines:
         """Append to ``path``, after cutting it back to the records up to ``step``, where this attempt goes on."""
         kept = [record for record in read_records(path) if record["step"] <= step]
         write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lines = LineFile(path)
 
     def write(self, record: Record) -> None:
         """Append one line."""
-        self._file.write(json.dumps(record) + "\n")
+        self._lines.append(json.dumps(record))
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; see LineFile.close."""
+        self._lines.close()
 
 
 class TensorBoard:
@@ -52,15 +55,28 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, and only on demand
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
+        self._failed = False
 
     def write(self, record: Record) -> None:
         """Add one point to each curve."""
-        for name in record.keys() - {"kind", "step"}:
-            self._writer.add_scalar(f"{record['kind']}/{name}", record[name], record["step"])
+        with self._reported():
+            for name in record.keys() - {"kind", "step"}:
+                self._writer.add_scalar(f"{record['kind']}/{name}", record[name], record["step"])
 
     def close(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        with self._reported():
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report the first error of the disk, which has ended the writer's thread, and ignore what follows from it."""
+        try:
+            yield
+        except OSError as error:
+            if not self._failed:
+                log.warning("TensorBoard events end here: %s; metrics.jsonl has all records", error)
+            self._failed = True
 
 
 class Tee:
