@@ -136,7 +136,7 @@ def _check_arguments(job: Job, arguments: List[str], environment: Mapping[str, s
         return
     from jobgen.flags import argument_error, load_schema  # noqa: PLC0415 -- mostly there are none
 
-    if why := argument_error(arguments, load_schema(), positionals=0):
+    if why := argument_error(arguments, load_schema()):
         raise UsageError(why if why.endswith("?") else f"{why}.")
 
 

@@ -1,7 +1,7 @@
-"""Check arguments of the trainer against its schema: a mistyped flag is refused in one line, before a job is submitted.
+"""Read the arguments of the trainer by its schema: a mistyped flag is refused in one line.
 
-The trainer uses it before it parses, ``jobgen`` on a login node. No import outside of the standard library, and
-Python 3.9 suffices. The rules are those by which tyro parses; it stays the judge of what passes here.
+The trainer reads its command line so, and ``jobgen`` on a login node checks what a job would be submitted with. No
+import outside of the standard library, and Python 3.9 suffices.
 """
 
 from __future__ import annotations
@@ -10,49 +10,92 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Dict, List, NamedTuple
 
 Key = Mapping[str, Any]
 """What the schema says of one key of the configuration."""
 
-HELP = ("-h", "--help")
-TYRO = "--tyro-"
-"""Prefix of tyro's own flags, which print or write completions."""
+REQUESTS = {
+    "-h": "help",
+    "--help": "help",
+    "--version": "version",
+    "--print-config": "print-config",
+}
+"""Flags that ask for a text, in place of training."""
+CONFIG_SUFFIX = ".toml"
 
 
-def argument_error(arguments: Sequence[str], schema: Mapping[str, Any], *, positionals: int = 1) -> str:
-    """Return the first error in ``arguments``, in one line; "" if the trainer takes them.
+class ArgumentError(ValueError):
+    """What is wrong with the arguments, in one line."""
+
+
+class Arguments(NamedTuple):
+    """What the arguments of the trainer say."""
+
+    files: List[str]
+    """CONFIG.toml, and the overlays behind it."""
+    tables: Dict[str, Dict[str, Any]]
+    """The values that flags set, by section and key, of the types of the schema."""
+    request: str
+    """The text that is asked for: a value of REQUESTS, or ""."""
+
+
+def read_arguments(arguments: Sequence[str], schema: Mapping[str, Any]) -> Arguments:
+    """Return what ``arguments`` say; of a flag that is given twice the last one holds.
 
     Args:
         arguments: of the trainer.
         schema: what ``trainer.schema`` returns, or configs/schema.json holds.
-        positionals: how many arguments may stand without a flag: 1 for CONFIG.toml, 0 where a job script gives it.
+
+    Raises:
+        ArgumentError: for an unknown flag, an impossible value, or an argument that is neither a flag nor a file.
     """
-    if any(argument in HELP or argument.startswith(TYRO) for argument in arguments):
-        return ""
+    found = Arguments([], {}, next((REQUESTS[word] for word in arguments if word in REQUESTS), ""))
+    if found.request in ("help", "version"):
+        return found
     flags = _flags(schema)
     left = list(arguments)
     while left:
         argument = left.pop(0)
         if argument == "--":
-            positionals -= len(left)
-            argument, left = (left[-1] if left else ""), []
-        elif _is_flag(argument):
-            error = _check(argument, left, flags)
-            if error:
-                return error
+            for name in left:
+                _add_file(name, found)
+            break
+        if argument in REQUESTS:
             continue
+        if _is_flag(argument):
+            _read_flag(argument, left, flags, found)
         else:
-            positionals -= 1
-        if positionals < 0:
-            return f"unexpected argument {argument!r}: no flag takes it"
+            _add_file(argument, found)
+    return found
+
+
+def argument_error(arguments: Sequence[str], schema: Mapping[str, Any]) -> str:
+    """Return the first error in ``arguments``, in one line; "" if the trainer takes them."""
+    try:
+        read_arguments(arguments, schema)
+    except ArgumentError as error:
+        return str(error)
     return ""
 
 
-def _flags(schema: Mapping[str, Any]) -> dict[str, Key]:
-    """Return the key that each flag sets."""
-    keys = [key for section in schema["properties"].values() for key in section["properties"].values()]
-    return {key[form]: key for form in ("flag", "no_flag") for key in keys if form in key}
+class _Flag(NamedTuple):
+    """What a flag sets."""
+
+    section: str
+    name: str
+    key: Key
+
+
+def _flags(schema: Mapping[str, Any]) -> Dict[str, _Flag]:
+    """Return what each flag sets."""
+    return {
+        key[form]: _Flag(section, name, key)
+        for form in ("flag", "no_flag")
+        for section, table in schema["properties"].items()
+        for name, key in table["properties"].items()
+        if form in key
+    }
 
 
 def _is_flag(argument: str) -> bool:
@@ -61,46 +104,62 @@ def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and argument != "-" and not number
 
 
-def _check(argument: str, left: list[str], flags: Mapping[str, Key]) -> str:
-    """Take the values of the flag ``argument`` from ``left``, and return what is wrong with it."""
-    name, equals, value = argument.partition("=")
-    flag = name[:2] + name[2:].replace("_", "-")
+def _add_file(name: str, found: Arguments) -> None:
+    if not name.endswith(CONFIG_SUFFIX):
+        raise ArgumentError(f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file")
+    found.files.append(name)
+
+
+def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found: Arguments) -> None:
+    """Take the values of the flag ``argument`` from ``left``, and add them to ``found``."""
+    typed, equals, value = argument.partition("=")
+    flag = typed[:2] + typed[2:].replace("_", "-")
     if flag not in flags:
-        return f"unknown flag {name if name.isprintable() else repr(name)}; {_hint(flag, flags)}"
-    key = flags[flag]
+        raise ArgumentError(f"unknown flag {typed if typed.isprintable() else repr(typed)}; {_hint(flag, flags)}")
+    section, name, key = flags[flag]
+    table = found.tables.setdefault(section, {})
     if key["type"] == "boolean":
-        other = key["no_flag"] if flag == key["flag"] else key["flag"]
-        return f"{flag} takes no value; {other} is its opposite" if equals else ""
+        if equals:
+            other = key["no_flag"] if flag == key["flag"] else key["flag"]
+            raise ArgumentError(f"{flag} takes no value; {other} is its opposite")
+        table[name] = flag == key["flag"]
+        return
     if equals:
         left.insert(0, value)
+    values = []
     for spec in key.get("prefixItems", [key]):
         if not equals and (not left or left[0] == "--" or _is_flag(left[0])):
-            return f"{flag} lacks a value: {_expected(key)}"
+            raise ArgumentError(f"{flag} lacks a value: {_expected(key)}")
         equals = ""
-        text = left.pop(0)
-        if not _fits(text, spec):
-            near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            return f"{flag} is {text!r}: it must be {_expected(spec)}{hint}"
-    return ""
+        values.append(_value(flag, left.pop(0), spec))
+    table[name] = values if "prefixItems" in key else values[0]
 
 
-def _fits(text: str, spec: Key) -> bool:
-    """Return whether ``text`` is a value of the type and in the range that ``spec`` describes."""
-    if "enum" in spec:
-        return text in spec["enum"]
-    if spec["type"] == "string":
-        return re.search(spec.get("pattern", ""), text) is not None
+def _value(flag: str, text: str, spec: Key) -> Any:
+    """Return the value that ``text`` spells, of the type and in the range that ``spec`` describes."""
     try:
-        number = int(text) if spec["type"] == "integer" else float(text)
+        value = {"integer": int, "number": float}.get(spec["type"], str)(text)
     except ValueError:
-        return False
+        value = None
+    if value is None or not _fits(value, spec):
+        near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
+    return value
+
+
+def _fits(value: Any, spec: Key) -> bool:
+    """Return whether ``value``, of the type that ``spec`` describes, is in its range."""
+    if "enum" in spec:
+        return value in spec["enum"]
+    if spec["type"] == "string":
+        return re.search(spec.get("pattern", ""), value) is not None
     return (
-        number not in (math.inf, -math.inf)
-        and number >= spec.get("minimum", number)
-        and number <= spec.get("maximum", number)
-        and ("exclusiveMinimum" not in spec or number > spec["exclusiveMinimum"])
-        and ("exclusiveMaximum" not in spec or number < spec["exclusiveMaximum"])
+        value not in (math.inf, -math.inf)
+        and value >= spec.get("minimum", value)
+        and value <= spec.get("maximum", value)
+        and ("exclusiveMinimum" not in spec or value > spec["exclusiveMinimum"])
+        and ("exclusiveMaximum" not in spec or value < spec["exclusiveMaximum"])
     )
 
 
@@ -124,10 +183,10 @@ def _expected(spec: Key) -> str:
     return f"{kind}, {limits}" if limits else kind
 
 
-def _hint(flag: str, flags: Mapping[str, Key]) -> str:
+def _hint(flag: str, flags: Mapping[str, _Flag]) -> str:
     """Return which of ``flags`` the unknown one may mean: by its spelling, or by the words of the help texts."""
     typed = flag.lstrip("-").lower()
-    names = [name[2:] for name, key in flags.items() if name == key["flag"] or typed.startswith("no-")]
+    names = [name[2:] for name, (_, _, key) in flags.items() if name == key["flag"] or typed.startswith("no-")]
     near = (
         get_close_matches(typed, names, n=1, cutoff=0.8)
         or _by_help(typed, flags)
@@ -136,14 +195,14 @@ def _hint(flag: str, flags: Mapping[str, Key]) -> str:
     return f"did you mean --{near[0]}?" if near else "--help lists all"
 
 
-def _by_help(typed: str, flags: Mapping[str, Key]) -> list[str]:
+def _by_help(typed: str, flags: Mapping[str, _Flag]) -> List[str]:
     """Return the flag whose name and help text have all words of ``typed``, the shortest text first.
 
     A single word must be in one text only.
     """
     wanted = _words(typed)
-    found: list[tuple[int, str]] = []
-    for name, key in flags.items():
+    found = []
+    for name, (_, _, key) in flags.items():
         if name == key["flag"] and wanted <= _words(f"{name} {key['description']}"):
             found.append((len(key["description"]), name[2:]))
     return [name for _, name in sorted(found)[:1]] if len(wanted) > 1 or len(found) == 1 else []

@@ -17,16 +17,17 @@ def main() -> int:
 
     argv = sys.argv[1:]
     try:
-        config = parse(argv)
-        if config.run.nproc_per_node and "TRAINER_SPAWNED" not in os.environ:
+        settings = parse(argv)
+        ranks = settings.launch.nproc_per_node
+        if ranks and "TRAINER_SPAWNED" not in os.environ:
             from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 
-            if config.run.backend not in ("auto", "ddp"):
-                raise ConfigError(f"--nproc-per-node starts ddp ranks, not {config.run.backend} ones.")
-            return spawn(argv, ranks=config.run.nproc_per_node, request=request)
+            if settings.launch.backend not in ("auto", "ddp"):
+                raise ConfigError(f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones.")
+            return spawn(argv, ranks=ranks, request=request)
         from trainer.rank import run_rank  # noqa: PLC0415
 
-        return run_rank(config, request)
+        return run_rank(settings, request)
     except TrainerError as error:
         print(f"trainer: {one_line(str(error))}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -1,104 +1,197 @@
-"""From the command line and a TOML file to one valid Config."""
+"""From the command line and TOML files to valid Settings."""
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 import re
+import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-import tyro
+import tomli_w
 
-from slipway.flags import argument_error
-from trainer.config import Config
+from slipway.flags import ArgumentError, read_arguments
+from slipway.layout import VERSION
+from trainer.config import ALTERNATIVES, Launch, Settings, experiment
 from trainer.errors import ConfigError, UsageError, did_you_mean
 from trainer.schema import schema
 
-ConfigPath = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CONFIG.toml")]
+Tables = dict[str, dict[str, Any]]
+"""Values by section and key."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """Train an image classifier; flags override the keys of the same name in CONFIG.toml."""
+def parse(argv: Sequence[str]) -> Settings:
+    """Read the files that ``argv`` names, each overriding the ones before, then let the flags override them.
 
-    path: ConfigPath = ""
-    """What to train and how (see configs/); without one, the defaults below."""
-    config: Config = dataclasses.field(default_factory=Config)
-
-
-def parse(argv: list[str]) -> Config:
-    """Read the file that ``argv`` names, then let the flags of ``argv`` override it.
-
-    Exits with 0 after ``--help``.
+    Exits with 0 after ``--help``, ``--version`` and ``--print-config``.
 
     Raises:
         UsageError: for an unknown flag, or an impossible value of one.
         ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
     """
-    if mistake := argument_error(argv, schema()):
-        raise UsageError(mistake)
-    path = _arguments(argv, Arguments()).path
-    defaults = Arguments(path, load(Path(path)) if path else Config())
-    config = _arguments(argv, defaults).config
+    if not argv:
+        raise UsageError("nothing to train: name a CONFIG.toml (configs/ has some), or say it by flags (--help).")
     try:
-        return _convert(msgspec.to_builtins(config))
-    except ConfigError as error:  # the file was valid, so a flag is at fault
+        arguments = read_arguments(argv, schema())
+    except ArgumentError as error:
         raise UsageError(str(error)) from error
-
-
-def load(path: Path) -> Config:
-    """Return the configuration that the TOML file ``path`` describes (missing keys keep their defaults)."""
+    match arguments.request:
+        case "help":
+            _exit_with(help_text())
+        case "version":
+            _exit_with(f"slipway {VERSION}\n")
+    files = [_read_tables(Path(path)) for path in arguments.files]
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = _convert(_merge([*files, arguments.tables]))
+    except ConfigError as error:  # the files were valid, so a flag is at fault
+        raise UsageError(str(error)) from error
+    if arguments.request == "print-config":
+        _exit_with(tomli_w.dumps(experiment(settings)))
+    return settings
+
+
+def load(path: Path) -> Settings:
+    """Return the settings that the TOML file ``path`` describes (missing keys keep their defaults).
+
+    Raises:
+        ConfigError: as ``parse`` does.
+    """
+    return _convert(_read_tables(path))
+
+
+def help_text() -> str:
+    """Return the text of ``--help``: all flags by section, with what they mean and their defaults."""
+    parser = argparse.ArgumentParser(
+        prog="trainer",
+        usage="trainer [CONFIG.toml [OVERLAY.toml ...]] [flags]",
+        description="Train an image classifier. Flags override the keys of the same name in the files, and a file "
+        "those of the files before it. --print-config shows what results, --version the version.",
+        add_help=False,
+    )
+    for section in schema()["properties"].values():
+        group = parser.add_argument_group(section["description"].rstrip("."))
+        for key in section["properties"].values():
+            text = key["description"].replace("%", "%%")
+            if key["type"] == "boolean":
+                group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
+                continue
+            default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]
+            metavar = {"integer": "N", "number": "X", "array": "N"}.get(key["type"], "TEXT")
+            choices = "{" + ",".join(key["enum"]) + "}" if "enum" in key else metavar
+            text += f" (default: {default})" if default != "" else ""
+            count = len(key["prefixItems"]) if "prefixItems" in key else None
+            group.add_argument(key["flag"], nargs=count, metavar=choices, help=text)
+    return parser.format_help()
+
+
+def _exit_with(text: str) -> None:
+    sys.stdout.write(text)
+    sys.exit(0)
+
+
+def _read_tables(path: Path) -> Tables:
+    """Return the tables of the TOML file ``path``, after a check of them by themselves."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. See configs/ for some.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
     try:
-        return _convert(table)
+        tables = _moved(tables)
+        _refuse_unknown(tables)
+        _convert(_merge([tables]))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return tables
 
 
-def _arguments(argv: list[str], default: Arguments) -> Arguments:
-    return tyro.cli(Arguments, prog="trainer", args=argv, default=default, config=(tyro.conf.OmitArgPrefixes,))
+MOVED = {"launch": {"run": get_type_hints(Launch).keys(), "train": ["dry_run"]}}
+"""Keys of a section that version 0.1 had in other ones."""
 
 
-def _convert(table: dict[str, Any]) -> Config:
-    """Check keys, types and values of nested tables and return the Config they spell."""
-    _refuse_unknown(table, Config, where="")
+def _moved(tables: dict[str, Any]) -> Tables:
+    """Return ``tables`` with each key of version 0.1 in the section where it is now."""
+    tables = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
+    for section, sources in MOVED.items():
+        for source, keys in sources.items():
+            old = tables.get(source)
+            if isinstance(old, dict):
+                moved = {key: old.pop(key) for key in keys if key in old}
+                if moved:
+                    tables[section] = {**moved, **tables.get(section, {})}
+    return tables
+
+
+def _merge(layers: Sequence[Tables]) -> Tables:
+    """Return the tables in which each layer overrides the ones before it.
+
+    Raises:
+        ConfigError: if a layer sets two keys of which only one may be set.
+    """
+    merged: Tables = {}
+    for layer in layers:
+        for name, table in layer.items():
+            into = merged.setdefault(name, {})
+            for section, *keys in ALTERNATIVES:
+                given = [key for key in keys if section == name and table.get(key)]
+                if len(given) > 1:
+                    flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
+                    raise ConfigError(f"{flags} say the same in two ways: give one of them.")
+                for key in keys if given else ():
+                    into.pop(key, None)
+            into |= table
+    return merged
+
+
+def _convert(tables: Tables) -> Settings:
+    """Check types and values and return the Settings that the tables spell."""
+    given = {section: _without_absent(section, table) for section, table in tables.items()}
     try:
-        return msgspec.convert(table, Config)
+        return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
         reason, _, location = str(error).partition(" - at `$.")
         section, _, name = location.rstrip("`").partition(".")
         raise ConfigError(f"{section}.{name}: {_in_words(reason, section, name)}") from error
 
 
-def _refuse_unknown(table: dict[str, Any], cls: type, *, where: str) -> None:
-    hints = get_type_hints(cls)
-    for key, value in table.items():
-        if key not in hints:
-            kind = f"key in [{where}]" if where else "section"
-            if key in (sections := _sections()):
-                raise ConfigError(f"unknown {kind}: {key!r} belongs into [{sections[key]}].")
-            raise ConfigError(f"unknown {kind}: {key!r}.{did_you_mean(key, hints)} Valid: {', '.join(hints)}.")
-        if dataclasses.is_dataclass(hints[key]):
-            if not isinstance(value, dict):
-                raise ConfigError(f"{key!r} is a section: write [{key}] and its keys below it.")
-            _refuse_unknown(value, hints[key], where=key)
+def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return ``table`` without the options that 0 or "" switch off."""
+    hints = get_type_hints(get_type_hints(Settings)[section])
+    return {
+        key: value
+        for key, value in table.items()
+        if not (NoneType in get_args(hints[key]) and value in (0, "") and value is not False)
+    }
 
 
-def _sections() -> dict[str, str]:
-    """Return the section of each key."""
-    return {key: section for section, cls in get_type_hints(Config).items() for key in get_type_hints(cls)}
+def _refuse_unknown(tables: dict[str, Any]) -> None:
+    """Raise a ConfigError for a section or a key that does not exist."""
+    sections = get_type_hints(Settings)
+    homes = {key: section for section, cls in sections.items() for key in get_type_hints(cls)}
+    for section, table in tables.items():
+        if section not in sections:
+            _refuse(section, "section", sections, homes)
+        if not isinstance(table, dict):
+            raise ConfigError(f"{section!r} is a section: write [{section}] and its keys below it.")
+        for key in table:
+            if key not in (hints := get_type_hints(sections[section])):
+                _refuse(key, f"key in [{section}]", hints, homes)
+
+
+def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) -> None:
+    if name in homes:
+        raise ConfigError(f"unknown {kind}: {name!r} belongs into [{homes[name]}].")
+    raise ConfigError(f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
 
 
 def _in_words(reason: str, section: str, name: str) -> str:
     """Add the valid choices to msgspec's text for an invalid enum value, or one that matches no pattern."""
-    hint = get_type_hints(get_type_hints(Config)[section], include_extras=True)[name.partition("[")[0]]
+    hint = get_type_hints(get_type_hints(Settings)[section], include_extras=True)[name.partition("[")[0]]
     if "matching regex" in reason:
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
     if not (found := re.match(r"Invalid enum value '?([^']*)'?", reason)):

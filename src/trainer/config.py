@@ -1,14 +1,14 @@
 """The whole configuration: what can be set, in which unit, and its default.
 
 Each field is a key of its TOML section and, under the same name, a flag (``cli.py``). Field names are unique over all
-sections. A value of 0 or "" switches an option off where its text says so.
+sections. An option that may be absent is None here; files and flags switch it off by 0 or "", as its text says.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -17,6 +17,7 @@ AtLeast1 = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+PositiveShare = Annotated[float, Meta(gt=0, lt=1)]
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 """As large as torch and numpy both take."""
 
@@ -73,7 +74,7 @@ class ModelConfig:
     arch: str = "mnist-cnn"
     """mnist-cnn, mlp, or any torchvision classification model by its name there (resnet18, vit_b_16, ...);
     package.module:factory is your own, a function of (channels, height, width) and classes."""
-    weights: str = ""
+    weights: str | None = None
     """Local file (.safetensors, or a .pt of tensors) to start from; "" starts from random weights."""
     channels_last: bool = False
     """Keep images and convolutions in NHWC order, which is faster on many devices."""
@@ -81,7 +82,7 @@ class ModelConfig:
     """Compile the model with torch.compile; needs a C++ compiler where it runs."""
     sync_bn: bool = False
     """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
-    ema_decay: Share = 0.0
+    ema_decay: PositiveShare | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated; 0: none."""
 
 
@@ -107,7 +108,7 @@ class OptimConfig:
     """Period of the step schedule, in epochs."""
     warmup_epochs: NonNegative = 0.0
     """Epochs over which lr rises linearly from 0."""
-    clip_grad: NonNegative = 0.0
+    clip_grad: Positive | None = None
     """Largest global 2-norm of the gradients; larger ones are scaled down to it; 0: no clipping."""
     label_smoothing: Share = 0.0
     """Share of each target spread evenly over all classes."""
@@ -119,12 +120,12 @@ class TrainConfig:
 
     epochs: AtLeast1 = 14
     """Passes over the training set."""
-    max_steps: AtLeast0 = 0
+    max_steps: AtLeast1 | None = None
     """End after so many optimiser steps, in mid-epoch if need be; 0: no limit."""
     batch_size: AtLeast1 = 64
     """Samples of one optimiser step over all ranks and micro-steps."""
-    batch_size_per_rank: AtLeast0 = 0
-    """Samples of one optimiser step on each rank: the other way to say batch-size, which it overrides; 0: unused."""
+    batch_size_per_rank: AtLeast1 | None = None
+    """Samples of one optimiser step on each rank: the other way to say batch-size; 0: unused."""
     test_batch_size: AtLeast1 = 1000
     """Samples that a rank evaluates at once."""
     grad_accum_steps: AtLeast1 = 1
@@ -135,13 +136,31 @@ class TrainConfig:
     """Type of weights and optimiser state."""
     seed: Seed = 0
     """Seed of weights, order of samples, augmentation and dropout."""
-    dry_run: bool = False
-    """Take one optimiser step, evaluate one batch, and end: a quick check of all parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where it runs, and what it writes."""
+    """What a run records of itself."""
+
+    log_interval: AtLeast1 = 10
+    """Steps between two records of training loss and rate."""
+    checkpoint_interval: AtLeast1 | None = None
+    """Steps between two checkpoints within an epoch; each epoch ends with one in any case; 0: only that."""
+    keep: AtLeast1 = 3
+    """Newest checkpoints kept, besides the one with the best test accuracy."""
+    tensorboard: bool = False
+    """Also write the metrics as TensorBoard events."""
+    figures: bool = True
+    """Draw the learning curves and the confusion matrix at the end."""
+    record_samples: bool = False
+    """Write the ids of the samples of each step to logs/samples.rank<N>.jsonl, to audit what was trained on."""
+    fp16_compression: bool = False
+    """horovod: send gradients as 16-bit floats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Where and how one attempt runs; never saved with the run."""
 
     backend: BackendName = "auto"
     """auto: ddp where RANK is set (torchrun, a job script), else one process."""
@@ -153,38 +172,49 @@ class RunConfig:
     """Where the ranks of ddp meet: env:// (MASTER_ADDR, MASTER_PORT) or file:///shared/new-file-for-each-attempt."""
     collective_timeout: AtLeast1 = 600
     """Seconds that ranks wait for each other: to join, in an operation, and while rank 0 saves or draws."""
-    nproc_per_node: AtLeast0 = 0
+    nproc_per_node: AtLeast1 | None = None
     """Start so many ddp ranks on this machine, without torchrun; 0: this process is the only rank it starts."""
-    threads: AtLeast0 = 0
+    threads: AtLeast1 | None = None
     """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
-    fp16_compression: bool = False
-    """horovod: send gradients as 16-bit floats."""
     self_test: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
-    output_dir: str = ""
+    dry_run: bool = False
+    """Take one optimiser step, evaluate one batch, and write nothing into output-dir: a quick check of all parts."""
+    output_dir: str | None = None
     """The run folder; "": a new one, runs/<dataset>-<arch>-<date and time>."""
-    resume: str = ""
+    resume: str | None = None
     """auto: continue from the newest valid checkpoint of output-dir, if any; or the path of a checkpoint or a run."""
-    log_interval: AtLeast1 = 10
-    """Steps between two records of training loss and rate."""
-    checkpoint_interval: AtLeast0 = 0
-    """Steps between two checkpoints within an epoch; each epoch ends with one in any case; 0: only that."""
-    keep: AtLeast1 = 3
-    """Newest checkpoints kept, besides the one with the best test accuracy."""
-    tensorboard: bool = False
-    """Also write the metrics as TensorBoard events."""
-    figures: bool = True
-    """Draw the learning curves and the confusion matrix at the end."""
-    record_samples: bool = False
-    """Write the ids of the samples of each step to logs/samples.rank<N>.jsonl, to audit what was trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All sections, as in the TOML file."""
+    """An experiment: what a run is saved with, and reproduced from."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Config):
+    """All that files and flags may set: an experiment, and one launch of it."""
+
+    launch: Launch = field(default_factory=Launch)
+
+
+ALTERNATIVES = (("train", "batch_size", "batch_size_per_rank"),)
+"""Keys of a section of which only one may be set; the first one has a default."""
+
+
+def experiment(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the experiment as the tables of a CONFIG.toml, without what is switched off."""
+    tables = {}
+    for part in fields(Config):
+        keys = asdict(getattr(config, part.name))
+        tables[part.name] = {key: value for key, value in keys.items() if value is not None}
+    for section, default, alternative in ALTERNATIVES:
+        if alternative in tables[section]:
+            del tables[section][default]
+    return tables

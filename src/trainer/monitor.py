@@ -72,8 +72,9 @@ class Monitor:
 
     def checkpoint_due(self, position: Position) -> bool:
         """Whether a checkpoint within the epoch belongs here; at its end there comes one after the evaluation."""
-        within = position.samples < len(self._dataset)
-        return within and bool(self._checkpoint_interval) and position.step % self._checkpoint_interval == 0
+        if not self._checkpoint_interval or position.samples == len(self._dataset):
+            return False
+        return position.step % self._checkpoint_interval == 0
 
     def meet(self, position: Position, bad: int) -> Reason:
         """Bring ``position`` up to date over all ranks and return the reason to stop on which they agree.

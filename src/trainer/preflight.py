@@ -20,7 +20,7 @@ from trainer.lock import Lock, given_attempt
 from trainer.plugin import SEPARATOR, find_factory
 
 if TYPE_CHECKING:
-    from trainer.config import Config
+    from trainer.config import Config, Settings
 
 NEEDED = (
     "matplotlib",
@@ -32,7 +32,6 @@ NEEDED = (
     "torch",
     "torchvision",
     "tqdm",
-    "tyro",
 )
 """Packages that the trainer imports, whatever it is asked for."""
 
@@ -50,13 +49,13 @@ def main() -> int:
         check_packages()
         from trainer.cli import parse  # noqa: PLC0415 -- it needs some of them
 
-        config = parse(sys.argv[1:])
-        check_folders(config)
-        check_lock(Path(config.run.output_dir))
+        settings = parse(sys.argv[1:])
+        check_folders(settings)
+        check_lock(Path(settings.launch.output_dir or ""))
         check_head(os.environ.get("MASTER_ADDR", ""))
         check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
-        check_plugins(config)
-        check_device(config.run.device)
+        check_plugins(settings)
+        check_device(settings.launch.device)
     except TrainerError as error:
         print(f"trainer: {socket.gethostname()}: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -77,15 +76,15 @@ def check_packages() -> None:
         )
 
 
-def check_folders(config: Config) -> None:
+def check_folders(settings: Settings) -> None:
     """Make sure that data can be read and the run folder written from here.
 
     Raises:
         ConfigError: naming the folder.
     """
-    data, output = Path(config.data.data_dir), Path(config.run.output_dir)
-    name = config.data.dataset
-    needs_folder = name not in BUNDLED and SEPARATOR not in name and not config.data.download
+    data, output = Path(settings.data.data_dir), Path(settings.launch.output_dir or "")
+    name = settings.data.dataset
+    needs_folder = name not in BUNDLED and SEPARATOR not in name and not settings.data.download
     if needs_folder and not os.access(data, os.R_OK | os.X_OK):
         raise ConfigError(f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?")
     try:

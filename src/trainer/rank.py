@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from slipway.layout import EXIT_STOPPED
 from trainer.backends import Backend, open_backend
-from trainer.config import Config
+from trainer.config import Settings
 from trainer.errors import TrainerError, is_final
 from trainer.run import run
 from trainer.runfolder import refuse
@@ -30,20 +30,20 @@ LOST_PEER = (
 """What Gloo, Horovod and NCCL say in a rank whose peer is gone."""
 
 
-def run_rank(config: Config, request: StopRequest) -> int:
+def run_rank(settings: Settings, request: StopRequest) -> int:
     """Train as one rank of the world that the launcher made, and return the exit code.
 
     Raises:
         TrainerError: if this rank cannot join it.
     """
     try:
-        backend = open_backend(config)
+        backend = open_backend(settings)
     except TrainerError as error:
-        refuse(config, error)
+        refuse(settings.launch, error)
         raise
     _start_logging(backend.world.rank)
     try:
-        status = run(_name_folder(config, backend), backend, request)
+        status = run(_name_folder(settings, backend), backend, request)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         _abandon(error, backend)
     backend.close()
@@ -63,11 +63,11 @@ def _start_logging(rank: int) -> None:
     logging.captureWarnings(capture=True)
 
 
-def _name_folder(config: Config, backend: Backend) -> Config:
-    """Return ``config`` with a run folder, the same on all ranks though their clocks may differ."""
-    what = f"{config.data.dataset}-{config.model.arch}".replace(":", ".")  # of plug-ins
-    name = config.run.output_dir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return replace(config, run=replace(config.run, output_dir=share_json(backend, name)))
+def _name_folder(settings: Settings, backend: Backend) -> Settings:
+    """Return ``settings`` with a run folder, the same on all ranks though their clocks may differ."""
+    what = f"{settings.data.dataset}-{settings.model.arch}".replace(":", ".")  # of plug-ins
+    name = settings.launch.output_dir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return replace(settings, launch=replace(settings.launch, output_dir=share_json(backend, name)))
 
 
 def _abandon(error: Exception, backend: Backend) -> NoReturn:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.backends import Backend
+from trainer.backends import Backend, describe
 from trainer.checkpoint.folder import Checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import Position, capture, check_resumable, restore
 from trainer.checkpoint.store import CheckpointStore, find_checkpoint
-from trainer.config import Config
+from trainer.config import Settings
 from trainer.data import fetch_data, open_data
 from trainer.data.feed import Feed, recorded
 from trainer.data.loader import Batch, Loader
+from trainer.dry_run import temporary_run
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
@@ -31,20 +33,38 @@ from trainer.threads import set_threads
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, backend: Backend, request: StopRequest) -> Status:
-    """Train as ``config`` says, on all ranks of ``backend``, and return what became of it.
+def run(settings: Settings, backend: Backend, request: StopRequest) -> Status:
+    """Train as ``settings`` say, on all ranks of ``backend``, and return what became of it.
 
     Raises:
         TrainerError: on every rank, if training cannot go on.
     """
-    folder = RunFolder(Path(config.run.output_dir))
-    try:
-        on_root(backend, lambda: folder.open(config))
-        if config.run.self_test:
+    folder = RunFolder(Path(settings.launch.output_dir or ""))
+    if not settings.launch.dry_run:
+        return _attempt(settings, folder, backend, request)
+    with _failure_recorded(folder, backend):
+        with temporary_run(settings, backend) as temporary:
+            status = _attempt(temporary, RunFolder(Path(temporary.launch.output_dir or "")), backend, request)
+        on_root(backend, lambda: folder.answer_job_script(status))
+    log.info("dry run: all parts work; nothing of it is kept")
+    return status
+
+
+def _attempt(settings: Settings, folder: RunFolder, backend: Backend, request: StopRequest) -> Status:
+    with _failure_recorded(folder, backend):
+        on_root(backend, lambda: folder.open(settings.launch))
+        if settings.launch.self_test:
             from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
 
-            return examine(config, backend, folder)
-        return Run(config, backend, folder, request).train()
+            return examine(settings, backend, folder)
+        return Run(settings, backend, folder, request).train()
+
+
+@contextmanager
+def _failure_recorded(folder: RunFolder, backend: Backend) -> Iterator[None]:
+    """Let rank 0 record an error in ``folder``."""
+    try:
+        yield
     except BaseException as error:
         if backend.world.rank == 0:
             folder.fail(error)
@@ -54,35 +74,37 @@ def run(config: Config, backend: Backend, request: StopRequest) -> Status:
 class Run:
     """The parts of one run, and the order in which they act."""
 
-    def __init__(self, config: Config, backend: Backend, folder: RunFolder, request: StopRequest) -> None:
+    def __init__(self, settings: Settings, backend: Backend, folder: RunFolder, request: StopRequest) -> None:
         """Build everything, and resume where the configuration says so."""
-        self.config, self.backend, self.folder = config, backend, folder
+        self.settings, self.backend, self.folder = settings, backend, folder
         self.is_root = backend.world.rank == 0
-        set_threads(config.run.threads, backend)
-        if config.data.download:  # by one rank; the others then find it
-            on_root(backend, lambda: fetch_data(config.data))
-        self.train_set, self.test_set = open_data(replace(config.data, download=False))
+        set_threads(settings.launch.threads, backend)
+        if settings.data.download:  # by one rank; the others then find it
+            on_root(backend, lambda: fetch_data(settings.data))
+        self.train_set, self.test_set = open_data(replace(settings.data, download=False))
         pin_memory = backend.device.type == "cuda"
-        self.feed = Feed(self.train_set, config, backend.world, pin_memory=pin_memory, warn=log.warning)
-        self.test_loader = Loader(self.test_set, workers=config.data.workers, pin_memory=pin_memory, warn=log.warning)
+        self.feed = Feed(self.train_set, settings, backend.world, pin_memory=pin_memory, warn=log.warning)
+        self.test_loader = Loader(self.test_set, workers=settings.data.workers, pin_memory=pin_memory, warn=log.warning)
         self.learner = Learner(
-            config,
+            settings,
             backend,
             shape=self.train_set.shape,
             classes=len(self.train_set.classes),
             mean_std=self.train_set.mean_std,
             samples_per_epoch=len(self.train_set),
         )
-        store = CheckpointStore(folder.checkpoints, keep=config.run.keep)
+        store = CheckpointStore(folder.checkpoints, keep=settings.run.keep)
         self.saver = Saver(store) if self.is_root else None
         self.position = self._resume(store)
         self.start_step = self.position.step
         self.start_elapsed = self.position.elapsed
         self.evaluation: Evaluation | None = None
         self.metrics = Tee(on_root(backend, lambda: list(self._metric_writers())) or [])
-        self.progress = Progress(epochs=config.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root)
+        self.progress = Progress(
+            epochs=settings.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root
+        )
         self.monitor = Monitor(
-            config,
+            settings,
             self.learner,
             self.train_set,
             request=request,
@@ -93,10 +115,10 @@ class Run:
 
     def _resume(self, store: CheckpointStore) -> Position:
         def find() -> Checkpoint | None:
-            found = find_checkpoint(self.config.run.resume, store)
+            found = find_checkpoint(self.settings.launch.resume, store)
             if found:
-                check_resumable(found, self.config, self.learner)
-            self.folder.record(self.config, self.backend.world)
+                check_resumable(found, self.settings, self.learner)
+            self.folder.record(self.settings, self.backend.world, describe(self.settings, self.backend))
             return found
 
         position = restore(self.learner, on_root(self.backend, find))
@@ -105,7 +127,7 @@ class Run:
 
     def _metric_writers(self) -> Iterator[MetricWriter]:
         yield JsonLines(self.folder.metrics, step=self.start_step)
-        if self.config.run.tensorboard:
+        if self.settings.run.tensorboard:
             yield TensorBoard(self.folder.path / "tensorboard", step=self.start_step)
 
     def train(self) -> Status:
@@ -130,8 +152,8 @@ class Run:
             "%d rank(s) on %s: %s on %s, %d training and %d test samples, %d a step; run folder %s",
             self.backend.world.size,
             self.backend.device.type,
-            self.config.model.arch,
-            self.config.data.dataset,
+            self.settings.model.arch,
+            self.settings.data.dataset,
             len(self.train_set),
             len(self.test_set),
             self.feed.batch_size,
@@ -144,23 +166,25 @@ class Run:
 
     def _steps_left(self) -> int | None:
         """Return how many optimiser steps may still be taken; None if there is no limit."""
-        limit = 1 if self.config.train.dry_run else self.config.train.max_steps
+        if self.settings.launch.dry_run:
+            return max(0, self.start_step + 1 - self.position.step)
+        limit = self.settings.train.max_steps
         return max(0, limit - self.position.step) if limit else None
 
     def _finished(self) -> bool:
-        return self.position.epoch >= self.config.train.epochs or self._steps_left() == 0
+        return self.position.epoch >= self.settings.train.epochs or self._steps_left() == 0
 
     def _batches(self) -> Iterator[Batch]:
         position = self.position
         batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
-        if self.config.run.record_samples:
+        if self.settings.run.record_samples:
             path = self.folder.logs / f"samples.rank{self.backend.world.rank}.jsonl"
             batches = recorded(batches, path, place=lambda: {"step": position.step, "epoch": position.epoch})
         return batches
 
     def _evaluate(self) -> Evaluation:
-        train = self.config.train
-        limit = train.test_batch_size if train.dry_run else len(self.test_set)
+        train = self.settings.train
+        limit = train.test_batch_size if self.settings.launch.dry_run else len(self.test_set)
         return evaluate(
             self.learner,
             self.test_loader,
@@ -193,7 +217,7 @@ class Run:
         self.learner.require_finite()
         if self.saver:
             self.folder.check()
-            self.saver.save(capture(self.learner, self.position, self.config, accuracy=accuracy))
+            self.saver.save(capture(self.learner, self.position, self.settings, accuracy=accuracy))
 
     def _status(self, state: State, reason: Reason = Reason.NONE) -> Status:
         gained = self.position.step > self.start_step
@@ -212,8 +236,8 @@ class Run:
             self.saver.finish()
         self.metrics.close()
         if status.state == "done" and self.evaluation:
-            title = f"{self.config.model.arch} on {self.config.data.dataset}, {self.backend.world.size} rank(s)"
-            figures = self.config.run.figures
+            title = f"{self.settings.model.arch} on {self.settings.data.dataset}, {self.backend.world.size} rank(s)"
+            figures = self.settings.run.figures
             write_results(self.folder, self.evaluation, self.test_set.classes, title=title, figures=figures)
         self.folder.conclude(status)
         log_end(

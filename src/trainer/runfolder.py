@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import tomli_w
 import torch
 
@@ -32,7 +31,7 @@ from slipway.layout import (
     STOP,
     verdict_file,
 )
-from trainer.config import Config
+from trainer.config import Config, Launch, experiment
 from trainer.errors import ConfigError, TrainerError, is_final, one_line
 from trainer.files import write_atomically, write_json
 from trainer.lock import Lock, given_attempt
@@ -97,12 +96,13 @@ class RunFolder:
         self.attempt = 0
         """Number of this attempt, counted from 1; known once the folder is open."""
         self._before: Status | None = None
+        self._stop_before: tuple[int, int] | None = None
         self._lock: Lock | None = None
         self._recorded = False
         self._next_look = 0.0
         self._env = env
 
-    def open(self, config: Config) -> None:
+    def open(self, launch: Launch) -> None:
         """Create and lock the folder.
 
         Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
@@ -111,6 +111,7 @@ class RunFolder:
             ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
         """
         self._before = self._read_status()
+        self._stop_before = self._stop_file()
         self.attempt = given_attempt(self._env) or 1 + self._last_attempt()
         lock = Lock(self.path, job_id=self._env.get("TRAINER_JOB_ID", ""), attempt=self.attempt)
         try:
@@ -118,7 +119,7 @@ class RunFolder:
             lock.acquire()
             for folder in (self.figures, self.logs, self.checkpoints):
                 folder.mkdir(exist_ok=True)
-            self._require_continuable(config)
+            self.require_continuable(launch)
         except OSError as error:
             lock.release()
             raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
@@ -127,11 +128,17 @@ class RunFolder:
             raise
         self._lock = lock
 
-    def record(self, config: Config, world: World) -> None:
-        """Record what runs in the folder: only after the check that this attempt may continue the run in it."""
+    def record(self, config: Config, world: World, launched: Mapping[str, object]) -> None:
+        """Record what runs in the folder, and how: only after the check that this attempt may continue the run in it.
+
+        Args:
+            config: the experiment.
+            world: the ranks that take part.
+            launched: the settings of this launch as they were resolved.
+        """
         self._recorded = True
-        write_atomically(self.path / CONFIG, tomli_w.dumps(msgspec.to_builtins(config)))
-        write_json(self.path / PROVENANCE, _provenance(world))
+        write_atomically(self.path / CONFIG, tomli_w.dumps(experiment(config)))
+        write_json(self.path / PROVENANCE, _provenance(world) | {"launch": launched})
 
     def check(self) -> None:
         """Make sure that the folder is still ours; see Lock.check."""
@@ -156,14 +163,16 @@ class RunFolder:
         return Reason.NONE if reason == Reason.TIME_LIMIT and older else reason
 
     def clear_stop_request(self) -> None:
-        """Remove a STOP that has been obeyed: for the time limit of another attempt, or one that the last one ended on.
+        """Remove a STOP that does not mean this attempt; any other stays, and stops it.
 
-        Any other stays, and stops this attempt too.
+        That is one for the time limit of another attempt; and one that lay there when this attempt began, where the
+        last one had ended on it or the run was done.
         """
-        obeyed = self._before is not None and self._before.reason == Reason.USER.word
+        before = self._before
+        ended = before is not None and (before.reason == Reason.USER.word or before.state == "done")
         reason, meant = read_stop_file(self.path)
         this = f"{self._env.get('TRAINER_JOB_ID', '')}/{self.attempt}"
-        if obeyed or (reason == Reason.TIME_LIMIT and meant != this):
+        if (ended and self._stop_file() == self._stop_before) or (reason == Reason.TIME_LIMIT and meant != this):
             (self.path / STOP).unlink(missing_ok=True)
 
     def conclude(self, status: Status) -> None:
@@ -171,6 +180,11 @@ class RunFolder:
         self.write_status(status)
         self._write_verdict(status)
         self.close()
+
+    def answer_job_script(self, status: Status) -> None:
+        """Leave the verdict of an attempt that did not touch the run, if a job script waits for it."""
+        if attempt := given_attempt(self._env):
+            self._write_verdict(dataclasses.replace(status, attempt=attempt))
 
     def fail(self, error: BaseException) -> None:
         """Record that the attempt ended in ``error``, and unlock the folder; leave it alone if it is another run's.
@@ -187,7 +201,7 @@ class RunFolder:
             if is_final(error) and (self._recorded or given):
                 with contextlib.suppress(OSError):
                     self._write_verdict(failed)
-            if self._recorded or (self._lock and not self._holds_run()):
+            if self._recorded or (self._lock and not self.holds_run()):
                 self.write_status(failed)
         self.close()
 
@@ -206,16 +220,26 @@ class RunFolder:
         step = int(saved) if saved.isdecimal() else before.step
         return dataclasses.replace(before, attempt=attempt, state="failed", reason=reason, step=step, requeue=False)
 
-    def _require_continuable(self, config: Config) -> None:
-        if self._holds_run() and config.run.self_test:
+    def require_continuable(self, launch: Launch) -> None:
+        """Raise a ConfigError if the folder holds a run and ``launch`` does not continue it."""
+        if self.holds_run() and launch.self_test:
             raise ConfigError(f"{self.path} holds a run already: --self-test needs another --output-dir.")
-        if self._holds_run() and not config.run.resume:
+        if self.holds_run() and not launch.resume:
             raise ConfigError(
                 f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
             )
 
-    def _holds_run(self) -> bool:
-        return any(self.checkpoints.iterdir())
+    def holds_run(self) -> bool:
+        """Return whether there is a checkpoint, or what is left of one."""
+        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+
+    def _stop_file(self) -> tuple[int, int] | None:
+        """Return what tells the STOP that is there from a later one; None if there is none."""
+        try:
+            stat = (self.path / STOP).stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns
 
     def _last_attempt(self) -> int:
         """Return the largest number of an attempt that status.json, a folder of logs or a verdict names; 0 if none."""
@@ -234,14 +258,14 @@ class RunFolder:
         return None
 
 
-def refuse(config: Config, error: TrainerError, env: Mapping[str, str] = os.environ) -> None:
+def refuse(launch: Launch, error: TrainerError, env: Mapping[str, str] = os.environ) -> None:
     """Leave the verdict of an attempt that ``error`` ended before its ranks had joined.
 
     Rank 0 leaves it, by RANK. Where the launcher sets none, any rank does: ranks that MPI starts do not know their
     numbers yet, and these errors are of the configuration, the same on all of them.
     """
-    if config.run.output_dir and env.get("RANK", "0") == "0":
-        RunFolder(Path(config.run.output_dir), env).fail(error)
+    if launch.output_dir and env.get("RANK", "0") == "0":
+        RunFolder(Path(launch.output_dir), env).fail(error)
 
 
 def _provenance(world: World) -> dict[str, object]:

@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from trainer import config as config_module
-from trainer.config import Config
+from trainer.config import Settings
 
 
 def schema() -> dict[str, Any]:
     """Return the schema of the whole configuration, its sections and keys in their own order."""
-    _, components = msgspec.json.schema_components((Config,), ref_template="{name}")
+    _, components = msgspec.json.schema_components((Settings,), ref_template="{name}")
     helps = _helps()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -39,7 +39,7 @@ def schema() -> dict[str, Any]:
                     for name, hint in get_type_hints(cls).items()
                 },
             }
-            for section, cls in get_type_hints(Config).items()
+            for section, cls in get_type_hints(Settings).items()
         },
     }
 
@@ -50,6 +50,12 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
     key = {"flag": f"--{dashed}"}
     if found.get("type") == "boolean":
         key["no_flag"] = f"--no-{dashed}"
+    if "anyOf" in found:  # an option that may be absent: files and flags say so by 0 or ""
+        present = next(choice for choice in found["anyOf"] if choice["type"] != "null")
+        found = {**present, "default": "" if present["type"] == "string" else 0}
+        found.pop("exclusiveMinimum", None)
+        if found["type"] != "string":
+            found["minimum"] = 0
     if get_origin(hint) is Literal:  # msgspec sorts them, and leaves the type out
         found = {"type": "string", "enum": list(get_args(hint)), "default": found["default"]}
     if found.get("maximum") == sys.float_info.max:  # it says "finite", and a JSON number is

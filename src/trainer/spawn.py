@@ -14,7 +14,7 @@ from pathlib import Path
 from slipway.layout import EXIT_STOPPED
 from trainer.errors import ConfigError
 from trainer.stop import SIGNALS, Reason, StopRequest
-from trainer.world import SIZE_VARIABLES
+from trainer.world import launched_with_others
 
 POLL = 0.1
 """Seconds between two looks at the ranks."""
@@ -27,8 +27,8 @@ def spawn(argv: list[str], *, ranks: int, request: StopRequest) -> int:
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
     """
-    if already := [name for name in SIZE_VARIABLES if name in os.environ]:
-        raise ConfigError(f"--nproc-per-node under another launcher ({already[0]} is set) would start ranks of ranks.")
+    if name := launched_with_others(os.environ):
+        raise ConfigError(f"--nproc-per-node under another launcher ({name} is set) would start ranks of ranks.")
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         meeting = Path(folder, "store").as_uri()
         command = [sys.executable, "-m", "trainer", *argv, "--backend", "ddp", "--init-method", meeting]

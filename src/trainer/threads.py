@@ -13,8 +13,8 @@ from trainer.backends.base import count_alike
 log = logging.getLogger(__name__)
 
 
-def set_threads(requested: int, backend: Backend) -> None:
-    """Let this rank compute with ``requested`` threads, or, for 0, with what its launcher gave it.
+def set_threads(requested: int | None, backend: Backend) -> None:
+    """Let this rank compute with ``requested`` threads, or, for None, with what its launcher gave it.
 
     That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
     on this node as may use just the same ones.

@@ -15,6 +15,7 @@ SIZE_VARIABLES = {
     "HOROVOD_SIZE": "horovodrun: run it with --backend horovod",
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun: run it with --backend horovod",
     "PMI_SIZE": "an MPI launcher: run it with --backend horovod",
+    "SLURM_STEP_NUM_TASKS": "srun: run it with --backend horovod, or with one of jobscripts/, which name the ranks",
 }
 """Variables that say how many processes a launcher started, and what to do where they contradict the backend."""
 
@@ -56,15 +57,19 @@ def ranks_from_environment(env: Mapping[str, str]) -> tuple[int, int, int]:
     return rank, size, local_rank
 
 
+def launched_with_others(env: Mapping[str, str]) -> str:
+    """Return the variable by which a launcher says that it started more than this process; "" if there is none."""
+    return next((name for name in SIZE_VARIABLES if env.get(name, "1") != "1"), "")
+
+
 def check_size(size: int, env: Mapping[str, str]) -> None:
     """Compare the size of the world with what the launcher started and with what was planned (TRAINER_WORLD_SIZE).
 
     Raises:
         ConfigError: if they differ: N copies of "rank 0 of 1" would each train alone and overwrite each other.
     """
-    for name, remedy in SIZE_VARIABLES.items():
-        if size == 1 and env.get(name, "1") != "1":
-            raise ConfigError(f"this process is alone, but {name}={env[name]}: it was started by {remedy}.")
+    if size == 1 and (name := launched_with_others(env)):
+        raise ConfigError(f"this process is alone, but {name}={env[name]}: it was started by {SIZE_VARIABLES[name]}.")
     planned = env.get("TRAINER_WORLD_SIZE", "")
     if planned and planned != str(size):
         raise ConfigError(

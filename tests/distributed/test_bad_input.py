@@ -62,6 +62,22 @@ def test_copies_of_rank_0_of_1_are_refused(backend, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([], "SLURM_STEP_NUM_TASKS"),
+        ([], "PMI_SIZE"),
+        (["--nproc-per-node", "2"], "SLURM_STEP_NUM_TASKS"),
+    ],
+)
+def test_copies_that_a_launcher_started_without_naming_them_are_refused(flags, name, tmp_path):
+    words = [*TRAINER, *flags, "--output-dir", str(tmp_path / "run")]
+    with started(words, tmp_path / "log", **{name: "2"}) as launch:
+        assert launch.wait() == 78
+    assert name in launch.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("launcher", "ranks", "flags"),
     [
         ("single", 1, ["--arch", "resnet17"]),

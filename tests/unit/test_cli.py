@@ -7,25 +7,27 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 import tomli_w
 
-from slipway.layout import EXIT_CONFIG, EXIT_USAGE
+from slipway.layout import EXIT_CONFIG, EXIT_USAGE, VERSION
 from trainer import config as config_module
 from trainer.cli import load, parse
-from trainer.config import Config
+from trainer.config import Launch, Settings, TrainConfig, experiment
 from trainer.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTIONS: dict[str, type] = get_type_hints(Config)
+SECTIONS: dict[str, type] = get_type_hints(Settings)
 FIELDS = [(section, field.name) for section, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
 
 
 def another_value(hint, value):
     """Return a valid value of the type ``hint`` that is not ``value``."""
+    if NoneType in get_args(hint):
+        return {int: 7, float: 0.5, str: 'a "b" \\ é\n[c]'}[get_args(hint)[0]]
     if get_origin(hint) is Literal:
         return next(choice for choice in reversed(get_args(hint)) if choice != value)
     if get_origin(hint) is tuple:
@@ -38,21 +40,24 @@ def another_value(hint, value):
     }[hint]()
 
 
-def changed_config():
-    """Return a Config in which no field has its default value."""
+def changed_settings():
+    """Return Settings in which no field has its default value, but for one of two alternatives."""
     sections = {}
     for name, cls in SECTIONS.items():
         defaults, hints = cls(), get_type_hints(cls)
         sections[name] = cls(**{key: another_value(hints[key], getattr(defaults, key)) for key in hints})
     sections["data"] = dataclasses.replace(sections["data"], dataset="mine.own:photos")
-    return Config(**sections)
+    sections["train"] = dataclasses.replace(sections["train"], batch_size=TrainConfig().batch_size)
+    return Settings(**sections)
 
 
-def flags_for(config):
-    """Return the flags that spell every field of ``config``."""
+def flags_for(settings):
+    """Return the flags that spell every field of ``settings``, but for the one that an alternative replaces."""
     words = []
     for section, name in FIELDS:
-        value = getattr(getattr(config, section), name)
+        value = getattr(getattr(settings, section), name)
+        if name == "batch_size":
+            continue
         flag = name.replace("_", "-")
         match value:
             case bool():
@@ -86,12 +91,31 @@ def is_sentence(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and str(node.value.value)[-1:] == "."
 
 
-def test_without_file_and_flags_the_defaults_hold():
-    assert parse([]) == Config()
+def test_what_neither_file_nor_flags_say_has_its_default():
+    assert parse(["--seed", "0"]) == Settings()
+
+
+def test_without_any_argument_nothing_begins():
+    with pytest.raises(UsageError, match=r"^nothing to train: name a CONFIG\.toml \(configs/ has some\), or say it by"):
+        parse([])
 
 
 def test_every_field_is_a_flag_of_the_same_name():
-    assert parse(flags_for(changed_config())) == changed_config()
+    assert parse(flags_for(changed_settings())) == changed_settings()
+
+
+@pytest.mark.parametrize("off", ["0", "0.0", '""'])
+def test_what_may_be_absent_is_switched_off(tmp_path, off):
+    for name, section in SECTIONS.items():
+        for key, hint in get_type_hints(section).items():
+            if (
+                NoneType in get_args(hint)
+                and (str in get_args(hint)) == (off == '""')
+                and not (off == "0.0" and int in get_args(hint))
+            ):
+                path = written(tmp_path, f"[{name}]\n{key} = {off}\n")
+                assert getattr(getattr(load(path), name), key) is None
+                assert getattr(getattr(parse([f"--{key.replace('_', '-')}", off.strip('"')]), name), key) is None
 
 
 def test_the_names_that_users_know_are_flags():
@@ -105,6 +129,57 @@ def test_field_names_are_unique_over_all_sections():
     assert len(names) == len(set(names))
 
 
+def test_a_file_behind_another_overrides_it(tmp_path):
+    base = written(tmp_path, "[train]\nepochs = 3\nseed = 5\n[optim]\nclip_grad = 1.0\n")
+    overlay = tmp_path / "overlay.toml"
+    overlay.write_text("[train]\nepochs = 4\n[optim]\nclip_grad = 0\n[launch]\ndevice = 'cpu'\n")
+    settings = parse([str(base), str(overlay), "--seed", "6"])
+    assert (settings.train.epochs, settings.train.seed, settings.optim.clip_grad) == (4, 6, None)
+    assert settings.launch.device == "cpu"
+
+
+class TestAlternatives:
+    """--batch-size and --batch-size-per-rank say the same in two ways."""
+
+    def test_both_in_one_place_are_refused(self, tmp_path):
+        with pytest.raises(UsageError, match="--batch-size and --batch-size-per-rank say the same in two ways"):
+            parse(["--batch-size", "64", "--batch-size-per-rank", "8"])
+        text = refusal(written(tmp_path, "[train]\nbatch_size = 64\nbatch_size_per_rank = 8\n"))
+        assert "--batch-size and --batch-size-per-rank say the same in two ways: give one of them." in text
+
+    @pytest.mark.parametrize(
+        ("file", "flag"), [("batch_size", "batch_size_per_rank"), ("batch_size_per_rank", "batch_size")]
+    )
+    def test_what_is_said_later_holds(self, tmp_path, file, flag):
+        path = written(tmp_path, f"[train]\n{file} = 32\n")
+        train = parse([str(path), f"--{flag}", "16"]).train
+        assert getattr(train, flag) == 16
+        assert getattr(train, file) == getattr(TrainConfig(), file)
+
+    def test_the_one_that_holds_is_saved(self, tmp_path):
+        for flag in ("batch_size", "batch_size_per_rank"):
+            settings = parse([f"--{flag}", "16"])
+            assert load(written(tmp_path, tomli_w.dumps(experiment(settings)))).train == settings.train
+
+
+def test_keys_are_found_where_version_0_1_had_them(tmp_path):
+    path = written(tmp_path, "[run]\ndevice = 'cpu'\noutput_dir = ''\nkeep = 5\n[train]\ndry_run = true\n")
+    settings = load(path)
+    assert settings.launch == Launch(device="cpu", dry_run=True)
+    assert settings.run.keep == 5
+
+
+def test_version_and_configuration_are_printed_and_nothing_begins(tmp_path, capsys):
+    for words in (["--version"], [str(written(tmp_path, "[optim]\nlr = 3.0\n")), "--print-config", "--epochs", "3"]):
+        with pytest.raises(SystemExit) as end:
+            parse(words)
+        assert end.value.code == 0
+    version, _, printed = capsys.readouterr().out.partition("\n")
+    assert version == f"slipway {VERSION}"
+    loaded = load(written(tmp_path, printed))
+    assert (loaded.optim.lr, loaded.train.epochs) == (3.0, 3)
+
+
 def test_help_shows_every_flag_and_ends_well(capsys):
     with pytest.raises(SystemExit) as end:
         parse(["--help"])
@@ -116,7 +191,7 @@ def test_help_shows_every_flag_and_ends_well(capsys):
 def test_every_field_has_a_docstring_that_is_a_sentence():
     undocumented = []
     for cls in ast.parse(inspect.getsource(config_module)).body:
-        if isinstance(cls, ast.ClassDef) and cls.name != "Config":
+        if isinstance(cls, ast.ClassDef) and cls.name not in {"Config", "Settings"}:
             for field, after in zip(cls.body, [*cls.body[1:], None], strict=True):
                 if isinstance(field, ast.AnnAssign) and not is_sentence(after):
                     undocumented.append(f"{cls.name}.{ast.unparse(field.target)}")
@@ -137,14 +212,14 @@ def test_a_switch_that_the_file_turns_on_is_turned_off_by_its_flag(tmp_path):
 
 
 def test_the_saved_configuration_reads_back_as_it_was(tmp_path):
-    config = changed_config()
-    path = written(tmp_path, tomli_w.dumps(msgspec.to_builtins(config)))
-    assert load(path) == config
+    settings = changed_settings()
+    path = written(tmp_path, tomli_w.dumps(experiment(settings)))
+    assert load(path) == dataclasses.replace(settings, launch=Launch())
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
 def test_every_committed_configuration_loads(path):
-    assert isinstance(load(path), Config)
+    assert isinstance(load(path), Settings)
 
 
 def test_an_unknown_section_is_refused_with_the_nearest_and_all_others(tmp_path):
@@ -222,7 +297,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
         (["--optimizer", "adamm"], ["adamm", "adamw"]),
         (["--lr", "inf"], ["--lr"]),
         (["--lr"], ["--lr"]),
-        (["a.toml", "b.toml"], ["b.toml"]),
+        (["a.toml", "b.txt"], ["b.txt"]),
     ],
     ids=" ".join,
 )
@@ -256,6 +331,6 @@ def test_the_command_says_what_is_wrong_in_one_line_and_by_its_exit_code(tmp_pat
 
 
 def test_configurations_cannot_be_changed():
-    for section in (Config(), *(cls() for cls in SECTIONS.values())):
+    for section in (Settings(), *(cls() for cls in SECTIONS.values())):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(section, dataclasses.fields(section)[0].name, types.SimpleNamespace())

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trainer.backends.single import SingleBackend
-from trainer.config import Config, DataConfig, ModelConfig, TrainConfig
+from trainer.config import DataConfig, ModelConfig, Settings, TrainConfig
 from trainer.data import open_data
 from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
@@ -19,7 +19,7 @@ MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype
 
 
 def learner_for(dataset, *, arch="mlp", dtype="float64"):
-    config = Config(model=ModelConfig(arch=arch), train=TrainConfig(dtype=dtype))
+    config = Settings(model=ModelConfig(arch=arch), train=TrainConfig(dtype=dtype))
     return Learner(
         config,
         SingleBackend(config),

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from trainer.backends.single import SingleBackend
-from trainer.config import Config, ModelConfig, OptimConfig, TrainConfig
+from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
 from trainer.errors import TrainerError
@@ -21,7 +21,7 @@ LABELS = torch.arange(COUNT) % CLASSES
 
 def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train=None, **model):
     """Return a Learner for rank ``rank`` of a world of ``size``, of which only this rank is here."""
-    config = Config(
+    config = Settings(
         model=ModelConfig(arch=arch, **model),
         optim=OptimConfig(**(optim or {})),
         train=TrainConfig(dtype=dtype, **(train or {})),

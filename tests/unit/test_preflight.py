@@ -37,10 +37,10 @@ def test_an_answer_is_one_line_that_names_the_node(answer, tmp_path):
 
 
 def test_packages_that_this_python_lacks(answer, monkeypatch):
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in {"tyro", "tomli_w"} else name)
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in {"tqdm", "tomli_w"} else name)
     code, said = answer()
     assert code == 78
-    assert f"this Python ({sys.executable}) lacks tomli_w, tyro: take an image that `make image` built" in said
+    assert f"this Python ({sys.executable}) lacks tomli_w, tqdm: take an image that `make image` built" in said
 
 
 def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():

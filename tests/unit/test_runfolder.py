@@ -13,7 +13,17 @@ import torch
 from slipway.layout import VERDICTS
 from trainer.backends.single import SingleBackend
 from trainer.cli import load
-from trainer.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from trainer.config import (
+    Config,
+    DataConfig,
+    Launch,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    Settings,
+    TrainConfig,
+    experiment,
+)
 from trainer.errors import ConfigError, TrainerError
 from trainer.lock import LostFolderError
 from trainer.run import run
@@ -21,18 +31,19 @@ from trainer.runfolder import RunFolder, Status, refuse
 from trainer.stop import Reason, StopRequest
 from trainer.world import World
 
-RESUME = Config(run=RunConfig(resume="auto"))
+RESUME = Launch(resume="auto")
+DEFAULTS = Config()
 
 
-def opened(path, config=RESUME, **env):
+def opened(path, launch=RESUME, **env):
     folder = RunFolder(path, env)
-    folder.open(config)
+    folder.open(launch)
     return folder
 
 
-def recorded(path, config=RESUME, **env):
-    folder = opened(path, config, **env)
-    folder.record(config, World())
+def recorded(path, config=DEFAULTS, **env):
+    folder = opened(path, **env)
+    folder.record(config, World(), {"backend": "single"})
     return folder
 
 
@@ -83,9 +94,11 @@ class TestOpening:
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in path.iterdir() if entry.is_file()} == {0o640}
 
     def test_the_configuration_in_it_is_the_one_that_runs(self, tmp_path):
-        config = Config(train=TrainConfig(epochs=3), run=RunConfig(output_dir=str(tmp_path)))
+        config = Config(train=TrainConfig(epochs=3, max_steps=None), optim=OptimConfig(clip_grad=1.0))
         recorded(tmp_path, config)
-        assert load(tmp_path / "config.toml") == config
+        loaded = load(tmp_path / "config.toml")
+        assert experiment(loaded) == experiment(config)
+        assert loaded.launch == Launch()
 
     def test_run_json_records_no_variable_but_the_listed_ones(self, tmp_path, monkeypatch):
         monkeypatch.setenv("WANDB_API_KEY", "a-secret-token")
@@ -115,18 +128,18 @@ class TestOpening:
         if not with_status:
             (tmp_path / "status.json").unlink()
         with pytest.raises(ConfigError, match="holds a run already: --resume auto continues it"):
-            opened(tmp_path, Config())
+            opened(tmp_path, Launch())
         opened(tmp_path, RESUME)
 
     def test_the_self_test_is_refused_where_it_would_replace_the_records_of_a_run(self, tmp_path):
         ended(tmp_path, state="done")
         (tmp_path / "checkpoints" / "step_00000001").mkdir()
         with pytest.raises(ConfigError, match="holds a run already: --self-test needs another --output-dir"):
-            opened(tmp_path, Config(run=RunConfig(resume="auto", self_test=True)))
+            opened(tmp_path, Launch(resume="auto", self_test=True))
 
     def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
         ended(tmp_path, state="failed")
-        opened(tmp_path, Config())
+        opened(tmp_path, Launch())
 
     @pytest.mark.parametrize("text", ["", "null", "{}", '{"attempt": 1, "state": "done", "strange": 1}'])
     def test_a_status_that_makes_no_sense_counts_as_none(self, tmp_path, text):
@@ -306,15 +319,15 @@ class TestRefusal:
 
     @pytest.mark.parametrize(("rank", "leaves"), [("", True), ("0", True), ("1", False)])
     def test_before_the_ranks_have_joined(self, tmp_path, rank, leaves):
-        config = Config(run=RunConfig(output_dir=str(tmp_path)))
-        refuse(config, ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3", **({"RANK": rank} if rank else {})})
+        launch = Launch(output_dir=str(tmp_path))
+        refuse(launch, ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3", **({"RANK": rank} if rank else {})})
         assert snapshot(tmp_path) == ({"verdict.3": b"failed 0 no GPU\n"} if leaves else {})
 
     def test_before_it_has_a_folder_nothing_happens(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        refuse(Config(), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
-        refuse(Config(run=RunConfig(output_dir="gone")), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
-        refuse(Config(run=RunConfig(output_dir=".")), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "first"})
+        refuse(Launch(), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
+        refuse(Launch(output_dir="gone"), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "3"})
+        refuse(Launch(output_dir="."), ConfigError("no GPU"), {"TRAINER_ATTEMPT": "first"})
         assert list(tmp_path.iterdir()) == []
 
 
@@ -349,6 +362,24 @@ class TestStopFile:
         opened(tmp_path).clear_stop_request()
         assert not (tmp_path / "STOP").exists()
 
+    def test_one_written_after_the_run_was_done_does_not_stop_its_continuation(self, tmp_path):
+        ended(tmp_path, state="done")
+        (tmp_path / "STOP").write_text("user\n")
+        folder = opened(tmp_path)
+        folder.clear_stop_request()
+        assert folder.stop_request() == Reason.NONE
+        assert not (tmp_path / "STOP").exists()
+
+    @pytest.mark.parametrize("before", [{"state": "done"}, {"state": "stopped", "reason": "user"}])
+    def test_one_written_while_the_next_attempt_starts_stops_that(self, tmp_path, before):
+        ended(tmp_path, **before)
+        (tmp_path / "STOP").write_text("user\n")
+        folder = opened(tmp_path)
+        (tmp_path / "STOP").unlink()
+        (tmp_path / "STOP").write_text("user\n")
+        folder.clear_stop_request()
+        assert folder.stop_request() == Reason.USER
+
     @pytest.mark.parametrize(
         ("meant", "reason"),
         [
@@ -379,21 +410,14 @@ class TestStopFile:
 def finished(tmp_path_factory):
     """Train three steps in this process, with everything that writes switched on."""
     path = tmp_path_factory.mktemp("run") / "mine"
-    config = Config(
+    settings = Settings(
         data=DataConfig(crop_padding=1),
         model=ModelConfig(arch="mlp", ema_decay=0.9),
         train=TrainConfig(max_steps=3, epochs=1),
-        run=RunConfig(
-            device="cpu",
-            threads=1,
-            output_dir=str(path),
-            log_interval=1,
-            checkpoint_interval=2,
-            tensorboard=True,
-            record_samples=True,
-        ),
+        run=RunConfig(log_interval=1, checkpoint_interval=2, tensorboard=True, record_samples=True),
+        launch=Launch(device="cpu", threads=1, output_dir=str(path)),
     )
-    status = run(config, SingleBackend(config), StopRequest())
+    status = run(settings, SingleBackend(settings), StopRequest())
     assert (status.state, status.step) == ("done", 3)
     return path
 
@@ -444,12 +468,12 @@ class TestWholeRun:
     def test_a_resume_that_is_refused_leaves_it_as_it_was(self, finished, monkeypatch, attempt):
         before = snapshot(finished)
         monkeypatch.setenv("TRAINER_ATTEMPT", attempt)
-        config = Config(
+        settings = Settings(
             model=ModelConfig(arch="mnist-cnn"),
-            run=RunConfig(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
+            launch=Launch(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
         )
         with pytest.raises(TrainerError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
-            run(config, SingleBackend(config), StopRequest())
+            run(settings, SingleBackend(settings), StopRequest())
         after = snapshot(finished)
         verdict = after.pop("verdict.2", b"")
         assert verdict.startswith(b"failed 3 cannot resume: ") == bool(attempt)

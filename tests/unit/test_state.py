@@ -14,7 +14,7 @@ from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import IDENTITY, Position, capture, check_resumable, identity_of, restore
 from trainer.checkpoint.store import CheckpointStore
-from trainer.config import Config, DataConfig, ModelConfig, OptimConfig, TrainConfig
+from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
@@ -25,7 +25,7 @@ POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
 
 
 def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, **model):
-    return Config(
+    return Settings(
         model=ModelConfig(arch=arch, **model),
         optim=OptimConfig(optimizer=optimizer, lr=lr),
         train=TrainConfig(amp=amp),
@@ -47,7 +47,7 @@ def train(learner, steps):
 
 
 def tensors_of(learner):
-    found = capture(learner, Position(), Config(), accuracy=None).tensors
+    found = capture(learner, Position(), Settings(), accuracy=None).tensors
     return {f"{file}/{name}": value.clone() for file, named in found.items() for name, value in named.items()}
 
 
@@ -94,14 +94,14 @@ def test_without_a_checkpoint_the_learner_starts_from_the_beginning():
 def test_optimiser_state_is_kept_by_the_names_of_parameters():
     learner = learner_of(config_of(optimizer="sgd"))
     train(learner, [0])
-    found = capture(learner, POSITION, Config(), accuracy=None).tensors["optimizer"]
+    found = capture(learner, POSITION, Settings(), accuracy=None).tensors["optimizer"]
     assert list(found) == [f"momentum_buffer/{name}" for name, _ in learner.model.named_parameters()]
 
 
 def test_the_models_file_loads_in_plain_torch(tmp_path):
     learner = learner_of(config_of("mlp"))
     train(learner, [0])
-    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Config(), accuracy=None))
+    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Settings(), accuracy=None))
     widths = [64, 512, 128, 64, 32, 10]
     layers = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):
@@ -115,7 +115,7 @@ def test_the_models_file_loads_in_plain_torch(tmp_path):
 def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
     learner = learner_of(config_of())
     train(learner, range(2))
-    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Config(), accuracy=None))
+    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Settings(), accuracy=None))
     resumed = learner_of(config_of(ema_decay=0.9))
     restore(resumed, read_checkpoint(tmp_path / "saved"))
     weights = learner.model.state_dict()
@@ -140,7 +140,7 @@ class TestIdentity:
 
     def test_what_may_differ_differs_freely(self, found, learner):
         check_resumable(found, config_of(lr=5.0), learner)
-        other = Config(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp"))
+        other = Settings(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp"))
         check_resumable(found, other, learner)
 
     @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ class TestIdentity:
             check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):
-        assert list(identity_of(Config())) == list(IDENTITY)
+        assert list(identity_of(Settings())) == list(IDENTITY)

@@ -20,6 +20,8 @@ from trainer.world import World
 class Backend(Protocol):
     """One rank's end of a group of processes that train one model."""
 
+    name: str
+    """Its value of --backend."""
     world: World
     device: torch.device
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trainer.backends.base import count_alike, pick_device
-from trainer.config import Config
+from trainer.config import Launch, Settings
 from trainer.errors import ConfigError, TrainerError
 from trainer.world import World, ranks_from_environment
 
@@ -39,18 +39,20 @@ class JoinError(TrainerError):
 class DDPBackend:
     """One rank of a torch.distributed process group."""
 
-    def __init__(self, config: Config) -> None:
+    name = "ddp"
+
+    def __init__(self, settings: Settings) -> None:
         """Open the group, waiting for all ranks."""
         rank, size, local_rank = ranks_from_environment(os.environ)
-        self.device = pick_device(config.run.device, local_rank=local_rank)
-        if config.model.sync_bn and self.device.type != "cuda":
+        self.device = pick_device(settings.launch.device, local_rank=local_rank)
+        if settings.model.sync_bn and self.device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        self._sync_bn = config.model.sync_bn
+        self._sync_bn = settings.model.sync_bn
         # Over NCCL, a node without its GPU could not even say so.
-        library = "gloo" if config.run.self_test else library_for(config, self.device)
-        timeout = timedelta(seconds=config.run.collective_timeout)
+        library = "gloo" if settings.launch.self_test else library_for(settings.launch, self.device)
+        timeout = timedelta(seconds=settings.launch.collective_timeout)
         try:
-            store, method = _store(config.run.init_method, rank=rank, size=size, timeout=timeout)
+            store, method = _store(settings.launch.init_method, rank=rank, size=size, timeout=timeout)
             dist.init_process_group(
                 library, store=store, init_method=method, rank=rank, world_size=size, timeout=timeout
             )
@@ -110,10 +112,10 @@ class DDPBackend:
         dist.destroy_process_group()
 
 
-def library_for(config: Config, device: torch.device) -> str:
+def library_for(launch: Launch, device: torch.device) -> str:
     """Return torch's name of the library over which ranks on ``device`` train."""
-    if config.run.dist_backend != "auto":
-        return config.run.dist_backend
+    if launch.dist_backend != "auto":
+        return launch.dist_backend
     return "nccl" if device.type == "cuda" else "gloo"
 
 

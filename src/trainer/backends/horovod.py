@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.backends.base import pick_device
-from trainer.config import Config
+from trainer.config import Settings
 from trainer.errors import ConfigError
 from trainer.world import World
 
@@ -26,17 +26,19 @@ except ImportError as error:
 class HorovodBackend:
     """One rank of Horovod's world."""
 
-    def __init__(self, config: Config) -> None:
+    name = "horovod"
+
+    def __init__(self, settings: Settings) -> None:
         """Join it, waiting for all ranks."""
-        if config.model.sync_bn:
+        if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.")
-        if config.model.channels_last:
+        if settings.model.channels_last:
             raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
         hvd.init()
         self.world = World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
-        self.device = pick_device(config.run.device, local_rank=self.world.local_rank)
-        self._micro_steps = config.train.grad_accum_steps
-        self._compression = hvd.Compression.fp16 if config.run.fp16_compression else hvd.Compression.none
+        self.device = pick_device(settings.launch.device, local_rank=self.world.local_rank)
+        self._micro_steps = settings.train.grad_accum_steps
+        self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
     def prepare(
         self,

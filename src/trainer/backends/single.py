@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.backends.base import pick_device
-from trainer.config import Config
+from trainer.config import Settings
 from trainer.errors import ConfigError
 from trainer.world import World
 
@@ -17,12 +17,14 @@ from trainer.world import World
 class SingleBackend:
     """A world of one rank."""
 
-    def __init__(self, config: Config) -> None:
+    name = "single"
+
+    def __init__(self, settings: Settings) -> None:
         """Take this process for the whole world."""
-        if config.model.sync_bn:
+        if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
         self.world = World()
-        self.device = pick_device(config.run.device, local_rank=0)
+        self.device = pick_device(settings.launch.device, local_rank=0)
 
     def prepare(
         self,

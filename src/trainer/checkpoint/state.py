@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -66,7 +67,7 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         "accuracy": accuracy,
         "seed": config.train.seed,
         "world_size": learner.backend.world.size,
-        "backend": config.run.backend,
+        "backend": learner.backend.name,
         "sampler_version": sampler.VERSION,
         "scaler": learner.scaler.state_dict(),
         "identity": identity,
@@ -102,8 +103,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
 
 def identity_of(config: Config) -> dict[str, Any]:
     """Return the values of the keys that must be the same on resume."""
-    table = msgspec.to_builtins(config)
-    return {key: table[key.partition(".")[0]][key.partition(".")[2]] for key in IDENTITY}
+    return {key: attrgetter(key)(config) for key in IDENTITY}
 
 
 def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:

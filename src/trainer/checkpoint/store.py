@@ -91,11 +91,11 @@ class CheckpointStore:
             (self.path / BEST).unlink(missing_ok=True)
 
 
-def find_checkpoint(resume: str, store: CheckpointStore) -> Checkpoint | None:
+def find_checkpoint(resume: str | None, store: CheckpointStore) -> Checkpoint | None:
     """Return the checkpoint that ``--resume`` names, or None to start from the beginning.
 
     Args:
-        resume: "" for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
+        resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
         store: the run folder's own.
 
     Raises:

@@ -20,7 +20,8 @@ from trainer.world import World
 
 def global_batch_size(config: Config, world: World) -> int:
     """Return the samples of one optimiser step over all ranks and micro-steps."""
-    return config.train.batch_size_per_rank * world.size or config.train.batch_size
+    per_rank = config.train.batch_size_per_rank
+    return per_rank * world.size if per_rank else config.train.batch_size
 
 
 class Feed:

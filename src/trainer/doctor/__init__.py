@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 
-from trainer.backends import Backend
-from trainer.config import Config
+from trainer.backends import Backend, describe
+from trainer.config import Settings
 from trainer.doctor.measure import Facts, measure
 from trainer.doctor.verdict import faults
 from trainer.errors import ConfigError
@@ -23,15 +23,15 @@ from trainer.threads import set_threads
 log = logging.getLogger(__name__)
 
 
-def examine(config: Config, backend: Backend, folder: RunFolder) -> Status:
+def examine(settings: Settings, backend: Backend, folder: RunFolder) -> Status:
     """Test the ranks of ``backend`` and leave the verdict in ``folder``.
 
     Raises:
         ConfigError: on every rank, saying all that is wrong.
     """
-    on_root(backend, lambda: folder.record(config, backend.world))
-    set_threads(config.run.threads, backend)
-    facts = measure(config, backend)
+    on_root(backend, lambda: folder.record(settings, backend.world, describe(settings, backend)))
+    set_threads(settings.launch.threads, backend)
+    facts = measure(settings.launch, backend)
     sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
     sys.stdout.flush()
     ranks = [Facts(**found) for found in gather_json(backend, dataclasses.asdict(facts))]

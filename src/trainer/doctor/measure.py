@@ -19,7 +19,7 @@ import slipway
 from slipway.gpu import find_gpus
 from trainer.backends import Backend
 from trainer.backends.base import count_alike
-from trainer.config import Config, ModelConfig
+from trainer.config import Launch, ModelConfig
 from trainer.models import build_model
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -65,12 +65,12 @@ class Facts:
         )
 
 
-def measure(config: Config, backend: Backend) -> Facts:
+def measure(launch: Launch, backend: Backend) -> Facts:
     """Return the facts of this rank; all ranks must call it, as they reduce together."""
     world, device = backend.world, backend.device
     alike = count_alike(device.type, rank=world.rank, size=world.size, total=backend.total, device=torch.device("cpu"))
     forward_ms = _forward_ms(device)
-    reduced, reduce_ms = _reduction(config, backend) if alike == world.size else (0.0, -1.0)
+    reduced, reduce_ms = _reduction(launch, backend) if alike == world.size else (0.0, -1.0)
     return Facts(
         host=socket.gethostname(),
         rank=world.rank,
@@ -105,13 +105,13 @@ def _forward_ms(device: torch.device) -> float:
         return sorted(_timed(lambda: model(images), device)[1] for _ in range(PASSES))[PASSES // 4]
 
 
-def _reduction(config: Config, backend: Backend) -> tuple[float, float]:
+def _reduction(launch: Launch, backend: Backend) -> tuple[float, float]:
     """Return what an all-reduce gives, over the library that training uses, and its milliseconds."""
     total = backend.total
     if dist.is_initialized():
         from trainer.backends.ddp import library_for  # noqa: PLC0415 -- not for every backend
 
-        group = dist.new_group(backend=library_for(config, backend.device))
+        group = dist.new_group(backend=library_for(launch, backend.device))
 
         def total(values: Tensor) -> Tensor:
             dist.all_reduce(values, group=group)

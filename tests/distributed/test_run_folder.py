@@ -1,0 +1,131 @@
+"""What a run leaves on disk, seen from outside: by the command line, the files, and the exit codes."""
+
+import json
+import shutil
+import tomllib
+
+import pytest
+
+from support import DIGITS, TRAINER, digest, last_step, started, status, train, unshared, verdict
+
+SHORT = ["--arch", "mlp", "--epochs", "2", "--no-figures"]
+
+
+def snapshot(folder):
+    """Return the bytes of every file below ``folder``, by its name."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the folder of a run that is done, at step 46."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train("single", 1, out, *SHORT)
+    return out
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run", symlinks=True)
+
+
+@pytest.mark.parametrize("attempt", ["", "7"])
+def test_a_refused_attempt_leaves_its_verdict_and_nothing_else(copied, attempt):
+    before = snapshot(copied)
+    said = train(
+        "single", 1, copied, *SHORT, "--arch", "mnist-cnn", "--resume", "auto", code=78, TRAINER_ATTEMPT=attempt
+    )
+    assert "model.arch was 'mlp' and is 'mnist-cnn'" in said
+    after = snapshot(copied)
+    assert after.pop("verdict.7", b"").startswith(b"failed 46 cannot resume: ") == bool(attempt)
+    assert after == before
+
+
+class TestDryRun:
+    @pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("spawn", 2)])
+    def test_it_leaves_nothing(self, launcher, ranks, tmp_path):
+        folder = tmp_path / "below"
+        folder.mkdir()
+        said = train(launcher, ranks, folder / "run", *SHORT, "--record-samples", "--dry-run", config=DIGITS)
+        assert "dry run: all parts work; nothing of it is kept" in said
+        assert [path.name for path in folder.iterdir() if path.suffix != ".log"] == []
+
+    def test_a_run_that_is_there_is_continued_by_a_step_and_stays_as_it_was(self, copied):
+        before = snapshot(copied)
+        said = train("single", 1, copied, *SHORT, "--epochs", "9", "--dry-run", "--resume", "auto", TRAINER_ATTEMPT="2")
+        assert "resumed at step 46, in epoch 3" in said
+        assert "step 47  test loss" in said
+        after = snapshot(copied)
+        assert after.pop("verdict.2") == b"done 47 complete\n"
+        assert after == before
+
+    def test_what_a_run_would_be_refused_for_is_refused(self, copied, tmp_path):
+        before = snapshot(copied)
+        assert "holds a run already" in train("single", 1, copied, *SHORT, "--dry-run", code=78)
+        said = train("single", 1, copied, "--dry-run", "--resume", "auto", code=78, TRAINER_ATTEMPT="3")
+        assert "model.arch was 'mlp' and is 'mnist-cnn'" in said
+        after = snapshot(copied)
+        assert after.pop("verdict.3").startswith(b"failed 46 cannot resume: ")
+        assert after == before
+        assert [path.name for path in tmp_path.iterdir() if "dry-run" in path.name] == []
+
+
+class TestReproduction:
+    """config.toml is the experiment: whoever trains by it gets the same weights."""
+
+    FLAGS = ("--batch-size-per-rank", "32", "--arch", "mlp", "--epochs", "1", "--no-figures")
+
+    def test_of_ranks_that_the_trainer_started(self, tmp_path):
+        first, second = tmp_path / "first", tmp_path / "second"
+        train("spawn", 2, first, *self.FLAGS)
+        assert tomllib.loads((first / "config.toml").read_text()).keys() == {"data", "model", "optim", "train", "run"}
+        launch = json.loads((first / "run.json").read_text())["launch"]
+        assert (launch["backend"], launch["device"], launch["threads"]) == ("ddp", "cpu", 1)
+        assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["backend"] == "ddp"
+        train("torchrun", 2, second, config=first / "config.toml")
+        assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
+
+
+def test_a_stop_file_written_after_a_run_was_done_does_not_stop_its_continuation(copied):
+    (copied / "STOP").write_text("user\n")
+    train("single", 1, copied, *SHORT, "--epochs", "3", "--resume", "auto")
+    assert (status(copied)["state"], status(copied)["step"]) == ("done", 69)
+    assert not (copied / "STOP").exists()
+
+
+def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = disk / "run"
+    flags = [
+        "--output-dir",
+        str(out),
+        "--epochs",
+        "30",
+        "--log-interval",
+        "1",
+        "--checkpoint-interval",
+        "5",
+        "--no-figures",
+    ]
+    script = f"""
+        mount -t tmpfs -o size=8m none {disk}
+        "$@" & trainer=$!
+        until grep -q '"step": 30,' {out}/metrics.jsonl; do kill -0 $trainer || exit; sleep 0.1; done
+        cat /dev/zero >{disk}/filler
+        until [ -e {tmp_path}/room ]; do kill -0 $trainer || exit; sleep 0.1; done
+        rm {disk}/filler
+        wait $trainer; echo exit $?
+        cp -r {out} {tmp_path}/kept
+    """
+    words = [*unshared("mount"), "sh", "-c", script, "sh", *TRAINER, str(DIGITS), *flags]
+    with started(words, tmp_path / "log") as launch:
+        launch.until(lambda: "not written" in launch.output and "kept for later" in launch.output, "a full disk")
+        (tmp_path / "room").touch()
+        assert launch.wait() == 0
+    assert "exit 0" in launch.output
+    assert "metrics.jsonl is complete again" in launch.output
+    records = [json.loads(line) for line in (tmp_path / "kept" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 30 * 23 + 1))
+    assert verdict(tmp_path / "kept") == f"done {30 * 23} complete\n"
+    assert last_step(tmp_path / "kept") == 30 * 23
