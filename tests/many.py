@@ -12,10 +12,10 @@ import os
 import sys
 from pathlib import Path
 
+from slipway.stop import StopRequest
 from trainer.backends import open_backend
 from trainer.cli import parse
 from trainer.run import run
-from trainer.stop import StopRequest
 
 MARK = "many: training "
 """Before the output of each training."""

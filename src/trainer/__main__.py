@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 
-from trainer.stop import StopRequest
+from slipway.stop import StopRequest
 
 
 def main() -> int:
     """Run the command line and return the exit code (docs/contract.md lists them)."""
     request = StopRequest()
     request.listen()  # before the slow imports, during which a signal would otherwise end the rank
+    from slipway.errors import SlipwayError, one_line  # noqa: PLC0415
     from trainer.cli import parse  # noqa: PLC0415 -- see above
-    from trainer.errors import ConfigError, TrainerError, one_line  # noqa: PLC0415
+    from trainer.errors import ConfigError, explain  # noqa: PLC0415
 
     argv = sys.argv[1:]
     try:
@@ -28,8 +29,8 @@ def main() -> int:
         from trainer.rank import run_rank  # noqa: PLC0415
 
         return run_rank(settings, request)
-    except TrainerError as error:
-        print(f"trainer: {one_line(str(error))}", file=sys.stderr, flush=True)
+    except SlipwayError as error:
+        print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
         return error.exit_code
 
 

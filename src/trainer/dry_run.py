@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipway.errors import FolderNotWritableError
 from trainer.backends import Backend
 from trainer.config import Settings
-from trainer.errors import ConfigError
 from trainer.runfolder import RunFolder
 from trainer.sharing import on_root
 
@@ -23,7 +23,7 @@ def temporary_run(settings: Settings, backend: Backend) -> Iterator[Settings]:
     The run in --output-dir is continued there where --resume says so. All ranks must call this.
 
     Raises:
-        ConfigError: on every rank, if a run in --output-dir would be refused.
+        RefusedError: on every rank, if a run in --output-dir would be refused.
     """
     output = Path(settings.launch.output_dir or "")
     # Ranks on other nodes write samples into the run folder, and cannot know this one.
@@ -54,4 +54,4 @@ def _make_folder(output: Path, settings: Settings) -> Path:
             tempfile.TemporaryFile(dir=output).close()
         return Path(tempfile.mkdtemp(dir=parent, prefix=f".{output.name}.dry-run."))
     except OSError as error:
-        raise ConfigError(f"cannot write to --output-dir {output}: {error.strerror}.") from error
+        raise FolderNotWritableError(folder=output, reason=error.strerror) from error

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import difflib
-import errno
-import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from slipway.errors import (
+    FolderHoldsRunError,
+    FolderInUseError,
+    FolderNotWritableError,
+    SlipwayError,
+)
 from slipway.layout import EXIT_CONFIG, EXIT_USAGE
 
 T = TypeVar("T")
 
-NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-"""Error numbers of a file system that takes no writes until somebody acts; others (EIO, ESTALE) may pass."""
+REMEDIES: dict[type[SlipwayError], str] = {
+    FolderInUseError: "Use another --output-dir, or stop that run.",
+    FolderNotWritableError: "Name another one by --output-dir.",
+    FolderHoldsRunError: "--resume auto continues it, another --output-dir starts a new one.",
+}
+"""What to do about an error of slipway, in the words of this program's flags."""
 
 
-class TrainerError(Exception):
+class TrainerError(SlipwayError):
     """Training cannot go on; the message says why and what to do."""
-
-    exit_code = 1
-    final = True
-    """Whether trying again unchanged cannot help, so that the attempt leaves the verdict "failed"."""
-    everywhere = False
-    """Whether every rank raises it alike, so that rank 0 speaks for all."""
 
 
 class ConfigError(TrainerError):
@@ -38,22 +40,10 @@ class UsageError(ConfigError):
     exit_code = EXIT_USAGE
 
 
-def is_final(error: BaseException) -> bool:
-    """Return whether trying again unchanged cannot help after ``error``.
-
-    Of errors that are no TrainerError this holds for a file system that takes no writes. safetensors names the error
-    number in its text only.
-    """
-    if isinstance(error, TrainerError):
-        return error.final
-    if isinstance(error, OSError):
-        return error.errno in NO_WRITES
-    return any(int(number) in NO_WRITES for number in re.findall(r"\(os error (\d+)\)", str(error)))
-
-
-def one_line(text: str) -> str:
-    """Return ``text`` on one line, without control characters and what else cannot be printed."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+def explain(error: BaseException) -> str:
+    """Return what ``error`` says, and what to do about it."""
+    remedy = next((REMEDIES[cls] for cls in type(error).__mro__ if cls in REMEDIES), "")
+    return f"{error} {remedy}".rstrip()
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

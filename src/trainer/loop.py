@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from slipway.stop import Reason
 from trainer.checkpoint.state import Position
 from trainer.data.loader import Batch
 from trainer.learner import Learner
 from trainer.monitor import Monitor
-from trainer.stop import Reason
 
 
 def train_epoch(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from slipway.stop import Reason, StopRequest
 from trainer.checkpoint.state import Position
 from trainer.config import Config
 from trainer.data.base import Dataset
@@ -16,7 +17,6 @@ from trainer.errors import TrainerError
 from trainer.learner import Learner
 from trainer.report.metrics import MetricWriter
 from trainer.report.progress import Progress
-from trainer.stop import Reason, StopRequest
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from slipway.errors import one_line
 from trainer.config import PLUGIN
-from trainer.errors import ConfigError, TrainerError, did_you_mean, one_line
+from trainer.errors import ConfigError, TrainerError, did_you_mean
 
 SEPARATOR = ":"
 """What a name of this form has, and no name of ours."""

@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.errors import ConfigError, TrainerError, one_line
-from trainer.lock import Lock, given_attempt
+from slipway.errors import SlipwayError, one_line
+from slipway.lock import Lock, given_attempt
+from trainer.errors import ConfigError, explain
 from trainer.plugin import SEPARATOR, find_factory
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def main() -> int:
         check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
         check_plugins(settings)
         check_device(settings.launch.device)
-    except TrainerError as error:
-        print(f"trainer: {socket.gethostname()}: {one_line(str(error))}", file=sys.stderr)
+    except SlipwayError as error:
+        print(f"trainer: {socket.gethostname()}: {one_line(explain(error))}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -112,7 +113,7 @@ def check_lock(folder: Path) -> None:
     """Make sure that no other run owns ``folder``: the job script is going to put its own files there.
 
     Raises:
-        ConfigError: naming the owner, or what is wrong with TRAINER_ATTEMPT.
+        RefusedError: naming the owner, or what is wrong with TRAINER_ATTEMPT.
     """
     Lock(folder, job_id=os.environ.get("TRAINER_JOB_ID", ""), attempt=given_attempt(os.environ)).dead_owner()
 

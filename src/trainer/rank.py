@@ -11,14 +11,15 @@ import traceback
 from dataclasses import replace
 from typing import NoReturn
 
+from slipway.errors import SlipwayError, is_final
 from slipway.layout import EXIT_STOPPED
+from slipway.stop import StopRequest
 from trainer.backends import Backend, open_backend
 from trainer.config import Settings
-from trainer.errors import TrainerError, is_final
+from trainer.errors import explain
 from trainer.run import run
 from trainer.runfolder import refuse
 from trainer.sharing import share_json
-from trainer.stop import StopRequest
 
 LOST_PEER = (
     "onnection closed by peer",
@@ -34,11 +35,11 @@ def run_rank(settings: Settings, request: StopRequest) -> int:
     """Train as one rank of the world that the launcher made, and return the exit code.
 
     Raises:
-        TrainerError: if this rank cannot join it.
+        SlipwayError: if this rank cannot join it.
     """
     try:
         backend = open_backend(settings)
-    except TrainerError as error:
+    except SlipwayError as error:
         refuse(settings.launch, error)
         raise
     _start_logging(backend.world.rank)
@@ -78,10 +79,10 @@ def _abandon(error: Exception, backend: Backend) -> NoReturn:
     """
     world = backend.world
     who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
-    code = getattr(error, "exit_code", TrainerError.exit_code)
-    if isinstance(error, TrainerError):
+    code = getattr(error, "exit_code", SlipwayError.exit_code)
+    if isinstance(error, SlipwayError):
         if world.rank == 0 or not error.everywhere:
-            print(who, error, file=sys.stderr)
+            print(who, explain(error), file=sys.stderr)
     elif any(text in f"{type(error).__name__} {error}" for text in LOST_PEER):
         said = str(error).partition("\n")[0]
         print(who, f"lost contact with another rank; look for the one that ended first ({said})", file=sys.stderr)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipway.stop import Reason, StopRequest
 from trainer.backends import Backend, describe
 from trainer.checkpoint.folder import Checkpoint
 from trainer.checkpoint.saver import Saver
@@ -27,7 +28,6 @@ from trainer.report.progress import Progress
 from trainer.report.summary import log_end, write_results
 from trainer.runfolder import RunFolder, State, Status
 from trainer.sharing import on_root
-from trainer.stop import Reason, StopRequest
 from trainer.threads import set_threads
 
 log = logging.getLogger(__name__)

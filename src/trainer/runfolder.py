@@ -20,6 +20,8 @@ from typing import Literal
 import tomli_w
 import torch
 
+from slipway.errors import FolderHoldsRunError, FolderNotWritableError, SlipwayError, is_final, one_line
+from slipway.files import write_atomically, write_json
 from slipway.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -31,11 +33,10 @@ from slipway.layout import (
     STOP,
     verdict_file,
 )
+from slipway.lock import Lock, given_attempt
+from slipway.stop import Reason, read_stop_file
 from trainer.config import Config, Launch, experiment
-from trainer.errors import ConfigError, TrainerError, is_final, one_line
-from trainer.files import write_atomically, write_json
-from trainer.lock import Lock, given_attempt
-from trainer.stop import Reason, read_stop_file
+from trainer.errors import ConfigError, explain
 from trainer.world import World
 
 RECORDED_VARIABLES = (
@@ -108,7 +109,7 @@ class RunFolder:
         Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
 
         Raises:
-            ConfigError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
+            RefusedError: if it cannot be written, another run is in it, or it holds one that is not to be resumed.
         """
         self._before = self._read_status()
         self._stop_before = self._stop_file()
@@ -122,8 +123,8 @@ class RunFolder:
             self.require_continuable(launch)
         except OSError as error:
             lock.release()
-            raise ConfigError(f"cannot write to --output-dir {self.path}: {error.strerror}.") from error
-        except ConfigError:
+            raise FolderNotWritableError(folder=self.path, reason=error.strerror) from error
+        except SlipwayError:
             lock.release()
             raise
         self._lock = lock
@@ -192,9 +193,9 @@ class RunFolder:
         There is a verdict only where trying again unchanged cannot help. A refused attempt leaves one if its number is
         the job script's, and nothing else where the folder holds a run or is in use.
         """
-        text = str(error) if isinstance(error, TrainerError) else str(error).partition("\n")[0]
+        text = explain(error) if isinstance(error, SlipwayError) else str(error).partition("\n")[0]
         reason = one_line(text) or type(error).__name__
-        with contextlib.suppress(TrainerError, OSError):  # a full disk must not hide what went wrong
+        with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide what went wrong
             self.check()
             given = given_attempt(self._env)
             failed = self._failed(reason, attempt=self.attempt or given)
@@ -221,13 +222,11 @@ class RunFolder:
         return dataclasses.replace(before, attempt=attempt, state="failed", reason=reason, step=step, requeue=False)
 
     def require_continuable(self, launch: Launch) -> None:
-        """Raise a ConfigError if the folder holds a run and ``launch`` does not continue it."""
+        """Raise a RefusedError if the folder holds a run and ``launch`` does not continue it."""
         if self.holds_run() and launch.self_test:
-            raise ConfigError(f"{self.path} holds a run already: --self-test needs another --output-dir.")
+            raise ConfigError(f"{self.path} holds a run already. --self-test needs another --output-dir.")
         if self.holds_run() and not launch.resume:
-            raise ConfigError(
-                f"{self.path} holds a run already: --resume auto continues it, another --output-dir starts a new one."
-            )
+            raise FolderHoldsRunError(folder=self.path)
 
     def holds_run(self) -> bool:
         """Return whether there is a checkpoint, or what is left of one."""
@@ -258,7 +257,7 @@ class RunFolder:
         return None
 
 
-def refuse(launch: Launch, error: TrainerError, env: Mapping[str, str] = os.environ) -> None:
+def refuse(launch: Launch, error: SlipwayError, env: Mapping[str, str] = os.environ) -> None:
     """Leave the verdict of an attempt that ``error`` ended before its ranks had joined.
 
     Rank 0 leaves it, by RANK. Where the launcher sets none, any rank does: ranks that MPI starts do not know their

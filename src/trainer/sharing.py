@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from slipway.errors import SlipwayError, from_json, to_json
 from trainer.backends import Backend
-from trainer.errors import TrainerError, is_final
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def on_root(backend: Backend, action: Callable[[], T]) -> T | None:
     """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
 
     Raises:
-        TrainerError: on every rank, if it raised a TrainerError or an OSError on rank 0; so that none waits for a rank
+        SlipwayError: on every rank, if it raised one or an OSError on rank 0; so that none waits for a rank
             that is gone.
     """
     result: T | None = None
@@ -56,13 +56,12 @@ def on_root(backend: Backend, action: Callable[[], T]) -> T | None:
     if backend.world.rank == 0:
         try:
             result = action()
-        except (TrainerError, OSError) as error:
+        except (SlipwayError, OSError) as error:
             cause = error
-            code = getattr(error, "exit_code", TrainerError.exit_code)
-            outcome = {"error": str(error), "exit_code": code, "final": is_final(error)}
+            outcome = {"error": to_json(error)}
     outcome = share_json(backend, outcome)
     if "error" in outcome:
-        failure = TrainerError(outcome["error"])
-        failure.exit_code, failure.final, failure.everywhere = outcome["exit_code"], outcome["final"], True
+        failure = from_json(outcome["error"])
+        failure.everywhere = True
         raise failure from cause
     return result

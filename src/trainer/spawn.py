@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from slipway.layout import EXIT_STOPPED
+from slipway.stop import SIGNALS, Reason, StopRequest
 from trainer.errors import ConfigError
-from trainer.stop import SIGNALS, Reason, StopRequest
 from trainer.world import launched_with_others
 
 POLL = 0.1

@@ -22,7 +22,7 @@ CASES = {
     "ranks of another backend": (["--nproc-per-node", "2", "--backend", "single"], "", 78, "starts ddp ranks"),
     "sync_bn without ranks": (["--sync-bn"], "", 78, "needs --backend ddp"),
     "nothing to resume": (["--resume", "nowhere"], "", 78, "neither a checkpoint"),
-    "unwritable output": (["--output-dir", "/proc/run"], "", 78, "cannot write to --output-dir /proc/run"),
+    "unwritable output": (["--output-dir", "/proc/run"], "", 78, "cannot write to the run folder /proc/run"),
     "weights of another model": (["--weights", "bad.safetensors"], "", 78, "--weights bad.safetensors cannot be read"),
 }
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from trainer import lock as lock_module
-from trainer.errors import ConfigError, TrainerError
-from trainer.lock import STALE, Lock
+from slipway import lock as lock_module
+from slipway.errors import FolderInUseError, LostFolderError
+from slipway.lock import STALE, Lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from trainer.errors import ConfigError
-from trainer.lock import Lock
+from slipway.errors import FolderInUseError
+from slipway.lock import Lock
 
 lock = Lock(Path(sys.argv[1]), job_id="", attempt=1)
 print("ready", flush=True)
@@ -25,7 +25,7 @@ sys.stdin.readline()
 try:
     lock.acquire()
     print("holds", flush=True)
-except ConfigError:
+except FolderInUseError:
     print("refused", flush=True)
 sys.stdin.readline()
 """
@@ -74,7 +74,7 @@ def somebody(folder, *, age=0.0, **owner):
 
 
 def refusal(lock):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(FolderInUseError) as error:
         lock.acquire()
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -180,7 +180,7 @@ def test_a_lost_lock_is_noticed_and_not_given_back(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     somebody(tmp_path)
-    with pytest.raises(TrainerError, match="is no longer this run's"):
+    with pytest.raises(LostFolderError, match="is no longer this run's"):
         lock.check()
     lock.release()
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
@@ -190,7 +190,7 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     (tmp_path / "lock").unlink()
-    with pytest.raises(TrainerError, match="is no longer this run's"):
+    with pytest.raises(LostFolderError, match="is no longer this run's"):
         lock.check()
     lock.release()
 

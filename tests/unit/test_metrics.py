@@ -9,8 +9,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from slipway.errors import is_final
 from support import file_size_limit
-from trainer.errors import is_final
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
 from trainer.report.metrics import JsonLines, Tee, TensorBoard, read_records

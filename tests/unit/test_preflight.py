@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipway.lock import Lock
 from trainer import preflight
 from trainer.errors import ConfigError
-from trainer.lock import Lock
 
 
 @pytest.fixture

@@ -10,7 +10,16 @@ import zipfile
 import pytest
 import torch
 
+from slipway.errors import (
+    AttemptNumberError,
+    FolderHoldsRunError,
+    FolderInUseError,
+    FolderNotWritableError,
+    LostFolderError,
+    SlipwayError,
+)
 from slipway.layout import VERDICTS
+from slipway.stop import Reason, StopRequest
 from trainer.backends.single import SingleBackend
 from trainer.cli import load
 from trainer.config import (
@@ -25,10 +34,8 @@ from trainer.config import (
     experiment,
 )
 from trainer.errors import ConfigError, TrainerError
-from trainer.lock import LostFolderError
 from trainer.run import run
 from trainer.runfolder import RunFolder, Status, refuse
-from trainer.stop import Reason, StopRequest
 from trainer.world import World
 
 RESUME = Launch(resume="auto")
@@ -112,13 +119,13 @@ class TestOpening:
 
     def test_a_second_run_is_refused_while_the_first_lives(self, tmp_path):
         opened(tmp_path)
-        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+        with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
             opened(tmp_path)
 
     def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
-            with pytest.raises(ConfigError, match=f"cannot write to --output-dir {path}: "):
+            with pytest.raises(FolderNotWritableError, match=f"cannot write to the run folder {path}: "):
                 opened(path)
 
     @pytest.mark.parametrize("with_status", [True, False])
@@ -127,14 +134,14 @@ class TestOpening:
         (tmp_path / "checkpoints" / "step_00000001").mkdir()
         if not with_status:
             (tmp_path / "status.json").unlink()
-        with pytest.raises(ConfigError, match="holds a run already: --resume auto continues it"):
+        with pytest.raises(FolderHoldsRunError, match="holds a run already"):
             opened(tmp_path, Launch())
         opened(tmp_path, RESUME)
 
     def test_the_self_test_is_refused_where_it_would_replace_the_records_of_a_run(self, tmp_path):
         ended(tmp_path, state="done")
         (tmp_path / "checkpoints" / "step_00000001").mkdir()
-        with pytest.raises(ConfigError, match="holds a run already: --self-test needs another --output-dir"):
+        with pytest.raises(ConfigError, match=r"holds a run already\. --self-test needs another --output-dir"):
             opened(tmp_path, Launch(resume="auto", self_test=True))
 
     def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
@@ -176,7 +183,7 @@ class TestStatus:
             folder.close()
 
     def test_an_attempt_that_is_no_number_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="TRAINER_ATTEMPT='first' must be a whole number"):
+        with pytest.raises(AttemptNumberError, match="TRAINER_ATTEMPT='first' must be a whole number"):
             opened(tmp_path, TRAINER_ATTEMPT="first")
 
     def test_a_failure_keeps_what_was_reached_and_frees_the_folder(self, tmp_path):
@@ -202,7 +209,7 @@ class TestStatus:
         first = opened(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
         second = opened(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
         second.write_status(Status(attempt=2, state="running"))
-        with pytest.raises(TrainerError, match="is no longer this run's"):
+        with pytest.raises(LostFolderError, match="is no longer this run's"):
             first.check()
         first.fail(TrainerError("another run has taken over"))
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")
@@ -310,7 +317,7 @@ class TestRefusal:
         recorded(tmp_path).write_status(Status(attempt=1, state="running", step=7))
         before = snapshot(tmp_path)
         second = RunFolder(tmp_path, {"TRAINER_ATTEMPT": "2"})
-        with pytest.raises(ConfigError, match="in use by") as error:
+        with pytest.raises(FolderInUseError, match="in use by") as error:
             second.open(RESUME)
         second.fail(error.value)
         after = snapshot(tmp_path)
@@ -472,7 +479,7 @@ class TestWholeRun:
             model=ModelConfig(arch="mnist-cnn"),
             launch=Launch(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
         )
-        with pytest.raises(TrainerError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
+        with pytest.raises(SlipwayError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
             run(settings, SingleBackend(settings), StopRequest())
         after = snapshot(finished)
         verdict = after.pop("verdict.2", b"")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer.stop import SIGNALS, Reason, StopRequest, read_stop_file
+from slipway.stop import SIGNALS, Reason, StopRequest, read_stop_file
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_the_largest_reason_wins_in_any_order(request_to_stop, order):
 
 def test_helper_processes_outlive_every_signal_that_asks_a_rank_to_stop():
     code = (
-        "import os; from trainer.stop import SIGNALS, ignore_signals; ignore_signals();"
+        "import os; from slipway.stop import SIGNALS, ignore_signals; ignore_signals();"
         "[os.kill(os.getpid(), number) for number in SIGNALS]; print('alive')"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "alive\n"

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.files import sync_folder, write_json
+from slipway.files import sync_folder, write_json
 
 SCHEMA = 1
 """Version of the layout below; raised when an older trainer could no longer read it."""

@@ -8,9 +8,10 @@ import threading
 import torch
 from torch import Tensor
 
+from slipway.errors import is_final
 from trainer.checkpoint.folder import Checkpoint, Tensors
 from trainer.checkpoint.store import CheckpointStore
-from trainer.errors import TrainerError, is_final
+from trainer.errors import TrainerError
 
 log = logging.getLogger(__name__)
 

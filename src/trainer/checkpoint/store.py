@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 
+from slipway.files import point
 from slipway.layout import CHECKPOINTS
 from trainer.checkpoint.folder import (
     MANIFEST,
@@ -19,7 +20,6 @@ from trainer.checkpoint.folder import (
     write_checkpoint,
 )
 from trainer.errors import ConfigError
-from trainer.files import point
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from slipway.stop import ignore_signals
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
-from trainer.stop import ignore_signals
 
 NO_LABEL = -100
 """Label of a sample that must not count: cross_entropy's default for ``ignore_index``."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.files import LineFile, write_atomically
+from slipway.files import LineFile, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -14,25 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slipway.errors import AttemptNumberError, FolderInUseError, LostFolderError
 from slipway.layout import HEARTBEAT, LOCK, STALE
-from trainer.errors import ConfigError, TrainerError
-
-
-class LostFolderError(TrainerError):
-    """Another run has taken the run folder over; the verdict on it is that run's."""
-
-    final = False
 
 
 def given_attempt(env: Mapping[str, str]) -> int:
     """Return which attempt the job script says this is, by TRAINER_ATTEMPT; 0 if nobody says.
 
     Raises:
-        ConfigError: if that is no whole number.
+        AttemptNumberError: if that is no whole number.
     """
     given = env.get("TRAINER_ATTEMPT", "")
     if given and not given.isdecimal():
-        raise ConfigError(f"TRAINER_ATTEMPT={given!r} must be a whole number; look at what starts the ranks.")
+        raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=given)
     return int(given or 0)
 
 
@@ -58,7 +52,7 @@ class Lock:
         """Take the lock, from a dead owner too.
 
         Raises:
-            ConfigError: if its owner lives, naming it.
+            FolderInUseError: if its owner lives.
         """
         while not self._create(self._path):
             if (owner := self.dead_owner()) is not None and self._take_over(owner):
@@ -69,7 +63,7 @@ class Lock:
         """Return the owner that left the lock behind; None if there is no lock (any more).
 
         Raises:
-            ConfigError: if its owner lives, naming it.
+            FolderInUseError: if its owner lives.
         """
         return self._dead_owner(self._path)
 
@@ -84,10 +78,7 @@ class Lock:
         except OSError:  # a shared disk that stumbles says nothing about the owner
             return
         if owner != self._owner:
-            raise LostFolderError(
-                f"{self._path} is no longer this run's: another one has taken the folder over, or somebody removed the "
-                "lock. This run ends without touching the folder."
-            )
+            raise LostFolderError(lock=self._path)
 
     def release(self) -> None:
         """Give the lock back, if it is still ours."""
@@ -110,10 +101,12 @@ class Lock:
     def _dead_owner(self, path: Path) -> dict[str, Any] | None:
         owner = _read(path)
         if owner is not None and not self._is_dead(owner, path):
-            raise ConfigError(
-                f"{path.parent} is in use by process {owner.get('pid')} on {owner.get('host')} "
-                f"(job {owner.get('job_id') or 'none'}, since {owner.get('since')}). Use another --output-dir, "
-                f"or stop that run; a dead owner's lock expires after {STALE:.0f} s."
+            raise FolderInUseError(
+                folder=path.parent,
+                pid=owner.get("pid"),
+                host=owner.get("host"),
+                job=owner.get("job_id") or "none",
+                since=owner.get("since"),
             )
         return owner
 

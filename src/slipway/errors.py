@@ -1,0 +1,121 @@
+"""What keeps a run from beginning or going on.
+
+An error says what is wrong and carries the facts. What to do about it depends on how the folder, the checkpoint or the
+ranks were named, so a front end adds that: see ``trainer.errors.explain``.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Any, ClassVar, Dict, Type
+
+from slipway.layout import EXIT_CONFIG, STALE
+
+NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+"""Error numbers of a file system that takes no writes until somebody acts; others (EIO, ESTALE) may pass."""
+
+
+class SlipwayError(Exception):
+    """Training cannot go on."""
+
+    exit_code = 1
+    final = True
+    """Whether trying again unchanged cannot help, so that the attempt leaves the verdict "failed"."""
+    everywhere = False
+    """Whether every rank raises it alike, so that rank 0 speaks for all."""
+
+
+class RunError(SlipwayError):
+    """An error of a run folder or its checkpoints; ``facts`` hold what its text names."""
+
+    text: ClassVar[str] = ""
+    kinds: ClassVar[Dict[str, Type[RunError]]] = {}
+    """The classes below this one, by name."""
+
+    def __init_subclass__(cls) -> None:
+        """Add a class to ``kinds``."""
+        RunError.kinds[cls.__name__] = cls
+
+    def __init__(self, **facts: object) -> None:
+        """Say ``text`` with ``facts`` filled in."""
+        self.facts = facts
+        super().__init__(self.text.format(**facts))
+
+
+class RefusedError(RunError):
+    """The attempt may not begin."""
+
+    exit_code = EXIT_CONFIG
+
+
+class FolderInUseError(RefusedError):
+    """Another run has the folder."""
+
+    text = (
+        "{folder} is in use by process {pid} on {host} (job {job}, since {since}); the lock of a dead owner expires "
+        f"after {STALE:.0f} s."
+    )
+
+
+class FolderNotWritableError(RefusedError):
+    """The folder cannot be made, or takes no files."""
+
+    text = "cannot write to the run folder {folder}: {reason}."
+
+
+class FolderHoldsRunError(RefusedError):
+    """The folder holds a run, and this attempt does not continue it."""
+
+    text = "{folder} holds a run already."
+
+
+class AttemptNumberError(RefusedError):
+    """What should say which attempt this is does not."""
+
+    text = "{variable}={value!r} must be a whole number; look at what starts the ranks."
+
+
+class LostFolderError(RunError):
+    """Another run has taken the folder over; the verdict on it is that run's."""
+
+    text = (
+        "{lock} is no longer this run's: another one has taken the folder over, or somebody removed the lock. This run "
+        "ends without touching the folder."
+    )
+    final = False
+
+
+def to_json(error: Exception) -> dict[str, Any]:
+    """Return what ``from_json`` makes the same error of on another rank."""
+    if isinstance(error, RunError):
+        return {"kind": type(error).__name__, "facts": {name: str(value) for name, value in error.facts.items()}}
+    code = error.exit_code if isinstance(error, SlipwayError) else SlipwayError.exit_code
+    return {"text": str(error), "exit_code": code, "final": is_final(error)}
+
+
+def from_json(value: dict[str, Any]) -> SlipwayError:
+    """Return the error that ``to_json`` described: of the same class for a RunError, else a SlipwayError."""
+    if "kind" in value:
+        return RunError.kinds[value["kind"]](**value["facts"])
+    error = SlipwayError(value["text"])
+    error.exit_code, error.final = value["exit_code"], value["final"]
+    return error
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether trying again unchanged cannot help after ``error``.
+
+    Of errors that are not slipway's this holds for a file system that takes no writes. safetensors names the error
+    number in its text only.
+    """
+    if isinstance(error, SlipwayError):
+        return error.final
+    if isinstance(error, OSError):
+        return error.errno in NO_WRITES
+    return any(int(number) in NO_WRITES for number in re.findall(r"\(os error (\d+)\)", str(error)))
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` on one line, without control characters and what else cannot be printed."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
