@@ -256,7 +256,7 @@ class TestVerdict:
             RuntimeError("CUDA error: an illegal memory access was encountered"),
             OSError(errno.EIO, "Input/output error"),
             RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)"),
-            LostFolderError("the lock is no longer this run's"),
+            LostFolderError(lock="run/lock"),
             KeyboardInterrupt(),
             KeyError("a bug"),
         ],
