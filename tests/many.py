@@ -2,7 +2,7 @@
 
     python many.py FILE BACKEND
 
-FILE holds a list, in JSON, of the trainer's arguments for each training. The backend is opened once, as the first one's
+FILE holds a list, in JSON, of the trainer's arguments for each training. The ranks are joined once, as the first one's
 arguments say.
 """
 
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from slipway.stop import StopRequest
-from trainer.backends import open_backend
 from trainer.cli import parse
 from trainer.run import run
+from trainer.strategies import open_ranks
 
 MARK = "many: training "
 """Before the output of each training."""
@@ -23,14 +23,14 @@ MARK = "many: training "
 
 def main(trainings: list[list[str]], backend_name: str) -> None:
     configs = [parse([*words, "--backend", backend_name]) for words in trainings]
-    backend = open_backend(configs[0])
-    is_root = backend.world.rank == 0
+    ranks, strategy = open_ranks(configs[0])
+    is_root = ranks.world.rank == 0
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if is_root else logging.WARNING)
     for number, config in enumerate(configs):
         if is_root:
             print(f"{MARK}{number}", flush=True)
-        assert run(config, backend, StopRequest()).state == "done"
-    backend.close()
+        assert run(config, ranks, strategy, StopRequest()).state == "done"
+    ranks.close()
     sys.stdout.flush()
     os._exit(0)  # as trainer.rank does, and for its reasons
 

@@ -76,6 +76,46 @@ class AttemptNumberError(RefusedError):
     text = "{variable}={value!r} must be a whole number; look at what starts the ranks."
 
 
+class RanksNotNamedError(RefusedError):
+    """Nothing says which rank this process is."""
+
+    text = "a world of ranks needs {needed}, and {missing} not set."
+
+
+class RanksContradictoryError(RefusedError):
+    """What names the ranks makes no sense."""
+
+    text = "{values} contradict each other: {rule}; look at what starts the ranks."
+
+
+class AloneError(RefusedError):
+    """The process would be the whole world, and its launcher started others like it."""
+
+    text = "this process is alone, but {variable}={value}: it was started by {launcher}."
+
+
+class WorldSizeError(RefusedError):
+    """The world has another size than planned."""
+
+    text = (
+        "the world has {size} ranks, but {planned} were planned (TRAINER_WORLD_SIZE): the launcher and the MPI library "
+        "of the image may not match, or a node did not start."
+    )
+
+
+class RendezvousError(RefusedError):
+    """Nothing says where the ranks find each other."""
+
+    text = "the rendezvous env:// needs {missing}: where rank 0 listens."
+
+
+class JoinError(RunError):
+    """The ranks do not find each other: a node that did not start, a network that is down, a port that is taken."""
+
+    text = "rank {rank} of {size} cannot join the others: {reason}"
+    final = False
+
+
 class LostFolderError(RunError):
     """Another run has taken the folder over; the verdict on it is that run's."""
 

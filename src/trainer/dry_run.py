@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipway.communicator import Communicator
 from slipway.errors import FolderNotWritableError
-from trainer.backends import Backend
+from slipway.sharing import on_root
 from trainer.config import Settings
 from trainer.runfolder import RunFolder
-from trainer.sharing import on_root
 
 
 @contextmanager
-def temporary_run(settings: Settings, backend: Backend) -> Iterator[Settings]:
+def temporary_run(settings: Settings, ranks: Communicator) -> Iterator[Settings]:
     """Yield ``settings`` with a temporary run folder beside --output-dir, which is removed at the end.
 
     The run in --output-dir is continued there where --resume says so. All ranks must call this.
@@ -29,7 +29,7 @@ def temporary_run(settings: Settings, backend: Backend) -> Iterator[Settings]:
     # Ranks on other nodes write samples into the run folder, and cannot know this one.
     run = replace(settings.run, record_samples=False)
     launch = replace(settings.launch, resume=_resumed_from(settings))
-    folder = on_root(backend, lambda: _make_folder(output, settings))
+    folder = on_root(ranks, lambda: _make_folder(output, settings))
     try:
         yield replace(settings, run=run, launch=replace(launch, output_dir=str(folder or output)))
     finally:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from slipway.errors import (
+    AloneError,
     FolderHoldsRunError,
     FolderInUseError,
     FolderNotWritableError,
+    RanksNotNamedError,
     SlipwayError,
 )
 from slipway.layout import EXIT_CONFIG, EXIT_USAGE
@@ -19,6 +21,9 @@ T = TypeVar("T")
 REMEDIES: dict[type[SlipwayError], str] = {
     FolderInUseError: "Use another --output-dir, or stop that run.",
     FolderNotWritableError: "Name another one by --output-dir.",
+    AloneError: "Run it with --backend ddp under torchrun, with --backend horovod under horovodrun or MPI, or by a "
+    "script of jobscripts/, which name the ranks.",
+    RanksNotNamedError: "Start it with torchrun, with --nproc-per-node N, or name the ranks in the job script.",
     FolderHoldsRunError: "--resume auto continues it, another --output-dir starts a new one.",
 }
 """What to do about an error of slipway, in the words of this program's flags."""

@@ -1,4 +1,4 @@
-"""The model and what changes it: one optimiser step, seen the same way under every backend."""
+"""The model and what changes it: one optimiser step, seen the same way under every strategy."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainer.backends import Backend
+from slipway.communicator import Communicator
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.errors import TrainerError
 from trainer.models import Shape, build_model
 from trainer.optim import LearningRate, build_optimizer, gradient_scaler, set_learning_rate
 from trainer.seeds import StepSeeder
+from trainer.strategies import Strategy
 
 AMP_TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Learner:
-    """A model, its replica in the world of ``backend``, and its optimiser."""
+    """A model, its replica among the ranks, and its optimiser."""
 
     def __init__(
         self,
         config: Config,
-        backend: Backend,
+        ranks: Communicator,
+        strategy: Strategy,
         *,
         shape: Shape,
         classes: int,
@@ -36,40 +38,40 @@ class Learner:
     ) -> None:
         """Build the model for images of ``shape`` and join it with the other ranks'."""
         train = config.train
-        self.backend = backend
+        self.ranks, self.strategy = ranks, strategy
         self.dtype = getattr(torch, train.dtype)
         self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
         self._clip = config.optim.clip_grad
         self._label_smoothing = config.optim.label_smoothing
         self._amp = AMP_TYPES[train.amp]
-        self._mean, self._std = ((255 * value).to(backend.device, self.dtype).view(1, -1, 1, 1) for value in mean_std)
+        self._mean, self._std = ((255 * value).to(ranks.device, self.dtype).view(1, -1, 1, 1) for value in mean_std)
 
         torch.manual_seed(train.seed)
         model = build_model(config.model, shape=shape, classes=classes)
-        self.model = model.to(backend.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        self.model = model.to(ranks.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
         if config.model.compile:
             self.model.compile()  # in place: the names in checkpoints stay those of the bare model
-        self.scaler = gradient_scaler(backend.device, train.amp)
-        self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=backend.world.size)
+        self.scaler = gradient_scaler(ranks.device, train.amp)
+        self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=ranks.world.size)
         self._samples_per_epoch = samples_per_epoch
         self.data = {"training samples": samples_per_epoch, "classes": classes, "image shape": list(shape)}
         """What a checkpoint says of the data: another set would be another run."""
         self.rate = 0.0
         """The learning rate of the step under way or just taken."""
-        self._seeder = StepSeeder(backend.device, seed=train.seed, rank=backend.world.rank)
-        self.replica, self.optimizer = backend.prepare(
-            self.model, build_optimizer(config.optim, self.model.parameters()), self._rehearsal(shape)
+        self._seeder = StepSeeder(ranks.device, seed=train.seed, rank=ranks.world.rank)
+        self.replica, self.optimizer = strategy.prepare(
+            self.model, build_optimizer(config.optim, self.model.parameters()), self._warm_up(shape)
         )
         self.ema: AveragedModel | None = None
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-        self.loss = torch.zeros((), dtype=torch.float64, device=backend.device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
 
-    def _rehearsal(self, shape: Shape) -> Callable[[nn.Module], None]:
-        """Return the pass that Backend.prepare may want, for images of ``shape``."""
+    def _warm_up(self, shape: Shape) -> Callable[[nn.Module], None]:
+        """Return the pass that Strategy.prepare may want, for images of ``shape``."""
 
-        def rehearse(replica: nn.Module) -> None:
+        def warm_up(replica: nn.Module) -> None:
             buffers = [buffer.clone() for buffer in self.model.buffers()]
             images = torch.zeros(2, *shape, dtype=torch.uint8)
             with self._autocast():
@@ -78,14 +80,14 @@ class Learner:
             for buffer, value in zip(self.model.buffers(), buffers, strict=True):
                 buffer.copy_(value)
 
-        return rehearse
+        return warm_up
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.backend.device.type, dtype=self._amp, enabled=self._amp is not None)
+        return torch.autocast(self.ranks.device.type, dtype=self._amp, enabled=self._amp is not None)
 
     def prepare_images(self, images: Tensor) -> Tensor:
         """Return uint8 images [n, c, h, w] as normalised floats on the device."""
-        images = images.to(self.backend.device, non_blocking=True)
+        images = images.to(self.ranks.device, non_blocking=True)
         return images.to(self.dtype, memory_format=self._layout).sub_(self._mean).div_(self._std)
 
     def start_step(self, step: int, *, epoch: int, samples: int, step_samples: int) -> None:
@@ -108,10 +110,10 @@ class Learner:
         The loss is the sum over this rank's samples over the samples of the whole step, times the world size, which the
         mean over ranks takes out again: so every sample weighs the same however they are spread.
         """
-        reduction = nullcontext() if batch.micro.last else self.backend.accumulate(self.replica)
+        reduction = nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica)
         with reduction:
             logits = self._forward(batch)
-            labels = batch.labels.to(self.backend.device, non_blocking=True)
+            labels = batch.labels.to(self.ranks.device, non_blocking=True)
             loss = F.cross_entropy(
                 logits.to(self.dtype),
                 labels,
@@ -119,7 +121,7 @@ class Learner:
                 ignore_index=NO_LABEL,
                 label_smoothing=self._label_smoothing,
             )
-            self.scaler.scale(loss * (self.backend.world.size / batch.micro.step_samples)).backward()
+            self.scaler.scale(loss * (self.ranks.world.size / batch.micro.step_samples)).backward()
         self.loss += loss.detach()
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -136,7 +138,7 @@ class Learner:
 
     def step(self) -> None:
         """Take the optimiser step that the gradients ask for."""
-        with self.backend.reduced_gradients(self.optimizer):
+        with self.strategy.synchronized_gradients(self.optimizer):
             if self._clip:
                 self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
@@ -160,7 +162,7 @@ class Learner:
 
     def share_buffers(self) -> None:
         """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
-        self.backend.broadcast(list(self.evaluated.buffers()))
+        self.ranks.broadcast(list(self.evaluated.buffers()))
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""

@@ -89,16 +89,16 @@ class Monitor:
         steps = position.step - self._last_step
         seconds, self._last_time = time.monotonic() - self._last_time, time.monotonic()
         asked = self._request.reason
-        if self._learner.backend.world.rank == 0:
+        if self._learner.ranks.world.rank == 0:
             asked = max(asked, self._stop_file())
         mine = [bad, seconds, *(float(asked == reason) for reason in Reason)]
         loss = self._learner.loss[None]
-        told = self._learner.backend.total(torch.cat([loss, loss.new_tensor(mine)])).tolist()
+        told = self._learner.ranks.all_reduce_sum(torch.cat([loss, loss.new_tensor(mine)])).tolist()
         self._learner.loss.zero_()
         loss_sum, bad_sum, seconds_sum, *asked_by = told
         self._require_sound(position, loss_sum, bad_sum)
 
-        seconds = seconds_sum / self._learner.backend.world.size
+        seconds = seconds_sum / self._learner.ranks.world.size
         if steps:
             self._agree_interval = min(1000, max(1, int(steps * AGREE_EVERY / max(seconds, 1e-9))))
         position.elapsed += seconds

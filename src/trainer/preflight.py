@@ -181,7 +181,7 @@ def check_device(requested: str) -> None:
         return
     import torch  # noqa: PLC0415 -- it takes seconds, and a wrong folder should not wait for it
 
-    from trainer.gpu import check_gpus  # noqa: PLC0415 -- likewise
+    from trainer.device import check_gpus  # noqa: PLC0415 -- likewise
 
     check_gpus()
     count = torch.cuda.device_count()

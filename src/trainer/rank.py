@@ -11,15 +11,16 @@ import traceback
 from dataclasses import replace
 from typing import NoReturn
 
+from slipway.communicator import Communicator
 from slipway.errors import SlipwayError, is_final
 from slipway.layout import EXIT_STOPPED
+from slipway.sharing import share_json
 from slipway.stop import StopRequest
-from trainer.backends import Backend, open_backend
 from trainer.config import Settings
 from trainer.errors import explain
 from trainer.run import run
 from trainer.runfolder import refuse
-from trainer.sharing import share_json
+from trainer.strategies import open_ranks
 
 LOST_PEER = (
     "onnection closed by peer",
@@ -38,17 +39,17 @@ def run_rank(settings: Settings, request: StopRequest) -> int:
         SlipwayError: if this rank cannot join it.
     """
     try:
-        backend = open_backend(settings)
+        ranks, strategy = open_ranks(settings)
     except SlipwayError as error:
         refuse(settings.launch, error)
         raise
-    _start_logging(backend.world.rank)
+    _start_logging(ranks.world.rank)
     try:
-        status = run(_name_folder(settings, backend), backend, request)
+        status = run(_name_folder(settings, ranks), ranks, strategy, request)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
-        _abandon(error, backend)
-    backend.close()
-    alone = backend.world.size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
+        _abandon(error, ranks)
+    ranks.close()
+    alone = ranks.world.size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
     # Other launchers would take a code other than 0 for a failure, and kill ranks that still save.
     code = EXIT_STOPPED if status.state == "stopped" and (alone or "TRAINER_SPAWNED" in os.environ) else 0
     return code if alone else _leave(code)
@@ -64,20 +65,20 @@ def _start_logging(rank: int) -> None:
     logging.captureWarnings(capture=True)
 
 
-def _name_folder(settings: Settings, backend: Backend) -> Settings:
+def _name_folder(settings: Settings, ranks: Communicator) -> Settings:
     """Return ``settings`` with a run folder, the same on all ranks though their clocks may differ."""
     what = f"{settings.data.dataset}-{settings.model.arch}".replace(":", ".")  # of plug-ins
     name = settings.launch.output_dir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return replace(settings, launch=replace(settings.launch, output_dir=share_json(backend, name)))
+    return replace(settings, launch=replace(settings.launch, output_dir=share_json(ranks, name)))
 
 
-def _abandon(error: Exception, backend: Backend) -> NoReturn:
+def _abandon(error: Exception, ranks: Communicator) -> NoReturn:
     """Tell of ``error`` and end this process, without waiting for peers that may be gone or stuck.
 
     So the others notice within seconds: their connections break, and their launcher sees an exit code. A checkpoint
     that is being written is finished first.
     """
-    world = backend.world
+    world = ranks.world
     who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
     code = getattr(error, "exit_code", SlipwayError.exit_code)
     if isinstance(error, SlipwayError):

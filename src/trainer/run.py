@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipway.communicator import Communicator
+from slipway.sharing import on_root
 from slipway.stop import Reason, StopRequest
-from trainer.backends import Backend, describe
 from trainer.checkpoint.folder import Checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import Position, capture, check_resumable, restore
@@ -27,46 +28,49 @@ from trainer.report.metrics import JsonLines, MetricWriter, Tee, TensorBoard
 from trainer.report.progress import Progress
 from trainer.report.summary import log_end, write_results
 from trainer.runfolder import RunFolder, State, Status
-from trainer.sharing import on_root
+from trainer.strategies import Strategy, resolved
 from trainer.threads import set_threads
 
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, backend: Backend, request: StopRequest) -> Status:
-    """Train as ``settings`` say, on all ranks of ``backend``, and return what became of it.
+def run(settings: Settings, ranks: Communicator, strategy: Strategy, request: StopRequest) -> Status:
+    """Train as ``settings`` say, on all ranks, and return what became of it.
 
     Raises:
         TrainerError: on every rank, if training cannot go on.
     """
     folder = RunFolder(Path(settings.launch.output_dir or ""))
     if not settings.launch.dry_run:
-        return _attempt(settings, folder, backend, request)
-    with _failure_recorded(folder, backend):
-        with temporary_run(settings, backend) as temporary:
-            status = _attempt(temporary, RunFolder(Path(temporary.launch.output_dir or "")), backend, request)
-        on_root(backend, lambda: folder.answer_job_script(status))
+        return _attempt(settings, folder, ranks, strategy, request)
+    with _failure_recorded(folder, ranks):
+        with temporary_run(settings, ranks) as temporary:
+            inner = RunFolder(Path(temporary.launch.output_dir or ""))
+            status = _attempt(temporary, inner, ranks, strategy, request)
+        on_root(ranks, lambda: folder.answer_job_script(status))
     log.info("dry run: all parts work; nothing of it is kept")
     return status
 
 
-def _attempt(settings: Settings, folder: RunFolder, backend: Backend, request: StopRequest) -> Status:
-    with _failure_recorded(folder, backend):
-        on_root(backend, lambda: folder.open(settings.launch))
+def _attempt(
+    settings: Settings, folder: RunFolder, ranks: Communicator, strategy: Strategy, request: StopRequest
+) -> Status:
+    with _failure_recorded(folder, ranks):
+        on_root(ranks, lambda: folder.open(settings.launch))
         if settings.launch.self_test:
             from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
 
-            return examine(settings, backend, folder)
-        return Run(settings, backend, folder, request).train()
+            return examine(settings, ranks, strategy, folder)
+        return Run(settings, ranks, strategy, folder, request).train()
 
 
 @contextmanager
-def _failure_recorded(folder: RunFolder, backend: Backend) -> Iterator[None]:
+def _failure_recorded(folder: RunFolder, ranks: Communicator) -> Iterator[None]:
     """Let rank 0 record an error in ``folder``."""
     try:
         yield
     except BaseException as error:
-        if backend.world.rank == 0:
+        if ranks.world.rank == 0:
             folder.fail(error)
         raise
 
@@ -74,20 +78,23 @@ def _failure_recorded(folder: RunFolder, backend: Backend) -> Iterator[None]:
 class Run:
     """The parts of one run, and the order in which they act."""
 
-    def __init__(self, settings: Settings, backend: Backend, folder: RunFolder, request: StopRequest) -> None:
+    def __init__(
+        self, settings: Settings, ranks: Communicator, strategy: Strategy, folder: RunFolder, request: StopRequest
+    ) -> None:
         """Build everything, and resume where the configuration says so."""
-        self.settings, self.backend, self.folder = settings, backend, folder
-        self.is_root = backend.world.rank == 0
-        set_threads(settings.launch.threads, backend)
+        self.settings, self.ranks, self.strategy, self.folder = settings, ranks, strategy, folder
+        self.is_root = ranks.world.rank == 0
+        set_threads(settings.launch.threads, ranks)
         if settings.data.download:  # by one rank; the others then find it
-            on_root(backend, lambda: fetch_data(settings.data))
+            on_root(ranks, lambda: fetch_data(settings.data))
         self.train_set, self.test_set = open_data(replace(settings.data, download=False))
-        pin_memory = backend.device.type == "cuda"
-        self.feed = Feed(self.train_set, settings, backend.world, pin_memory=pin_memory, warn=log.warning)
+        pin_memory = ranks.device.type == "cuda"
+        self.feed = Feed(self.train_set, settings, ranks.world, pin_memory=pin_memory, warn=log.warning)
         self.test_loader = Loader(self.test_set, workers=settings.data.workers, pin_memory=pin_memory, warn=log.warning)
         self.learner = Learner(
             settings,
-            backend,
+            ranks,
+            strategy,
             shape=self.train_set.shape,
             classes=len(self.train_set.classes),
             mean_std=self.train_set.mean_std,
@@ -99,7 +106,7 @@ class Run:
         self.start_step = self.position.step
         self.start_elapsed = self.position.elapsed
         self.evaluation: Evaluation | None = None
-        self.metrics = Tee(on_root(backend, lambda: list(self._metric_writers())) or [])
+        self.metrics = Tee(on_root(ranks, lambda: list(self._metric_writers())) or [])
         self.progress = Progress(
             epochs=settings.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root
         )
@@ -118,11 +125,12 @@ class Run:
             found = find_checkpoint(self.settings.launch.resume, store)
             if found:
                 check_resumable(found, self.settings, self.learner)
-            self.folder.record(self.settings, self.backend.world, describe(self.settings, self.backend))
+            launch = resolved(self.settings.launch, self.ranks, self.strategy)
+            self.folder.record(self.settings, self.ranks.world, launch)
             return found
 
-        position = restore(self.learner, on_root(self.backend, find))
-        on_root(self.backend, self.folder.clear_stop_request)  # now that all ranks have resumed
+        position = restore(self.learner, on_root(self.ranks, find))
+        on_root(self.ranks, self.folder.clear_stop_request)  # now that all ranks have resumed
         return position
 
     def _metric_writers(self) -> Iterator[MetricWriter]:
@@ -144,14 +152,14 @@ class Run:
             self.evaluation = self._evaluate()
         self.progress.close()
         status = self._status("stopped" if reason else "done", reason)
-        on_root(self.backend, lambda: self._conclude(status))
+        on_root(self.ranks, lambda: self._conclude(status))
         return status
 
     def _announce(self) -> None:
         log.info(
             "%d rank(s) on %s: %s on %s, %d training and %d test samples, %d a step; run folder %s",
-            self.backend.world.size,
-            self.backend.device.type,
+            self.ranks.world.size,
+            self.ranks.device.type,
             self.settings.model.arch,
             self.settings.data.dataset,
             len(self.train_set),
@@ -161,7 +169,7 @@ class Run:
         )
         if self.start_step:
             log.info("resumed at step %d, in epoch %d", self.start_step, self.position.epoch + 1)
-        on_root(self.backend, lambda: self.folder.write_status(self._status("running")))
+        on_root(self.ranks, lambda: self.folder.write_status(self._status("running")))
         self.progress.start(self.position)
 
     def _steps_left(self) -> int | None:
@@ -178,7 +186,7 @@ class Run:
         position = self.position
         batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
         if self.settings.run.record_samples:
-            path = self.folder.logs / f"samples.rank{self.backend.world.rank}.jsonl"
+            path = self.folder.logs / f"samples.rank{self.ranks.world.rank}.jsonl"
             batches = recorded(batches, path, place=lambda: {"step": position.step, "epoch": position.epoch})
         return batches
 
@@ -236,7 +244,7 @@ class Run:
             self.saver.finish()
         self.metrics.close()
         if status.state == "done" and self.evaluation:
-            title = f"{self.settings.model.arch} on {self.settings.data.dataset}, {self.backend.world.size} rank(s)"
+            title = f"{self.settings.model.arch} on {self.settings.data.dataset}, {self.ranks.world.size} rank(s)"
             figures = self.settings.run.figures
             write_results(self.folder, self.evaluation, self.test_set.classes, title=title, figures=figures)
         self.folder.conclude(status)
@@ -246,5 +254,5 @@ class Run:
             evaluation=self.evaluation,
             samples=self.monitor.samples,
             seconds=self.position.elapsed - self.start_elapsed,
-            ranks=self.backend.world.size,
+            ranks=self.ranks.world.size,
         )

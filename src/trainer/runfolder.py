@@ -35,9 +35,9 @@ from slipway.layout import (
 )
 from slipway.lock import Lock, given_attempt
 from slipway.stop import Reason, read_stop_file
+from slipway.world import World
 from trainer.config import Config, Launch, experiment
 from trainer.errors import ConfigError, explain
-from trainer.world import World
 
 RECORDED_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",

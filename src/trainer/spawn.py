@@ -13,8 +13,8 @@ from pathlib import Path
 
 from slipway.layout import EXIT_STOPPED
 from slipway.stop import SIGNALS, Reason, StopRequest
+from slipway.world import launched_with_others
 from trainer.errors import ConfigError
-from trainer.world import launched_with_others
 
 POLL = 0.1
 """Seconds between two looks at the ranks."""

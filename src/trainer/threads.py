@@ -7,23 +7,21 @@ import os
 
 import torch
 
-from trainer.backends import Backend
-from trainer.backends.base import count_alike
+from slipway.communicator import Communicator
+from slipway.sharing import count_alike
 
 log = logging.getLogger(__name__)
 
 
-def set_threads(requested: int | None, backend: Backend) -> None:
+def set_threads(requested: int | None, ranks: Communicator) -> None:
     """Let this rank compute with ``requested`` threads, or, for None, with what its launcher gave it.
 
     That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
     on this node as may use just the same ones.
     """
-    cpus, world = sorted(os.sched_getaffinity(0)), backend.world
+    cpus = sorted(os.sched_getaffinity(0))
     # Every rank asks, whatever its own variables say: launchers do not hand the same ones to all nodes.
-    sharers = count_alike(
-        f"{os.uname().nodename} {cpus}", rank=world.rank, size=world.size, total=backend.total, device=backend.device
-    )
+    sharers = count_alike(ranks, f"{os.uname().nodename} {cpus}")
     given = os.environ.get("OMP_NUM_THREADS", "")
     if requested:
         count, reason = requested, "--threads"

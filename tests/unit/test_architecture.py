@@ -12,8 +12,14 @@ from trainer.config import DATASET_NAMES, OptimizerName, ScheduleName
 from trainer.data import DATASETS
 from trainer.optim import OPTIMIZERS, SCHEDULES
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "trainer"
-MODULES = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+MODULES = {
+    str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8")
+    for package in ("jobgen", "slipway", "trainer")
+    for path in (SOURCE / package).rglob("*.py")
+}
+LEAVES = {"layout", "flags", "gpu"}
+"""What jobgen reads of slipway: without torch, and on the old Python of a login node."""
 
 
 def names_in(text):
@@ -40,32 +46,42 @@ def users_of(package):
 
 
 def test_there_is_something_to_look_at():
-    assert {"__main__.py", "run.py", "loop.py", "backends/ddp.py"} <= MODULES.keys()
+    assert {"jobgen/cli.py", "slipway/lock.py", "trainer/loop.py", "trainer/strategies/ddp.py"} <= MODULES.keys()
     assert "torch.distributed.init_process_group" in names_in("import torch\ntorch.distributed.init_process_group()")
     assert "torch.distributed" in names_in("from torch import distributed as dist")
 
 
-def test_only_backends_know_of_process_groups():
-    beyond = {module for module in users_of("torch.distributed") if module.split("/")[0] not in {"backends", "doctor"}}
-    assert beyond == set()
-    assert users_of("torch.nn.parallel") <= {"backends/ddp.py"}
+def test_only_communicator_strategy_and_self_test_know_of_process_groups():
+    assert users_of("torch.distributed") == {
+        "slipway/communicator/torch_distributed.py",
+        "trainer/strategies/ddp.py",
+        "trainer/doctor/measure.py",
+    }
+    assert users_of("torch.nn.parallel") == {"trainer/strategies/ddp.py"}
 
 
-def test_only_one_module_knows_of_horovod():
-    assert users_of("horovod") == {"backends/horovod.py"}
+def test_only_communicator_and_strategy_know_of_horovod():
+    assert users_of("horovod") == {"slipway/communicator/horovod.py", "trainer/strategies/horovod.py"}
 
 
-def test_the_trainer_and_the_job_generator_do_not_know_of_each_other():
-    assert users_of("jobgen") == set()
+def test_packages_import_downwards_only():
+    assert {module for module in users_of("jobgen") if not module.startswith("jobgen/")} == set()
+    assert {module for module in users_of("trainer") if not module.startswith("trainer/")} == set()
+    of_slipway = set()
+    for module, text in MODULES.items():
+        if module.startswith("jobgen/"):
+            of_slipway |= {name.split(".")[1] for name in names_in(text) if name.startswith("slipway.")}
+    assert of_slipway == LEAVES
 
 
-@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"world.py"}), ("PBS_", set())])
+@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/world.py"}), ("PBS_", set())])
 def test_no_scheduler_is_named_but_to_refuse_ranks_that_nobody_named(scheduler, modules):
-    assert {module for module, text in MODULES.items() if scheduler in text} == modules
+    ours = {module for module in MODULES if not module.startswith("jobgen/")} - {"slipway/layout.py"}
+    assert {module for module in ours if scheduler in MODULES[module]} == modules
 
 
 def test_torchvision_is_imported_in_one_place():
-    assert users_of("torchvision") == {"torchvision_on_cpu.py"}
+    assert users_of("torchvision") == {"trainer/torchvision_on_cpu.py"}
 
 
 def test_nothing_is_pickled():
@@ -73,9 +89,13 @@ def test_nothing_is_pickled():
         assert users_of(package) == set(), package
 
 
-@pytest.mark.parametrize("module", ["__main__", "cli", "errors", "schema", "stop", "spawn"])
+@pytest.mark.parametrize(
+    "module",
+    [f"trainer.{name}" for name in ("__main__", "cli", "errors", "schema", "spawn")]
+    + [f"slipway.{name}" for name in ("errors", "files", "flags", "gpu", "layout", "lock", "stop", "world")],
+)
 def test_what_answers_before_training_loads_no_torch(module):
-    code = f"import sys, trainer.{module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"
+    code = f"import sys, {module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert loaded == "set()\n"
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
 from trainer.data.augment import crop_flip
@@ -17,7 +18,6 @@ from trainer.data.loader import NO_LABEL
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
 from trainer.torchvision_on_cpu import import_torchvision
-from trainer.world import World
 
 ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
 

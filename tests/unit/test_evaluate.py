@@ -7,13 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from trainer.backends.single import SingleBackend
+from slipway.communicator import Alone
 from trainer.config import DataConfig, ModelConfig, Settings, TrainConfig
 from trainer.data import open_data
 from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
+from trainer.strategies.single import SingleStrategy
 
 MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
 
@@ -22,7 +23,8 @@ def learner_for(dataset, *, arch="mlp", dtype="float64"):
     config = Settings(model=ModelConfig(arch=arch), train=TrainConfig(dtype=dtype))
     return Learner(
         config,
-        SingleBackend(config),
+        Alone(torch.device("cpu")),
+        SingleStrategy(config),
         shape=dataset.shape,
         classes=len(dataset.classes),
         mean_std=dataset.mean_std,

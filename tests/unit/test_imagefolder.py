@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
 from trainer.data.feed import Feed
@@ -12,7 +13,6 @@ from trainer.data.imagefolder import SUFFIXES, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
-from trainer.world import World
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
 

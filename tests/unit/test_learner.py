@@ -5,13 +5,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainer.backends.single import SingleBackend
+from ranks import OneOf
+from slipway.world import World
 from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
 from trainer.errors import TrainerError
 from trainer.learner import Learner
-from trainer.world import World
+from trainer.strategies.single import SingleStrategy
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
 MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))
@@ -26,9 +27,10 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
         optim=OptimConfig(**(optim or {})),
         train=TrainConfig(dtype=dtype, **(train or {})),
     )
-    backend = SingleBackend(config)
-    backend.world = World(rank=rank, size=size)
-    return Learner(config, backend, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4)
+    ranks = OneOf(World(rank=rank, size=size))
+    return Learner(
+        config, ranks, SingleStrategy(config), shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4
+    )
 
 
 def start(learner, step):
@@ -173,10 +175,10 @@ def test_the_moving_average_is_what_is_evaluated():
     assert torch.allclose(learner.evaluated[1].weight, expected, rtol=1e-12)
 
 
-def test_a_rehearsal_leaves_no_trace_in_the_model():
+def test_a_warm_up_leaves_no_trace_in_the_model():
     learner = learner_of(arch="resnet18", dtype="float32")
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
-    learner._rehearsal(SHAPE)(learner.model)
+    learner._warm_up(SHAPE)(learner.model)
     assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
     assert all(parameter.grad is None for parameter in learner.model.parameters())
 

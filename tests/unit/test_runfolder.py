@@ -10,6 +10,7 @@ import zipfile
 import pytest
 import torch
 
+from slipway.communicator import Alone
 from slipway.errors import (
     AttemptNumberError,
     FolderHoldsRunError,
@@ -20,7 +21,7 @@ from slipway.errors import (
 )
 from slipway.layout import VERDICTS
 from slipway.stop import Reason, StopRequest
-from trainer.backends.single import SingleBackend
+from slipway.world import World
 from trainer.cli import load
 from trainer.config import (
     Config,
@@ -36,7 +37,7 @@ from trainer.config import (
 from trainer.errors import ConfigError, TrainerError
 from trainer.run import run
 from trainer.runfolder import RunFolder, Status, refuse
-from trainer.world import World
+from trainer.strategies.single import SingleStrategy
 
 RESUME = Launch(resume="auto")
 DEFAULTS = Config()
@@ -424,7 +425,7 @@ def finished(tmp_path_factory):
         run=RunConfig(log_interval=1, checkpoint_interval=2, tensorboard=True, record_samples=True),
         launch=Launch(device="cpu", threads=1, output_dir=str(path)),
     )
-    status = run(settings, SingleBackend(settings), StopRequest())
+    status = run(settings, Alone(torch.device("cpu")), SingleStrategy(settings), StopRequest())
     assert (status.state, status.step) == ("done", 3)
     return path
 
@@ -480,7 +481,7 @@ class TestWholeRun:
             launch=Launch(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
         )
         with pytest.raises(SlipwayError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
-            run(settings, SingleBackend(settings), StopRequest())
+            run(settings, Alone(torch.device("cpu")), SingleStrategy(settings), StopRequest())
         after = snapshot(finished)
         verdict = after.pop("verdict.2", b"")
         assert verdict.startswith(b"failed 3 cannot resume: ") == bool(attempt)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from slipway.world import World
 from trainer.config import Config, TrainConfig
 from trainer.data.feed import global_batch_size
 from trainer.data.sampler import VERSION, epoch_order, part, rank_share, rank_steps
 from trainer.data.split import stratified_split
-from trainer.world import World
 
 WORLDS = [1, 2, 3, 4, 7]
 CASES = [(1, 1), (1, 8), (5, 64), (10, 3), (33, 8), (64, 16), (65, 16), (100, 7)]

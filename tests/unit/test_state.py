@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from trainer.backends.single import SingleBackend
+from slipway.communicator import Alone
 from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.state import IDENTITY, Position, capture, check_resumable, identity_of, restore
@@ -19,6 +19,7 @@ from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
 from trainer.learner import Learner
+from trainer.strategies.single import SingleStrategy
 
 SHAPE = (1, 8, 8)
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
@@ -34,7 +35,15 @@ def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, **model):
 
 def learner_of(config):
     mean_std = torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
-    return Learner(config, SingleBackend(config), shape=SHAPE, classes=10, mean_std=mean_std, samples_per_epoch=100)
+    return Learner(
+        config,
+        Alone(torch.device("cpu")),
+        SingleStrategy(config),
+        shape=SHAPE,
+        classes=10,
+        mean_std=mean_std,
+        samples_per_epoch=100,
+    )
 
 
 def train(learner, steps):

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.backends import Backend
+from slipway.communicator import Communicator
+from slipway.sharing import share_json
 from trainer.checkpoint.folder import Checkpoint, Tensors
 from trainer.config import Config
 from trainer.data import sampler
 from trainer.errors import ConfigError
 from trainer.learner import Learner
-from trainer.sharing import share_json
 
 IDENTITY = (
     "data.dataset",
@@ -66,8 +66,8 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         **asdict(position),
         "accuracy": accuracy,
         "seed": config.train.seed,
-        "world_size": learner.backend.world.size,
-        "backend": learner.backend.name,
+        "world_size": learner.ranks.world.size,
+        "backend": learner.strategy.name,
         "sampler_version": sampler.VERSION,
         "scaler": learner.scaler.state_dict(),
         "identity": identity,
@@ -84,11 +84,11 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
         learner: freshly built, on each rank.
         found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
     """
-    backend = learner.backend
-    facts = share_json(backend, found and {**found.facts, "shapes": _shapes(found.tensors)})
+    ranks = learner.ranks
+    facts = share_json(ranks, found and {**found.facts, "shapes": _shapes(found.tensors)})
     if facts is None:
         return Position()
-    tensors = _share_tensors(backend, found.tensors if found else None, facts.pop("shapes"))
+    tensors = _share_tensors(ranks, found.tensors if found else None, facts.pop("shapes"))
     learner.model.load_state_dict(tensors["model"])
     _load_optimizer_state(learner.optimizer, learner.model, tensors["optimizer"])
     if facts["scaler"]:  # empty where the run used none so far
@@ -162,16 +162,16 @@ def _shapes(tensors: Tensors) -> Shapes:
     }
 
 
-def _share_tensors(backend: Backend, tensors: Tensors | None, shapes: Shapes) -> Tensors:
+def _share_tensors(ranks: Communicator, tensors: Tensors | None, shapes: Shapes) -> Tensors:
     """Return rank 0's ``tensors`` on every rank's device."""
     shared: Tensors = {
         file: {
-            name: tensors[file][name].to(backend.device)
+            name: tensors[file][name].to(ranks.device)
             if tensors
-            else torch.empty(shape, dtype=getattr(torch, dtype), device=backend.device)
+            else torch.empty(shape, dtype=getattr(torch, dtype), device=ranks.device)
             for name, (shape, dtype) in named.items()
         }
         for file, named in shapes.items()
     }
-    backend.broadcast([tensor for named in shared.values() for tensor in named.values()])
+    ranks.broadcast([tensor for named in shared.values() for tensor in named.values()])
     return shared

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from slipway.files import LineFile
+from slipway.world import World
 from trainer import seeds
 from trainer.config import Config
 from trainer.data.base import Dataset
 from trainer.data.loader import Batch, Loader
 from trainer.data.sampler import epoch_order, rank_steps
-from trainer.world import World
 
 
 def global_batch_size(config: Config, world: World) -> int:

@@ -11,33 +11,34 @@ import logging
 import os
 import sys
 
-from trainer.backends import Backend, describe
+from slipway.communicator import Communicator
+from slipway.sharing import gather_json, on_root
 from trainer.config import Settings
 from trainer.doctor.measure import Facts, measure
 from trainer.doctor.verdict import faults
 from trainer.errors import ConfigError
 from trainer.runfolder import RunFolder, Status
-from trainer.sharing import gather_json, on_root
+from trainer.strategies import Strategy, resolved
 from trainer.threads import set_threads
 
 log = logging.getLogger(__name__)
 
 
-def examine(settings: Settings, backend: Backend, folder: RunFolder) -> Status:
-    """Test the ranks of ``backend`` and leave the verdict in ``folder``.
+def examine(settings: Settings, ranks: Communicator, strategy: Strategy, folder: RunFolder) -> Status:
+    """Test the ranks and leave the verdict in ``folder``.
 
     Raises:
         ConfigError: on every rank, saying all that is wrong.
     """
-    on_root(backend, lambda: folder.record(settings, backend.world, describe(settings, backend)))
-    set_threads(settings.launch.threads, backend)
-    facts = measure(settings.launch, backend)
+    on_root(ranks, lambda: folder.record(settings, ranks.world, resolved(settings.launch, ranks, strategy)))
+    set_threads(settings.launch.threads, ranks)
+    facts = measure(settings.launch, ranks)
     sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
     sys.stdout.flush()
-    ranks = [Facts(**found) for found in gather_json(backend, dataclasses.asdict(facts))]
+    all_facts = [Facts(**found) for found in gather_json(ranks, dataclasses.asdict(facts))]
     status = Status(attempt=folder.attempt, state="done")
-    on_root(backend, lambda: _conclude(ranks, folder, status))
-    log.info("self-test: %d ranks on %d nodes, nothing wrong", len(ranks), len({rank.host for rank in ranks}))
+    on_root(ranks, lambda: _conclude(all_facts, folder, status))
+    log.info("self-test: %d ranks on %d nodes, nothing wrong", len(all_facts), len({facts.host for facts in all_facts}))
     return status
 
 

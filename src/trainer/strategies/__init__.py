@@ -1,0 +1,118 @@
+"""How a model is trained on many ranks: single, ddp, horovod. ``open_ranks`` joins the world and picks one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from slipway.communicator import Alone, Communicator
+from slipway.world import check_size, world_from_environment
+from trainer.config import Launch, Settings
+from trainer.device import pick_device
+from trainer.errors import ConfigError
+
+
+class Strategy(Protocol):
+    """What a backend does to model and optimiser so that all ranks train one model."""
+
+    name: str
+    """Its value of --backend."""
+
+    def prepare(
+        self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+    ) -> tuple[nn.Module, Optimizer]:
+        """Return the replica to call and the optimiser to step, equal on all ranks to rank 0's.
+
+        ``warm_up(replica)`` runs one forward and backward pass and leaves no trace in the model; a strategy that only
+        settles its communication during a first pass calls it, so that later passes are all alike.
+        """
+        ...
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Within it, backward passes add to this rank's gradients without any reduction."""
+        ...
+
+    def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """Within it, every ``.grad`` is the mean over the world: to unscale, clip and step."""
+        ...
+
+
+def open_ranks(settings: Settings) -> tuple[Communicator, Strategy]:
+    """Join the world that the launcher describes; return this rank's end of it, and how it trains.
+
+    Raises:
+        SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or the ranks do not
+            find each other.
+    """
+    launch = settings.launch
+    name = launch.backend
+    if name == "auto":
+        name = "ddp" if "RANK" in os.environ else "single"
+    _refuse_unused(settings, name)
+    ranks: Communicator
+    strategy: Strategy
+    match name:  # each library loads only if it is used
+        case "ddp":
+            from slipway.communicator.torch_distributed import TorchCommunicator  # noqa: PLC0415
+            from trainer.strategies.ddp import DDPStrategy  # noqa: PLC0415
+
+            world = world_from_environment(os.environ)
+            device = pick_device(launch.device, local_rank=world.local_rank)
+            strategy = DDPStrategy(settings, device)
+            ranks = TorchCommunicator(
+                world,
+                device,
+                library=_library_to_join(launch, device),
+                init_method=launch.init_method,
+                timeout=launch.collective_timeout,
+            )
+        case "horovod":
+            from trainer.strategies.horovod import HorovodCommunicator, HorovodStrategy  # noqa: PLC0415
+
+            strategy = HorovodStrategy(settings)
+            ranks = HorovodCommunicator(lambda world: pick_device(launch.device, local_rank=world.local_rank))
+        case _:
+            from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
+
+            strategy = SingleStrategy(settings)
+            ranks = Alone(pick_device(launch.device, local_rank=0))
+    check_size(ranks.world.size, os.environ)
+    return ranks, strategy
+
+
+def library_for(launch: Launch, device: torch.device) -> str:
+    """Return torch's name of the library over which ranks on ``device`` train."""
+    if launch.dist_backend != "auto":
+        return launch.dist_backend
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def resolved(launch: Launch, ranks: Communicator, strategy: Strategy) -> dict[str, object]:
+    """Return the settings of the launch as they were resolved, for run.json."""
+    found = {"backend": strategy.name, "device": ranks.device.type, "threads": torch.get_num_threads()}
+    return {**asdict(launch), **found}
+
+
+def _library_to_join(launch: Launch, device: torch.device) -> str:
+    """Return the library that the ranks join over: for a self-test not NCCL, over which a node without GPUs is mute."""
+    return "gloo" if launch.self_test else library_for(launch, device)
+
+
+def _refuse_unused(settings: Settings, backend: str) -> None:
+    """Raise a ConfigError for a setting that ``backend`` would silently leave out."""
+    if settings.run.fp16_compression and backend != "horovod":
+        raise ConfigError(f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.")
+    if settings.launch.dist_backend != "auto" and backend != "ddp":
+        raise ConfigError(f"launch.dist_backend is of --backend ddp; {backend} has its own communication.")
+    if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
+        raise ConfigError(
+            "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "
+            "micro-batches, of which a ragged batch gives them different numbers."
+        )

@@ -1,0 +1,66 @@
+"""torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trainer.config import Settings
+from trainer.errors import ConfigError
+
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = (
+    "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
+)  # up to torch 2.12
+LOCAL_BUFFERS: dict[str, Any] = {_SYNC_BUFFERS: False}
+"""Evaluation and checkpoints use rank 0's buffers; sending them to the others in each step gains nothing."""
+
+
+class DDPStrategy:
+    """Gradients are reduced during the backward pass, in buckets."""
+
+    name = "ddp"
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        """Check what the device cannot do."""
+        if settings.model.sync_bn and device.type != "cuda":
+            raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
+        self._device = device
+        self._sync_bn = settings.model.sync_bn
+
+    def prepare(
+        self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+    ) -> tuple[nn.Module, Optimizer]:
+        """Wrap the model.
+
+        DDP re-lays its gradient buckets after its first backward pass, and another layout sums in another order. With
+        that pass behind it, a resumed run adds up exactly as the uninterrupted one did.
+        """
+        if self._sync_bn:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        for buffer in model.buffers():  # up to torch 2.12, broadcast_buffers=False leaves them as they are
+            dist.broadcast(buffer, src=0)
+        replica = DistributedDataParallel(
+            model,
+            device_ids=[self._device] if self._device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            **LOCAL_BUFFERS,
+        )
+        warm_up(replica)
+        return replica, optimizer
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Skip the reduction, which the next backward pass outside makes up for."""
+        return cast("AbstractContextManager[None]", cast("DistributedDataParallel", replica).no_sync())
+
+    def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: the last backward pass has reduced them."""
+        return nullcontext()

@@ -1,0 +1,40 @@
+"""One process, no group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trainer.config import Settings
+from trainer.errors import ConfigError
+
+
+class SingleStrategy:
+    """One rank trains by itself."""
+
+    name = "single"
+
+    def __init__(self, settings: Settings) -> None:
+        """Check what one process cannot do."""
+        if settings.model.sync_bn:
+            raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- nothing to settle
+    ) -> tuple[nn.Module, Optimizer]:
+        """Return both unchanged."""
+        return model, optimizer
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: nothing is ever reduced."""
+        return nullcontext()
+
+    def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: the gradients are complete."""
+        return nullcontext()
