@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
+from slipway.position import Position
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.errors import TrainerError
@@ -90,19 +91,15 @@ class Learner:
         images = images.to(self.ranks.device, non_blocking=True)
         return images.to(self.dtype, memory_format=self._layout).sub_(self._mean).div_(self._std)
 
-    def start_step(self, step: int, *, epoch: int, samples: int, step_samples: int) -> None:
+    def start_step(self, position: Position, *, step_samples: int) -> None:
         """Set what depends on the position alone: dropout by the step, the learning rate by the epochs behind.
 
-        Args:
-            step: optimiser steps done.
-            epoch: the epoch under way, counted from 0.
-            samples: of it, already consumed.
-            step_samples: that this step will consume, over all ranks.
+        ``step_samples``: that this step will consume, over all ranks.
         """
-        begin = epoch + samples / self._samples_per_epoch
+        begin = position.epoch + position.samples / self._samples_per_epoch
         self.rate = self._learning_rate.at(begin, begin + step_samples / self._samples_per_epoch)
         set_learning_rate(self.optimizer, self.rate)
-        self._seeder.seed(step)
+        self._seeder.seed(position.step)
 
     def backward(self, batch: Batch) -> None:
         """Add the gradients of one micro-batch.

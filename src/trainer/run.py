@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipway.agreement import Agreement
 from slipway.communicator import Communicator
+from slipway.position import Position
 from slipway.sharing import on_root
 from slipway.stop import Reason, StopRequest
 from trainer.checkpoint.folder import Checkpoint
 from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.state import Position, capture, check_resumable, restore
+from trainer.checkpoint.state import capture, check_resumable, restore
 from trainer.checkpoint.store import CheckpointStore, find_checkpoint
 from trainer.config import Settings
 from trainer.data import fetch_data, open_data
@@ -113,9 +115,8 @@ class Run:
         self.monitor = Monitor(
             settings,
             self.learner,
-            self.train_set,
-            request=request,
-            stop_file=folder.stop_request,
+            Agreement(ranks, request, folder.stop_request),
+            samples_per_epoch=len(self.train_set),
             metrics=self.metrics,
             progress=self.progress,
         )
@@ -143,11 +144,13 @@ class Run:
         self._announce()
         reason = Reason.NONE
         while not reason and not self._finished():
-            reason = train_epoch(self.learner, self._batches(), self.position, monitor=self.monitor, save=self._save)
+            reason, self.position = train_epoch(
+                self.learner, self._batches(), self.position, monitor=self.monitor, save=self._save
+            )
             if not reason:
                 self._end_epoch()
         if reason and self.position.step > self.start_step:
-            self._save()
+            self._save(self.position)
         if not reason and self.evaluation is None:  # it had been finished before
             self.evaluation = self._evaluate()
         self.progress.close()
@@ -187,7 +190,7 @@ class Run:
         batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
         if self.settings.run.record_samples:
             path = self.folder.logs / f"samples.rank{self.ranks.world.rank}.jsonl"
-            batches = recorded(batches, path, place=lambda: {"step": position.step, "epoch": position.epoch})
+            batches = recorded(batches, path, position=position)
         return batches
 
     def _evaluate(self) -> Evaluation:
@@ -217,15 +220,15 @@ class Run:
         )
         self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
         if position.samples == len(self.train_set):
-            position.epoch, position.samples, position.bad = position.epoch + 1, 0, 0
-        self._save(accuracy=result.accuracy)
+            self.position = position.next_epoch()
+        self._save(self.position, accuracy=result.accuracy)
 
-    def _save(self, *, accuracy: float | None = None) -> None:
-        """Save the learner as it stands, in the background."""
+    def _save(self, position: Position, *, accuracy: float | None = None) -> None:
+        """Save the learner as it stands at ``position``, in the background."""
         self.learner.require_finite()
         if self.saver:
             self.folder.check()
-            self.saver.save(capture(self.learner, self.position, self.settings, accuracy=accuracy))
+            self.saver.save(capture(self.learner, position, self.settings, accuracy=accuracy))
 
     def _status(self, state: State, reason: Reason = Reason.NONE) -> Status:
         gained = self.position.step > self.start_step

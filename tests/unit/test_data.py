@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from slipway.position import Position
 from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
@@ -295,6 +296,6 @@ class TestFeed:
     def test_the_samples_of_each_step_can_be_recorded(self, tmp_path):
         feed = Feed(self.DATASET, Config(), World(), pin_memory=False, warn=no_warning)
         path = tmp_path / "samples.jsonl"
-        batches = list(recorded(feed.batches(epoch=0, start=0, steps=None), path, place=lambda: {"step": 7}))
+        batches = list(recorded(feed.batches(epoch=0, start=0, steps=None), path, position=Position(step=7, epoch=2)))
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        assert records == [{"step": 7, "ids": batches[0].micro.ids.tolist()}]
+        assert records == [{"step": 7, "epoch": 2, "ids": batches[0].micro.ids.tolist()}]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ranks import OneOf
+from slipway.position import Position
 from slipway.world import World
 from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
@@ -35,7 +36,7 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
 
 def start(learner, step):
     """Start optimiser step ``step`` of epochs of four steps of one sample."""
-    learner.start_step(step, epoch=step // 4, samples=step % 4, step_samples=1)
+    learner.start_step(Position(step=step, epoch=step // 4, samples=step % 4), step_samples=1)
 
 
 def batches_of(rank=0, size=1, micro_steps=1, count=COUNT):

@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from slipway.communicator import Alone
+from slipway.position import Position
 from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
 from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.state import IDENTITY, Position, capture, check_resumable, identity_of, restore
+from trainer.checkpoint.state import IDENTITY, capture, check_resumable, identity_of, restore
 from trainer.checkpoint.store import CheckpointStore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
@@ -50,7 +51,7 @@ def train(learner, steps):
     for step in steps:
         generator = np.random.default_rng(step)
         images = torch.from_numpy(generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8))
-        learner.start_step(step, epoch=0, samples=step, step_samples=1)
+        learner.start_step(Position(step=step, samples=step), step_samples=1)
         learner.backward(Batch(images, torch.arange(8), MicroBatch(np.arange(8), True, True, 8), 0))
         learner.step()
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
+from slipway.position import Position
 from slipway.sharing import share_json
 from trainer.checkpoint.folder import Checkpoint, Tensors
 from trainer.config import Config
@@ -37,22 +36,6 @@ IDENTITY = (
 """Keys that must be the same on resume, for another value would make another run; all others may differ."""
 
 
-@dataclass
-class Position:
-    """Where training stands, over all ranks."""
-
-    step: int = 0
-    """Optimiser steps done."""
-    epoch: int = 0
-    """The epoch under way, counted from 0."""
-    samples: int = 0
-    """Samples of it consumed."""
-    bad: int = 0
-    """Images among them that could not be decoded."""
-    elapsed: float = 0.0
-    """Seconds trained, over all attempts."""
-
-
 def capture(learner: Learner, position: Position, config: Config, *, accuracy: float | None) -> Checkpoint:
     """Return a checkpoint of ``learner`` at ``position``; its tensors still are the learner's own."""
     tensors: Tensors = {
@@ -63,7 +46,7 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         tensors["ema"] = learner.ema.module.state_dict() | {"n_averaged": learner.ema.n_averaged}
     identity = identity_of(config) | learner.data
     facts = {
-        **asdict(position),
+        **position._asdict(),
         "accuracy": accuracy,
         "seed": config.train.seed,
         "world_size": learner.ranks.world.size,
@@ -98,7 +81,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
         average = tensors.get("ema", {**tensors["model"], "n_averaged": learner.ema.n_averaged})
         learner.ema.n_averaged.copy_(average.pop("n_averaged"))
         learner.ema.module.load_state_dict(average)
-    return msgspec.convert({name: facts[name] for name in asdict(Position())}, Position)
+    return Position(**{name: facts[name] for name in Position._fields})
 
 
 def identity_of(config: Config) -> dict[str, Any]:

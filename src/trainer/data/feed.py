@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from slipway.files import LineFile
+from slipway.position import Position
 from slipway.world import World
 from trainer import seeds
 from trainer.config import Config
@@ -58,10 +59,12 @@ class Feed:
         return self._loader.batches(plan, draws=draws)
 
 
-def recorded(batches: Iterator[Batch], path: Path, *, place: Callable[[], dict[str, int]]) -> Iterator[Batch]:
-    """Pass ``batches`` on, and append the sample ids of each to ``path``, with the ``place`` where they were used."""
+def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:
+    """Pass on ``batches``, which begin at ``position``, and append step, epoch and sample ids of each to ``path``."""
+    step = position.step
     with contextlib.closing(LineFile(path)) as lines:
         for batch in batches:
             ids = batch.micro.ids.tolist() if batch.micro.counted else []
-            lines.append(json.dumps({**place(), "ids": ids}))
+            lines.append(json.dumps({"step": step, "epoch": position.epoch, "ids": ids}))
+            step += batch.micro.last
             yield batch

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from trainer.checkpoint.state import Position
+from slipway.position import Position
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,35 @@
+"""Whether all ranks stop, and why: decided by a sum, in the one all-reduce that carries the caller's numbers too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from slipway.communicator import Communicator
+from slipway.stop import Reason, StopRequest
+
+
+class Agreement:
+    """Asks every rank at the same step, and gives every rank the same answer (docs/decisions/0002)."""
+
+    def __init__(self, ranks: Communicator, request: StopRequest, stop_file: Callable[[], Reason]) -> None:
+        """Ask ``request`` on each rank, and ``stop_file`` on rank 0 alone."""
+        self._ranks = ranks
+        self._request = request
+        self._stop_file = stop_file
+
+    def agree(self, sums: Tensor) -> tuple[Reason, list[float]]:
+        """Return the reason to stop, the largest that any rank gives, and the totals of ``sums`` over all ranks.
+
+        Args:
+            sums: float64 [n], on the rank's device; every rank calls this at the same step.
+        """
+        asked = self._request.reason
+        if self._ranks.world.rank == 0:
+            asked = max(asked, self._stop_file())
+        votes = sums.new_tensor([float(asked == reason) for reason in Reason])
+        found = self._ranks.all_reduce_sum(torch.cat([sums, votes])).tolist()
+        totals, asked_by = found[: len(sums)], found[len(sums) :]
+        return max(reason for reason, count in zip(Reason, asked_by, strict=True) if count), totals

@@ -1,0 +1,98 @@
+"""Where training stands, when ranks ask each other, and what they agree on."""
+
+import pytest
+import torch
+
+from ranks import CPU, OneOf, on_ranks
+from slipway.agreement import Agreement
+from slipway.position import Position
+from slipway.stop import Reason, StopRequest
+from slipway.world import World
+from trainer.schedule import Schedule
+
+
+class TestPosition:
+    def test_each_step_gives_another_one(self):
+        start = Position(epoch=1, samples=8)
+        assert start.advance(4).advance(2) == Position(step=2, epoch=1, samples=14)
+        assert start == Position(epoch=1, samples=8)
+        with pytest.raises(AttributeError):
+            start.step = 3
+
+    def test_what_was_observed_adds_up_and_an_epoch_begins_without_bad_samples(self):
+        position = Position(step=3, samples=9).with_observed(bad=2, seconds=1.5).with_observed(bad=1, seconds=0.5)
+        assert position == Position(step=3, samples=9, bad=3, elapsed=2.0)
+        assert position.next_epoch() == Position(step=3, epoch=1, elapsed=2.0)
+
+
+def requesting(reason):
+    request = StopRequest()
+    request.reason = reason
+    return request
+
+
+class TestAgreement:
+    @pytest.mark.parametrize("asked", [[0, 0, 0], [0, 1, 0], [0, 3, 1], [2, 0, 1], [3, 3, 3]])
+    def test_the_largest_reason_of_any_rank_is_every_rank_s_and_the_numbers_are_summed(self, asked):
+        def action(ranks):
+            rank = ranks.world.rank
+            agreement = Agreement(ranks, requesting(Reason(asked[rank])), lambda: Reason.NONE)
+            return agreement.agree(torch.tensor([rank, 0.5], dtype=torch.float64))
+
+        assert on_ranks(3, action) == [(Reason(max(asked)), [3.0, 1.5])] * 3
+
+    def test_the_stop_file_is_read_by_rank_0_alone(self):
+        looked = []
+
+        def action(ranks):
+            def stop_file():
+                looked.append(ranks.world.rank)
+                return Reason.USER
+
+            return Agreement(ranks, StopRequest(), stop_file).agree(torch.zeros(1, dtype=torch.float64))[0]
+
+        assert on_ranks(3, action) == [Reason.USER] * 3
+        assert looked == [0]
+
+    def test_it_takes_one_reduction(self):
+        calls = []
+
+        class Counting(OneOf):
+            def all_reduce_sum(self, values):
+                calls.append(values.shape)
+                return values
+
+        ranks = Counting(World(1, 2))
+        Agreement(ranks, StopRequest(), lambda: Reason.NONE).agree(torch.zeros(3, dtype=torch.float64, device=CPU))
+        assert calls == [(3 + len(Reason),)]
+
+
+class TestSchedule:
+    def steps(self, schedule, until):
+        """Return the steps up to ``until`` at which something was due."""
+        found, step = [], 0
+        schedule.plan(0)
+        while (step := schedule.next_step) <= until:
+            found.append(step)
+            schedule.plan(step)
+        return found
+
+    def test_at_first_each_step_is_one(self):
+        assert self.steps(Schedule(log_interval=10, checkpoint_interval=None), 4) == [1, 2, 3, 4]
+
+    def test_records_and_checkpoints_come_at_their_multiples_whatever_the_pace(self):
+        schedule = Schedule(log_interval=10, checkpoint_interval=7)
+        schedule.set_pace(steps=100, seconds=0.001)
+        assert self.steps(schedule, 30) == [7, 10, 14, 20, 21, 28, 30]
+        assert [schedule.log_due(step) for step in (7, 10, 20)] == [False, True, True]
+        assert [schedule.checkpoint_due(step) for step in (7, 10, 70)] == [True, False, True]
+        assert not Schedule(log_interval=1, checkpoint_interval=None).checkpoint_due(7)
+
+    @pytest.mark.parametrize(
+        ("steps", "seconds", "interval"), [(10, 1.0, 5), (1, 60.0, 1), (1000, 0.0, 1000), (10**9, 1.0, 1000)]
+    )
+    def test_the_pace_decides_how_often_ranks_agree(self, steps, seconds, interval):
+        schedule = Schedule(log_interval=10**9, checkpoint_interval=None)
+        schedule.set_pace(steps, seconds)
+        schedule.plan(100)
+        assert schedule.next_step == 100 + interval
