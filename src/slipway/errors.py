@@ -116,6 +116,36 @@ class JoinError(RunError):
     final = False
 
 
+class AllDamagedError(RefusedError):
+    """There are checkpoints, and none is what was written."""
+
+    text = "all {count} checkpoints in {folder} are damaged: move them away to restart."
+
+
+class DamagedCheckpointError(RefusedError):
+    """The checkpoint that was asked for is not what was written."""
+
+    text = "the checkpoint {path} is damaged: {reason}."
+
+
+class OlderCheckpointError(RefusedError):
+    """The checkpoint that was asked for is not the last one of its run."""
+
+    text = "newer checkpoints follow {path}."
+
+
+class NoCheckpointError(RefusedError):
+    """There is nothing to resume from."""
+
+    text = "{path} is neither a checkpoint (with {manifest}) nor a run folder with one."
+
+
+class NotSavedError(RunError):
+    """The last checkpoint of a run is missing."""
+
+    text = "the last checkpoint could not be written: {reason}. The one before is valid."
+
+
 class LostFolderError(RunError):
     """Another run has taken the folder over; the verdict on it is that run's."""
 

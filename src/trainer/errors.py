@@ -8,9 +8,12 @@ from typing import TypeVar
 
 from slipway.errors import (
     AloneError,
+    DamagedCheckpointError,
     FolderHoldsRunError,
     FolderInUseError,
     FolderNotWritableError,
+    NoCheckpointError,
+    OlderCheckpointError,
     RanksNotNamedError,
     SlipwayError,
 )
@@ -24,6 +27,9 @@ REMEDIES: dict[type[SlipwayError], str] = {
     AloneError: "Run it with --backend ddp under torchrun, with --backend horovod under horovodrun or MPI, or by a "
     "script of jobscripts/, which name the ranks.",
     RanksNotNamedError: "Start it with torchrun, with --nproc-per-node N, or name the ranks in the job script.",
+    DamagedCheckpointError: "--resume auto takes the last valid one of the run in --output-dir.",
+    NoCheckpointError: "Look at --resume.",
+    OlderCheckpointError: "Go on from it in another --output-dir.",
     FolderHoldsRunError: "--resume auto continues it, another --output-dir starts a new one.",
 }
 """What to do about an error of slipway, in the words of this program's flags."""

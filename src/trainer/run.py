@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipway.agreement import Agreement
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.position import Position
 from slipway.sharing import on_root
 from slipway.stop import Reason, StopRequest
-from trainer.checkpoint.folder import Checkpoint
-from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.state import capture, check_resumable, restore
-from trainer.checkpoint.store import CheckpointStore, find_checkpoint
+from trainer.checkpoint import capture, check_resumable, restore
 from trainer.config import Settings
 from trainer.data import fetch_data, open_data
 from trainer.data.feed import Feed, recorded

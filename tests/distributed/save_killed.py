@@ -18,15 +18,18 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint.folder import Checkpoint
-from trainer.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.position import Position
 
 torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
 
 
 def checkpoint(step: int) -> Checkpoint:
     tensors = {name: torch.full((300, 300), float(step)) for name in ("first", "second")}
-    return Checkpoint({"model": tensors, "optimizer": tensors}, {"step": step, "accuracy": step / 100})
+    header = Header(Position(step=step), Metric("accuracy", step / 100))
+    return Checkpoint({"model": tensors, "optimizer": tensors}, header)
 
 
 def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, int]:
@@ -67,19 +70,19 @@ def kill_at_each(call: str, folder: Path) -> None:
         store.add(checkpoint(step))
     kills = {"before": 0, "after": 0}
     for number in itertools.count(1):
-        newest = store.newest().facts["step"]
+        newest = store.newest().header.position.step
         killed = killed_at(call, number, store, newest + 1)
         found = store.newest()
-        step = found.facts["step"]
+        step = found.header.position.step
         assert step in (newest, newest + 1), f"step {step} after killing the save of {newest + 1}"
         assert killed or step == newest + 1
         assert all(bool((tensor == step).all()) for tensor in found.tensors["model"].values())
-        assert store.newest().facts == found.facts
+        assert store.newest().header == found.header
         if not killed:
             break
         kills["before" if step == newest else "after"] += 1
         store.add(checkpoint(step + 1))
-        assert store.newest().facts["step"] == step + 1
+        assert store.newest().header.position.step == step + 1
     print(f"{call}: {number - 1} kills, {kills['before']} left the one before, {kills['after']} the new one; all valid")
 
 

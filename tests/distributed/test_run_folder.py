@@ -81,7 +81,7 @@ class TestReproduction:
         assert tomllib.loads((first / "config.toml").read_text()).keys() == {"data", "model", "optim", "train", "run"}
         launch = json.loads((first / "run.json").read_text())["launch"]
         assert (launch["backend"], launch["device"], launch["threads"]) == ("ddp", "cpu", 1)
-        assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["backend"] == "ddp"
+        assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["facts"]["backend"] == "ddp"
         train("torchrun", 2, second, config=first / "config.toml")
         assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
 

@@ -51,10 +51,9 @@ def test_there_is_something_to_look_at():
     assert "torch.distributed" in names_in("from torch import distributed as dist")
 
 
-def test_only_communicator_strategy_and_self_test_know_of_process_groups():
+def test_only_communicator_and_self_test_know_of_process_groups():
     assert users_of("torch.distributed") == {
         "slipway/communicator/torch_distributed.py",
-        "trainer/strategies/ddp.py",
         "trainer/doctor/measure.py",
     }
     assert users_of("torch.nn.parallel") == {"trainer/strategies/ddp.py"}

@@ -1,5 +1,6 @@
 """Checkpoints on disk: written whole, verified before use, kept, and fallen back on."""
 
+import hashlib
 import json
 import logging
 import os
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_manifest, verify
-from trainer.checkpoint.folder import write_checkpoint as write
-from trainer.checkpoint.store import CheckpointStore, find_checkpoint
-from trainer.errors import ConfigError
+from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
+from slipway.checkpoint.folder import write_checkpoint as write
+from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError
+from slipway.position import Position
 
 
 def checkpoint_of(step=5, *, accuracy=None, size=100):
@@ -23,7 +26,18 @@ def checkpoint_of(step=5, *, accuracy=None, size=100):
         "model": {"conv.weight": torch.randn(size, generator=generator), "bn.count": torch.tensor(step)},
         "optimizer": {"exp_avg/conv.weight": torch.randn(4, 3, dtype=torch.float64, generator=generator)},
     }
-    return Checkpoint(tensors, {"step": step, "epoch": 1, "accuracy": accuracy, "identity": {"train.seed": 0}})
+    metric = None if accuracy is None else Metric("accuracy", accuracy)
+    return Checkpoint(tensors, Header(Position(step=step, epoch=1), metric, {"identity": {"train.seed": 0}}))
+
+
+def as_schema_1(path, *, accuracy):
+    """Rewrite the manifest of the checkpoint ``path`` as version 0.1 wrote it."""
+    files = json.loads((path / MANIFEST).read_text())["files"]
+    position = {"step": 5, "epoch": 1, "samples": 64, "bad": 0, "elapsed": 2.5}
+    manifest = {"schema": 1, "files": files, **position, "accuracy": accuracy, "seed": 0}
+    manifest |= {"identity": {"train.seed": 0}, "identity_sha256": "1234", "may_differ": "every other key"}
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (path / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": digest}) + "\n")
 
 
 def require_equal(found, expected):
@@ -34,7 +48,7 @@ def require_equal(found, expected):
         for name, tensor in named.items():
             assert torch.equal(found.tensors[file][name], tensor)
             assert found.tensors[file][name].dtype == tensor.dtype
-    assert expected.facts.items() <= found.facts.items()
+    assert found.header == expected.header
 
 
 def flip_bit(path, place):
@@ -54,10 +68,12 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), checkpoint_of())
 
     def test_the_manifest_vouches_for_every_other_file(self, path):
-        manifest = verify(path)
-        assert {MANIFEST, *manifest["files"]} == {file.name for file in path.iterdir()}
+        header, files = verify(path)
+        manifest = json.loads((path / MANIFEST).read_text())
+        assert {MANIFEST, *files} == {MANIFEST, *manifest["files"]} == {file.name for file in path.iterdir()}
+        assert header == checkpoint_of().header
         assert manifest["files"]["model.safetensors"]["bytes"] == (path / "model.safetensors").stat().st_size
-        assert manifest["schema"] == 1
+        assert manifest["schema"] == 2
 
     @pytest.mark.parametrize(("umask", "folder", "file"), [(0o027, 0o750, 0o640), (0o077, 0o700, 0o600)])
     def test_the_umask_says_who_may_read_it(self, tmp_path, umask, folder, file):
@@ -75,7 +91,7 @@ class TestOneCheckpoint:
     def test_the_same_tensors_in_any_order_give_the_same_bytes(self, path, tmp_path):
         again = checkpoint_of()
         reordered = {file: dict(reversed(named.items())) for file, named in reversed(again.tensors.items())}
-        write(tmp_path / "again", Checkpoint(reordered, again.facts))
+        write(tmp_path / "again", Checkpoint(reordered, again.header))
         for name in ("model.safetensors", "optimizer.safetensors"):
             assert (tmp_path / "again" / name).read_bytes() == (path / name).read_bytes()
 
@@ -118,18 +134,27 @@ class TestOneCheckpoint:
         for place in range(0, 8 * manifest.stat().st_size, 7):  # every byte, and each of its bits in turn
             flip_bit(manifest, place)
             with pytest.raises(DamagedError):
-                read_manifest(path)
+                read_header(path)
             flip_bit(manifest, place)
-        assert read_manifest(path)["step"] == 5
+        assert read_header(path).position.step == 5
 
     def test_another_schema_is_refused_by_number(self, path):
         manifest = json.loads((path / MANIFEST).read_text())
         (path / MANIFEST).write_text(json.dumps(manifest | {"schema": 99}))
-        with pytest.raises(DamagedError, match="schema 99, and this trainer reads 1"):
+        with pytest.raises(DamagedError, match="schema 99, and this version reads 1 to 2"):
             read_checkpoint(path)
 
+    @pytest.mark.parametrize("accuracy", [None, 0.5])
+    def test_schema_1_is_read_too(self, path, accuracy):
+        as_schema_1(path, accuracy=accuracy)
+        found = read_checkpoint(path)
+        metric = None if accuracy is None else Metric("accuracy", 0.5)
+        position = Position(step=5, epoch=1, samples=64, elapsed=2.5)
+        assert found.header == Header(position, metric, {"seed": 0, "identity": {"train.seed": 0}})
+        require_equal(found, Checkpoint(checkpoint_of().tensors, found.header))
+
     def test_the_same_step_saved_again_replaces_it(self, path):
-        other = Checkpoint({"model": {"w": torch.ones(3)}}, {"step": 5})
+        other = Checkpoint({"model": {"w": torch.ones(3)}}, Header(Position(step=5)))
         write(path, other)
         require_equal(read_checkpoint(path), other)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -204,7 +229,7 @@ class TestStore:
         for step in (1, 2):
             store.add(checkpoint_of(step))
             (store.path / f"step_{step:08d}" / MANIFEST).unlink()
-        with pytest.raises(ConfigError, match=r"all 2 checkpoints in .* are damaged: move them away"):
+        with pytest.raises(AllDamagedError, match=r"all 2 checkpoints in .* are damaged: move them away"):
             store.newest()
 
     def test_after_falling_back_the_pointer_decides_and_not_the_number(self, store):
@@ -290,9 +315,9 @@ class TestFinding:
     def test_a_named_one_that_is_damaged_is_refused_and_no_other_taken(self, own, run):
         path = run / "checkpoints" / "step_00000002"
         (path / "model.safetensors").write_bytes(b"")
-        with pytest.raises(ConfigError, match=rf"--resume {path}: this checkpoint is damaged: model"):
+        with pytest.raises(DamagedCheckpointError, match=rf"the checkpoint {path} is damaged: model"):
             find_checkpoint(str(path), own)
 
     def test_a_path_without_any_is_refused(self, own, tmp_path):
-        with pytest.raises(ConfigError, match=rf"--resume {tmp_path}/gone: neither a checkpoint .* nor a run folder"):
+        with pytest.raises(NoCheckpointError, match=rf"{tmp_path}/gone is neither a checkpoint .* nor a run folder"):
             find_checkpoint(str(tmp_path / "gone"), own)

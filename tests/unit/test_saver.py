@@ -4,20 +4,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.checkpoint.header import Header
+from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore
+from slipway.errors import NotSavedError
+from slipway.position import Position
 from support import file_size_limit
-from trainer.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
-from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.store import CheckpointStore
-from trainer.errors import TrainerError
 
 
 def checkpoint_of(step):
     """Return a checkpoint of 400 KB that is full of its step."""
-    return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, {"step": step})
+    return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, Header(Position(step=step)))
 
 
 def require_equal(found, expected):
-    assert found.facts["step"] == expected.facts["step"]
+    assert found.header == expected.header
     assert torch.equal(found.tensors["model"]["w"], expected.tensors["model"]["w"])
 
 
@@ -47,7 +49,7 @@ def test_saves_follow_one_another_through_the_same_buffers(store):
 def test_any_layout_is_saved_as_its_values(store):
     saver, images = Saver(store), torch.arange(120.0).view(2, 3, 4, 5)
     tensors = {"model": {"nhwc": images.to(memory_format=torch.channels_last), "turned": images.flatten(1).t()}}
-    saver.save(Checkpoint(tensors, {"step": 1}))
+    saver.save(Checkpoint(tensors, Header(Position(step=1))))
     saver.finish()
     found = load_file(store.path / "latest" / "model.safetensors")
     assert torch.equal(found["nhwc"], images)
@@ -60,7 +62,7 @@ def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplo
     saver.finish()
     with file_size_limit(20_000):
         saver.save(checkpoint_of(2))
-        with pytest.raises(TrainerError, match=r"the last checkpoint could not be written: .*File too large"):
+        with pytest.raises(NotSavedError, match=r"the last checkpoint could not be written: .*File too large"):
             saver.finish()
     assert "checkpoint of step 2 not written" in caplog.text
     require_equal(store.newest(), checkpoint_of(1))
@@ -71,7 +73,7 @@ def test_a_folder_that_is_gone_is_told_of_too(store):
     store.path.write_text("a file in its place")
     saver = Saver(store)
     saver.save(checkpoint_of(1))
-    with pytest.raises(TrainerError, match="Not a directory"):
+    with pytest.raises(NotSavedError, match="Not a directory"):
         saver.finish()
 
 
@@ -79,7 +81,7 @@ def test_a_later_save_that_works_makes_up_for_one_that_failed(store):
     saver = Saver(store)
     store.path.rmdir()
     saver.save(checkpoint_of(1))
-    with pytest.raises(TrainerError):
+    with pytest.raises(NotSavedError):
         saver.finish()
     store.path.mkdir()
     saver.save(checkpoint_of(2))

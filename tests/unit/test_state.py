@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
 from slipway.position import Position
-from trainer.checkpoint.folder import read_checkpoint, write_checkpoint
-from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.state import IDENTITY, capture, check_resumable, identity_of, restore
-from trainer.checkpoint.store import CheckpointStore
+from trainer.checkpoint import IDENTITY, capture, check_resumable, identity_of, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
@@ -168,7 +168,9 @@ class TestIdentity:
         assert words in str(error.value)
 
     def test_another_order_of_samples_is_refused(self, found, learner):
-        other = dataclasses.replace(found, facts={**found.facts, "sampler_version": 99})
+        other = dataclasses.replace(
+            found, header=dataclasses.replace(found.header, facts={**found.header.facts, "sampler_version": 99})
+        )
         with pytest.raises(ConfigError, match=r"orders samples by version 99.*cannot continue in mid-epoch"):
             check_resumable(other, config_of(), learner)
 

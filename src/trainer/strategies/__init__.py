@@ -12,10 +12,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from slipway.communicator import Alone, Communicator
-from slipway.world import check_size, world_from_environment
+from slipway.communicator import Communicator
+from slipway.world import check_size
 from trainer.config import Launch, Settings
-from trainer.device import pick_device
 from trainer.errors import ConfigError
 
 
@@ -24,6 +23,10 @@ class Strategy(Protocol):
 
     name: str
     """Its value of --backend."""
+
+    def join(self, launch: Launch) -> Communicator:
+        """Join the world that the launcher describes, waiting for all ranks, and return this rank's end of it."""
+        ...
 
     def prepare(
         self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
@@ -51,38 +54,25 @@ def open_ranks(settings: Settings) -> tuple[Communicator, Strategy]:
         SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or the ranks do not
             find each other.
     """
-    launch = settings.launch
-    name = launch.backend
+    name = settings.launch.backend
     if name == "auto":
         name = "ddp" if "RANK" in os.environ else "single"
     _refuse_unused(settings, name)
-    ranks: Communicator
     strategy: Strategy
-    match name:  # each library loads only if it is used
+    match name:
         case "ddp":
-            from slipway.communicator.torch_distributed import TorchCommunicator  # noqa: PLC0415
-            from trainer.strategies.ddp import DDPStrategy  # noqa: PLC0415
+            from trainer.strategies.ddp import DDPStrategy  # noqa: PLC0415 -- each library loads only if it is used
 
-            world = world_from_environment(os.environ)
-            device = pick_device(launch.device, local_rank=world.local_rank)
-            strategy = DDPStrategy(settings, device)
-            ranks = TorchCommunicator(
-                world,
-                device,
-                library=_library_to_join(launch, device),
-                init_method=launch.init_method,
-                timeout=launch.collective_timeout,
-            )
+            strategy = DDPStrategy(settings)
         case "horovod":
-            from trainer.strategies.horovod import HorovodCommunicator, HorovodStrategy  # noqa: PLC0415
+            from trainer.strategies.horovod import HorovodStrategy  # noqa: PLC0415
 
             strategy = HorovodStrategy(settings)
-            ranks = HorovodCommunicator(lambda world: pick_device(launch.device, local_rank=world.local_rank))
         case _:
             from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-            ranks = Alone(pick_device(launch.device, local_rank=0))
+    ranks = strategy.join(settings.launch)
     check_size(ranks.world.size, os.environ)
     return ranks, strategy
 
@@ -98,11 +88,6 @@ def resolved(launch: Launch, ranks: Communicator, strategy: Strategy) -> dict[st
     """Return the settings of the launch as they were resolved, for run.json."""
     found = {"backend": strategy.name, "device": ranks.device.type, "threads": torch.get_num_threads()}
     return {**asdict(launch), **found}
-
-
-def _library_to_join(launch: Launch, device: torch.device) -> str:
-    """Return the library that the ranks join over: for a self-test not NCCL, over which a node without GPUs is mute."""
-    return "gloo" if launch.self_test else library_for(launch, device)
 
 
 def _refuse_unused(settings: Settings, backend: str) -> None:

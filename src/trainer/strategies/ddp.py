@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trainer.config import Settings
+from slipway.communicator import Communicator
+from slipway.communicator.torch_distributed import TorchCommunicator
+from slipway.world import world_from_environment
+from trainer.config import Launch, Settings
+from trainer.device import pick_device
 from trainer.errors import ConfigError
+from trainer.strategies import library_for
 
 _OPTIONS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = (
@@ -29,12 +33,27 @@ class DDPStrategy:
 
     name = "ddp"
 
-    def __init__(self, settings: Settings, device: torch.device) -> None:
-        """Check what the device cannot do."""
-        if settings.model.sync_bn and device.type != "cuda":
-            raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        self._device = device
+    def __init__(self, settings: Settings) -> None:
+        """Train as ``settings`` say."""
         self._sync_bn = settings.model.sync_bn
+        self.ranks: Communicator
+        """Known once the world is joined."""
+
+    def join(self, launch: Launch) -> Communicator:
+        """Open the process group."""
+        world = world_from_environment(os.environ)
+        device = pick_device(launch.device, local_rank=world.local_rank)
+        if self._sync_bn and device.type != "cuda":
+            raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
+        self.ranks = TorchCommunicator(
+            world,
+            device,
+            # Over NCCL, a node without its GPU could not even tell the self-test so.
+            library="gloo" if launch.self_test else library_for(launch, device),
+            init_method=launch.init_method,
+            timeout=launch.collective_timeout,
+        )
+        return self.ranks
 
     def prepare(
         self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
@@ -46,11 +65,10 @@ class DDPStrategy:
         """
         if self._sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        for buffer in model.buffers():  # up to torch 2.12, broadcast_buffers=False leaves them as they are
-            dist.broadcast(buffer, src=0)
+        self.ranks.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
         replica = DistributedDataParallel(
             model,
-            device_ids=[self._device] if self._device.type == "cuda" else None,
+            device_ids=[self.ranks.device] if self.ranks.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             **LOCAL_BUFFERS,
         )

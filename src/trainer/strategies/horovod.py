@@ -9,7 +9,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from trainer.config import Settings
+from slipway.communicator import Communicator
+from trainer.config import Launch, Settings
+from trainer.device import pick_device
 from trainer.errors import ConfigError
 
 try:
@@ -21,8 +23,6 @@ except ImportError as error:
         f"--backend horovod needs Horovod built for this torch, and it cannot be imported ({error}): "
         "`build/setup horovod` builds it, and so do the images."
     ) from error
-
-__all__ = ["HorovodCommunicator", "HorovodStrategy"]
 
 
 class HorovodStrategy:
@@ -38,6 +38,10 @@ class HorovodStrategy:
             raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
         self._micro_steps = settings.train.grad_accum_steps
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
+
+    def join(self, launch: Launch) -> Communicator:
+        """Join Horovod's world."""
+        return HorovodCommunicator(lambda world: pick_device(launch.device, local_rank=world.local_rank))
 
     def prepare(
         self,

@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 from torch.optim import Optimizer
 
-from trainer.config import Settings
+from slipway.communicator import Alone, Communicator
+from trainer.config import Launch, Settings
+from trainer.device import pick_device
 from trainer.errors import ConfigError
 
 
@@ -21,6 +23,10 @@ class SingleStrategy:
         """Check what one process cannot do."""
         if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
+
+    def join(self, launch: Launch) -> Communicator:
+        """Take this process for the whole world."""
+        return Alone(pick_device(launch.device, local_rank=0))
 
     def prepare(
         self,

@@ -8,10 +8,9 @@ import threading
 import torch
 from torch import Tensor
 
-from slipway.errors import is_final
-from trainer.checkpoint.folder import Checkpoint, Tensors
-from trainer.checkpoint.store import CheckpointStore
-from trainer.errors import TrainerError
+from slipway.checkpoint.folder import Checkpoint, Tensors
+from slipway.checkpoint.store import CheckpointStore
+from slipway.errors import NotSavedError, is_final
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class Saver:
         A save that fails is reported and training goes on: the checkpoint before it is still there.
         """
         self._wait()
-        snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.facts)
+        snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.header)
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
         self._thread.start()
 
@@ -40,11 +39,11 @@ class Saver:
         """Wait until everything is written.
 
         Raises:
-            TrainerError: if the last save failed.
+            NotSavedError: if the last save failed.
         """
         self._wait()
         if self._error:
-            failure = TrainerError(f"the last checkpoint could not be written: {self._error}. The one before is valid.")
+            failure = NotSavedError(reason=self._error)
             failure.final = is_final(self._error)
             raise failure
 
@@ -75,4 +74,4 @@ class Saver:
             self._error = None
         except Exception as error:  # noqa: BLE001 -- whatever it is, finish() must tell of it
             self._error = error
-            log.warning("checkpoint of step %s not written: %s", checkpoint.facts["step"], error)
+            log.warning("checkpoint of step %s not written: %s", checkpoint.header.position.step, error)

@@ -18,10 +18,9 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
 from slipway.files import sync_folder, write_json
 
-SCHEMA = 1
-"""Version of the layout below; raised when an older trainer could no longer read it."""
 MANIFEST = "manifest.json"
 REPLACED = "replaced"
 """Part of the hidden name of a checkpoint while another of the same step takes its place."""
@@ -36,10 +35,10 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: tensors, and the facts beside them (step, epoch, seed, ...)."""
+    """What a checkpoint holds: tensors, and the header beside them."""
 
     tensors: Tensors
-    facts: dict[str, Any]
+    header: Header
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -71,7 +70,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
         file.chmod(readable)
         _sync_file(file)
         files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
-    manifest = {"schema": SCHEMA, "files": files, **checkpoint.facts}
+    manifest = {**to_manifest(checkpoint.header), "files": files}
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
@@ -111,8 +110,17 @@ def _hidden(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}.{os.getpid()}")
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint ``path``.
+def read_header(path: Path) -> Header:
+    """Return the header of the checkpoint ``path``, without a look at its other files.
+
+    Raises:
+        DamagedError: if the manifest is missing, not what was written, or of another schema.
+    """
+    return from_manifest(_read_manifest(path))
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the checkpoint ``path``, which holds a header and the list of files.
 
     Raises:
         DamagedError: if it is missing, not what was written, or of another schema.
@@ -124,20 +132,24 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
-    if schema != SCHEMA:
-        raise DamagedError(f"it has schema {schema}, and this trainer reads {SCHEMA}")
+    if schema not in (1, SCHEMA):
+        raise DamagedError(f"it has schema {schema}, and this version reads 1 to {SCHEMA}")
     if digest != _digest(manifest):
         raise DamagedError(f"the sha256 of {MANIFEST} is not the one in it")
+    try:
+        from_manifest(manifest)
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"{MANIFEST} is not a manifest") from error
     return manifest
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint ``path`` after comparing all its files with it.
+def verify(path: Path) -> tuple[Header, list[str]]:
+    """Return the header and the files of the checkpoint ``path`` after comparing all of them with its manifest.
 
     Raises:
-        DamagedError: as ``read_manifest`` does, or if a file is missing, of another size, or of other content.
+        DamagedError: as ``read_header`` does, or if a file is missing, of another size, or of other content.
     """
-    manifest = read_manifest(path)
+    manifest = _read_manifest(path)
     for name, expected in manifest["files"].items():
         try:
             size = (path / name).stat().st_size
@@ -147,7 +159,7 @@ def verify(path: Path) -> dict[str, Any]:
                 raise DamagedError(f"the sha256 of {name} is not the one in its manifest")
         except OSError as error:
             raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
-    return manifest
+    return from_manifest(manifest), list(manifest["files"])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -156,8 +168,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises:
         DamagedError: as ``verify`` does.
     """
-    facts = verify(path)
-    return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in facts["files"]}, facts)
+    header, files = verify(path)
+    return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in files}, header)
 
 
 def _digest(manifest: dict[str, Any]) -> str:

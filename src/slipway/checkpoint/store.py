@@ -7,19 +7,20 @@ import logging
 import shutil
 from pathlib import Path
 
-from slipway.files import point
-from slipway.layout import CHECKPOINTS
-from trainer.checkpoint.folder import (
+from slipway.checkpoint.folder import (
     MANIFEST,
     Checkpoint,
     DamagedError,
     discard,
     read_checkpoint,
-    read_manifest,
+    read_header,
     recover,
     write_checkpoint,
 )
-from trainer.errors import ConfigError
+from slipway.checkpoint.header import Metric
+from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError
+from slipway.files import point
+from slipway.layout import CHECKPOINTS
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class CheckpointStore:
         """Write ``checkpoint``, point ``latest`` to it, ``best`` too if it is, and discard what is not to be kept."""
         for leftover in self.path.glob(".step_*"):  # of an attempt that was killed while it saved
             shutil.rmtree(leftover)
-        name = f"step_{checkpoint.facts['step']:08d}"
+        name = f"step_{checkpoint.header.position.step:08d}"
         write_checkpoint(self.path / name, checkpoint)
         point(self.path / LATEST, name)
         self._point_to_best()
@@ -52,7 +53,7 @@ class CheckpointStore:
         """Return the newest valid checkpoint, passing over damaged ones in words, or None if there never was one.
 
         Raises:
-            ConfigError: if there are some and all are damaged.
+            AllDamagedError: if there are some and all are damaged.
         """
         candidates = self._newest_first()
         latest = (self.path / LATEST).resolve()
@@ -65,9 +66,7 @@ class CheckpointStore:
             except DamagedError as error:
                 log.warning("checkpoint %s is damaged: %s; trying the one before", path, error)
         if candidates:
-            raise ConfigError(
-                f"all {len(candidates)} checkpoints in {self.path} are damaged: move them away to restart."
-            )
+            raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
 
     def is_newest(self, path: Path) -> bool:
@@ -78,28 +77,28 @@ class CheckpointStore:
         return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
 
     def _point_to_best(self) -> None:
-        """Let ``best`` point to the checkpoint of the highest accuracy, the oldest of equal ones, if there is any."""
-        accuracies = {}
+        """Let ``best`` point to the checkpoint with the best metric, if there is any; of equal ones to the oldest."""
+        best: tuple[str, Metric] | None = None
         for path in reversed(self._newest_first()):
             with contextlib.suppress(DamagedError):
-                accuracy = read_manifest(path).get("accuracy")
-                if accuracy is not None:
-                    accuracies[path.name] = accuracy
-        if accuracies:
-            point(self.path / BEST, max(accuracies, key=lambda name: accuracies[name]))
+                metric = read_header(path).metric
+                if metric and (best is None or metric.is_better_than(best[1])):
+                    best = path.name, metric
+        if best:
+            point(self.path / BEST, best[0])
         else:
             (self.path / BEST).unlink(missing_ok=True)
 
 
 def find_checkpoint(resume: str | None, store: CheckpointStore) -> Checkpoint | None:
-    """Return the checkpoint that ``--resume`` names, or None to start from the beginning.
+    """Return the checkpoint that ``resume`` names, or None to start from the beginning.
 
     Args:
         resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
         store: the run folder's own.
 
     Raises:
-        ConfigError: if the path holds none, or what it holds is damaged.
+        RefusedError: if the path holds none, or what it holds is damaged.
     """
     if not resume:
         return None
@@ -109,16 +108,16 @@ def find_checkpoint(resume: str | None, store: CheckpointStore) -> Checkpoint | 
     path = Path(resume)
     within = path.resolve().parent == store.path.resolve()
     if not within and (own := store.newest()):  # a requeued job asks for the same path again
-        log.warning("this run has checkpoints of its own, which go before --resume %s", path)
+        log.warning("this run has checkpoints of its own, which go before %s", path)
         return own
     if (path / MANIFEST).exists():
         if within and not store.is_newest(path):
-            raise ConfigError(f"--resume {path}: newer checkpoints follow it; go on from it in another --output-dir.")
+            raise OlderCheckpointError(path=path)
         try:
             return read_checkpoint(path)
         except DamagedError as error:
-            raise ConfigError(f"--resume {path}: this checkpoint is damaged: {error}.") from error
+            raise DamagedCheckpointError(path=path, reason=error) from error
     found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
     if found is None:
-        raise ConfigError(f"--resume {path}: neither a checkpoint (with {MANIFEST}) nor a run folder with one.")
+        raise NoCheckpointError(path=path, manifest=MANIFEST)
     return found

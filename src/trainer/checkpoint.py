@@ -1,4 +1,4 @@
-"""From a learner to the tensors and facts of a checkpoint, and back, on every rank."""
+"""From a learner to a checkpoint of slipway, and back, on every rank."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from slipway.checkpoint.folder import Checkpoint, Tensors
+from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.position import Position
 from slipway.sharing import share_json
-from trainer.checkpoint.folder import Checkpoint, Tensors
 from trainer.config import Config
 from trainer.data import sampler
 from trainer.errors import ConfigError
@@ -46,8 +47,6 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         tensors["ema"] = learner.ema.module.state_dict() | {"n_averaged": learner.ema.n_averaged}
     identity = identity_of(config) | learner.data
     facts = {
-        **position._asdict(),
-        "accuracy": accuracy,
         "seed": config.train.seed,
         "world_size": learner.ranks.world.size,
         "backend": learner.strategy.name,
@@ -57,7 +56,8 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
         "may_differ": "every key of config.toml that is not in identity",
     }
-    return Checkpoint({file: _plain(named) for file, named in tensors.items()}, facts)
+    header = Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts)
+    return Checkpoint({file: _plain(named) for file, named in tensors.items()}, header)
 
 
 def restore(learner: Learner, found: Checkpoint | None) -> Position:
@@ -68,10 +68,14 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
         found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
     """
     ranks = learner.ranks
-    facts = share_json(ranks, found and {**found.facts, "shapes": _shapes(found.tensors)})
-    if facts is None:
+    shared = share_json(
+        ranks,
+        found and {"position": found.header.position, "facts": found.header.facts, "shapes": _shapes(found.tensors)},
+    )
+    if shared is None:
         return Position()
-    tensors = _share_tensors(ranks, found.tensors if found else None, facts.pop("shapes"))
+    facts = shared["facts"]
+    tensors = _share_tensors(ranks, found.tensors if found else None, shared["shapes"])
     learner.model.load_state_dict(tensors["model"])
     _load_optimizer_state(learner.optimizer, learner.model, tensors["optimizer"])
     if facts["scaler"]:  # empty where the run used none so far
@@ -81,7 +85,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
         average = tensors.get("ema", {**tensors["model"], "n_averaged": learner.ema.n_averaged})
         learner.ema.n_averaged.copy_(average.pop("n_averaged"))
         learner.ema.module.load_state_dict(average)
-    return Position(**{name: facts[name] for name in Position._fields})
+    return Position(*shared["position"])
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -95,12 +99,13 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
     Raises:
         ConfigError: if not, naming each key and both values.
     """
-    if found.facts["sampler_version"] != sampler.VERSION:
+    facts = found.header.facts
+    if facts["sampler_version"] != sampler.VERSION:
         raise ConfigError(
-            f"the checkpoint orders samples by version {found.facts['sampler_version']}, this trainer by version "
+            f"the checkpoint orders samples by version {facts['sampler_version']}, this trainer by version "
             f"{sampler.VERSION}: it cannot continue in mid-epoch. Use the trainer that wrote it."
         )
-    before, now = found.facts["identity"], identity_of(config) | learner.data
+    before, now = facts["identity"], identity_of(config) | learner.data
     changed = [
         f"{key} was {before.get(key)!r} and is {value!r}" for key, value in now.items() if before.get(key) != value
     ]

@@ -1,0 +1,69 @@
+"""What a checkpoint says of itself beside its tensors, as it stands in its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipway.position import Position
+
+SCHEMA = 2
+"""Version of the manifest; raised when an older slipway could no longer read it. Schema 1 is still read."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """By what checkpoints of a run are compared."""
+
+    name: str
+    value: float
+    maximize: bool = True
+    """Whether larger is better."""
+
+    def is_better_than(self, other: Metric) -> bool:
+        """Compare two values of the same metric; equal ones are not better."""
+        return self.value > other.value if self.maximize else self.value < other.value
+
+
+@dataclass(frozen=True)
+class Header:
+    """Position, metric and facts of a checkpoint."""
+
+    position: Position
+    metric: Metric | None = None
+    """None where nothing was evaluated at this position."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the program that saved it needs besides, and what people may want to know."""
+
+
+def to_manifest(header: Header) -> dict[str, Any]:
+    """Return ``header`` as it stands in a manifest."""
+    metric = header.metric
+    return {
+        "schema": SCHEMA,
+        "position": header.position._asdict(),
+        "metric": metric and {"name": metric.name, "value": metric.value, "maximize": metric.maximize},
+        "facts": dict(header.facts),
+    }
+
+
+def from_manifest(manifest: Mapping[str, Any]) -> Header:
+    """Return the header that a manifest of schema 1 or 2 holds.
+
+    Raises:
+        KeyError, TypeError: if it holds none.
+    """
+    if manifest["schema"] == 1:
+        return _from_schema_1(manifest)
+    metric = manifest["metric"]
+    return Header(Position(**manifest["position"]), metric and Metric(**metric), manifest["facts"])
+
+
+def _from_schema_1(manifest: Mapping[str, Any]) -> Header:
+    """Return the header of a manifest of schema 1: all in one table, with accuracy for the only metric."""
+    position = Position(**{name: manifest[name] for name in Position._fields})
+    accuracy = manifest["accuracy"]
+    own = {"schema", "files", "accuracy", "identity_sha256", "may_differ", *Position._fields}
+    facts = {name: value for name, value in manifest.items() if name not in own}
+    return Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts)
