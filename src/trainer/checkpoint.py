@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
+from slipway.communicator.sharing import share_json
 from slipway.position import Position
-from slipway.sharing import share_json
 from trainer.config import Config
 from trainer.data import sampler
 from trainer.errors import ConfigError

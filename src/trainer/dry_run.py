@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipway.communicator import Communicator
+from slipway.communicator.sharing import on_root
 from slipway.errors import FolderNotWritableError
-from slipway.sharing import on_root
 from trainer.config import Settings
 from trainer.runfolder import RunFolder
 

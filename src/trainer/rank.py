@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NoReturn
 
 from slipway.communicator import Communicator
+from slipway.communicator.sharing import share_json
 from slipway.errors import SlipwayError, is_final
 from slipway.layout import EXIT_STOPPED
-from slipway.sharing import share_json
 from slipway.stop import StopRequest
 from trainer.config import Settings
 from trainer.errors import explain

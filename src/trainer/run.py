@@ -13,8 +13,8 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
+from slipway.communicator.sharing import on_root
 from slipway.position import Position
-from slipway.sharing import on_root
 from slipway.stop import Reason, StopRequest
 from trainer.checkpoint import capture, check_resumable, restore
 from trainer.config import Settings

@@ -8,7 +8,7 @@ import os
 import torch
 
 from slipway.communicator import Communicator
-from slipway.sharing import count_alike
+from slipway.communicator.sharing import count_alike
 
 log = logging.getLogger(__name__)
 

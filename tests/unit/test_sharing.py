@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from ranks import on_ranks
+from slipway.communicator.sharing import gather_json, on_root, share_json
 from slipway.errors import FolderInUseError, SlipwayError
-from slipway.sharing import gather_json, on_root, share_json
 from trainer.errors import ConfigError
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ranks import on_ranks
+from slipway.communicator.sharing import count_alike
 from slipway.errors import AloneError, RanksContradictoryError, RanksNotNamedError, WorldSizeError
-from slipway.sharing import count_alike
 from slipway.world import SIZE_VARIABLES, check_size, world_from_environment
 from trainer.errors import explain
 

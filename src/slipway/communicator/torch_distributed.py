@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from slipway.communicator.sharing import count_alike
 from slipway.errors import JoinError, RendezvousError
-from slipway.sharing import count_alike
 from slipway.world import World
 
 

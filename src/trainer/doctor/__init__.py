@@ -12,7 +12,7 @@ import os
 import sys
 
 from slipway.communicator import Communicator
-from slipway.sharing import gather_json, on_root
+from slipway.communicator.sharing import gather_json, on_root
 from trainer.config import Settings
 from trainer.doctor.measure import Facts, measure
 from trainer.doctor.verdict import faults

@@ -17,8 +17,8 @@ from torch import Tensor
 
 import slipway
 from slipway.communicator import Communicator
+from slipway.communicator.sharing import count_alike
 from slipway.gpu import find_gpus
-from slipway.sharing import count_alike
 from trainer.config import Launch, ModelConfig
 from trainer.models import build_model
 from trainer.strategies import library_for
