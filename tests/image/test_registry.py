@@ -207,5 +207,5 @@ def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tr
     ours = registry.run(*inside, "python3", "-m", "trainer.preflight", tree=tree)
     assert ours.returncode == 78
     assert re.search(
-        r"^trainer: \S+: this Python \(/venv/bin/python3\) lacks .*numpy.*, tyro: take an image", ours.stderr
+        r"^trainer: \S+: this Python \(/venv/bin/python3\) lacks .*numpy.*, tqdm: take an image", ours.stderr
     )
