@@ -1,6 +1,6 @@
 """``python -m trainer.schema``: the keys of CONFIG.toml and the flags, as a JSON schema (draft 2020-12).
 
-configs/schema.json holds its output. ``jobgen`` refuses mistyped flags by it where torch, msgspec and tyro are missing,
+configs/schema.json holds its output. ``jobgen`` refuses mistyped flags by it where torch and msgspec are missing,
 and editors complete the keys of a CONFIG.toml that begins with ``#:schema ./schema.json``. Beside the keywords of the
 standard each key has "flag", and "no_flag" if it is a boolean.
 """
