@@ -39,10 +39,27 @@ make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
     printf '%s\n' "$scratch" >"$log_dir/scratch"
     trap end_job EXIT
-    on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" mkdir -m 700 -- "$scratch" ||
+    make_folder_on_each_node "$scratch" ||
         die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node within" \
             "SLIPWAY_PREFLIGHT_SECONDS ($SLIPWAY_PREFLIGHT_SECONDS): see above"
     remove_old_scratch
+}
+
+# make_folder_on_each_node PATH: once more where the launcher was killed for taking too long, as Open
+# MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second try finds the
+# folder where the first has made it: not a link, which others could make once the name is known.
+make_folder_on_each_node() {
+    local try code
+    for try in 1 2; do
+        code=0
+        # shellcheck disable=SC2016 # for the shell on the node
+        on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" sh -c \
+            '{ [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } || mkdir -m 700 -- "$1"' sh "$1" ||
+            code=$?
+        [ "$code" = 124 ] || [ "$code" = 137 ] || break # as timeout(1) ends
+        [ "$try" = 2 ] || note "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"
+    done
+    return "$code"
 }
 
 # remove_old_scratch: the folders of earlier attempts of this run, which stay where a node died, and
