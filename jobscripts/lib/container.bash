@@ -45,9 +45,10 @@ make_scratch() {
     remove_old_scratch
 }
 
-# make_folder_on_each_node PATH: once more where the launcher was killed for taking too long, as Open
-# MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second try finds the
-# folder where the first has made it: not a link, which others could make once the name is known.
+# make_folder_on_each_node PATH: once more where the launcher was killed for taking too long, as
+# Open MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second try
+# finds the folder where the first has made it: not a link, which others could make once the name
+# is known.
 make_folder_on_each_node() {
     local try code
     for try in 1 2; do
