@@ -1,1 +1,1 @@
-"""What makes a training run safe to stop, resume and requeue. So far the contract alone; torch is not imported."""
+"""What makes a training run safe to stop, resume and requeue. Importing the package loads no torch."""

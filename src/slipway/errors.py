@@ -158,17 +158,16 @@ class LostFolderError(RunError):
 
 def to_json(error: Exception) -> dict[str, Any]:
     """Return what ``from_json`` makes the same error of on another rank."""
-    if isinstance(error, RunError):
-        return {"kind": type(error).__name__, "facts": {name: str(value) for name, value in error.facts.items()}}
     code = error.exit_code if isinstance(error, SlipwayError) else SlipwayError.exit_code
-    return {"text": str(error), "exit_code": code, "final": is_final(error)}
+    value = {"text": str(error), "exit_code": code, "final": is_final(error)}
+    if isinstance(error, RunError):
+        value |= {"kind": type(error).__name__, "facts": {name: str(fact) for name, fact in error.facts.items()}}
+    return value
 
 
 def from_json(value: dict[str, Any]) -> SlipwayError:
     """Return the error that ``to_json`` described: of the same class for a RunError, else a SlipwayError."""
-    if "kind" in value:
-        return RunError.kinds[value["kind"]](**value["facts"])
-    error = SlipwayError(value["text"])
+    error = RunError.kinds[value["kind"]](**value["facts"]) if "kind" in value else SlipwayError(value["text"])
     error.exit_code, error.final = value["exit_code"], value["final"]
     return error
 

@@ -38,12 +38,12 @@ def temporary_run(settings: Settings, ranks: Communicator) -> Iterator[Settings]
 
 
 def _resumed_from(settings: Settings) -> str | None:
-    """Return --resume as it is said from another folder."""
+    """Return --resume, rewritten for the temporary folder."""
     launch = settings.launch
     if launch.resume != "auto":
         return launch.resume
-    folder = RunFolder(Path(launch.output_dir or ""))
-    return launch.output_dir if folder.holds_run() else None
+    checkpoints = RunFolder(Path(launch.output_dir or "")).checkpoints
+    return launch.output_dir if any(checkpoints.glob("step_*")) else None
 
 
 def _make_folder(output: Path, settings: Settings) -> Path:

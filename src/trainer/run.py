@@ -63,7 +63,11 @@ def _attempt(
             from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
 
             return examine(settings, ranks, strategy, folder)
-        return Run(settings, ranks, strategy, folder, request).train()
+        run = Run(settings, ranks, strategy, folder, request)
+        try:
+            return run.train()
+        finally:
+            run.finish_writing()  # while the lock of the folder is still ours
 
 
 @contextmanager
@@ -157,6 +161,11 @@ class Run:
         status = self._status("stopped" if reason else "done", reason)
         on_root(self.ranks, lambda: self._conclude(status))
         return status
+
+    def finish_writing(self) -> None:
+        """Wait for the checkpoint that is being written, if any."""
+        if self.saver:
+            self.saver.wait()
 
     def _announce(self) -> None:
         log.info(

@@ -253,7 +253,9 @@ class RunFolder:
     def _read_status(self) -> Status | None:
         """Return what status.json says; None where it is missing or makes no sense."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return Status(**json.loads((self.path / STATUS).read_text(encoding="utf-8")))
+            found = dict(json.loads((self.path / STATUS).read_text(encoding="utf-8")))
+            known = {field.name for field in dataclasses.fields(Status)}
+            return Status(**{name: value for name, value in found.items() if name in known})
         return None
 
 

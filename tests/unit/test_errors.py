@@ -11,6 +11,7 @@ from slipway.errors import (
     FolderInUseError,
     FolderNotWritableError,
     LostFolderError,
+    NotSavedError,
     RunError,
     SlipwayError,
     from_json,
@@ -52,6 +53,12 @@ def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(error):
 def test_of_any_other_the_text_the_code_and_the_hope_arrive(error, code, final):
     found = from_json(json.loads(json.dumps(to_json(error))))
     assert (str(found), found.exit_code, is_final(found)) == (str(error), code, final)
+
+
+def test_the_hope_of_a_save_that_failed_arrives_too():
+    error = NotSavedError(reason="Input/output error")
+    error.final = False
+    assert from_json(json.loads(json.dumps(to_json(error)))).final is False
 
 
 def test_every_class_can_be_made_again():

@@ -56,6 +56,16 @@ def test_any_layout_is_saved_as_its_values(store):
     assert torch.equal(found["turned"], images.flatten(1).t())
 
 
+def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
+    saver = Saver(store)
+    for step, tensor in enumerate([torch.ones(3), torch.full((1,), 2.0), torch.full((1,), 1e300, dtype=torch.float64)]):
+        saver.save(Checkpoint({"model": {"w": tensor}}, Header(Position(step=step))))
+        saver.finish()
+        found = load_file(store.path / "latest" / "model.safetensors")["w"]
+        assert torch.equal(found, tensor)
+        assert found.dtype == tensor.dtype
+
+
 def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplog):
     saver = Saver(store)
     saver.save(checkpoint_of(1))

@@ -30,7 +30,7 @@ class Saver:
 
         A save that fails is reported and training goes on: the checkpoint before it is still there.
         """
-        self._wait()
+        self.wait()
         snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.header)
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
         self._thread.start()
@@ -41,13 +41,14 @@ class Saver:
         Raises:
             NotSavedError: if the last save failed.
         """
-        self._wait()
+        self.wait()
         if self._error:
             failure = NotSavedError(reason=self._error)
             failure.final = is_final(self._error)
             raise failure
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until nothing is being written any more."""
         if self._thread:
             self._thread.join()
             self._thread = None
@@ -59,8 +60,8 @@ class Saver:
             copies[file] = {}
             for name, tensor in named.items():
                 buffer = self._buffers.get((file, name))
-                if buffer is None:
-                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
                     self._buffers[file, name] = buffer
                 buffer.copy_(tensor.detach(), non_blocking=True)
                 copies[file][name] = buffer

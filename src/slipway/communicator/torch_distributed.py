@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from slipway.communicator.sharing import count_alike
-from slipway.errors import JoinError, RendezvousError
+from slipway.errors import JoinError, RendezvousError, one_line
 from slipway.world import World
 
 
@@ -45,7 +45,10 @@ class TorchCommunicator:
             # The first collective operation, in which NCCL connects.
             here = count_alike(self, socket.gethostname())
         except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
-            raise JoinError(rank=world.rank, size=world.size, reason=str(error).splitlines()[0]) from error
+            reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
+            raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
+                rank=world.rank, size=world.size, reason=one_line(str(error).partition("\n")[0]) or type(error).__name__
+            ) from error
         self.world = World(world.rank, world.size, world.local_rank, here)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
@@ -81,6 +84,8 @@ def _store(init_method: str, world: World, timeout: timedelta) -> tuple[Any, str
         return None, init_method
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise RendezvousError(missing=" and ".join(missing))
+    if not os.environ["MASTER_PORT"].isdecimal():
+        raise RendezvousError(missing=f"a number in MASTER_PORT, not {os.environ['MASTER_PORT']!r}")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listener = None
     if world.rank == 0:
