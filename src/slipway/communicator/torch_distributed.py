@@ -47,8 +47,6 @@ class TorchCommunicator:
         except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
             reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
             raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
-                rank=world.rank, size=world.size, reason=one_line(str(error).partition("\n")[0]) or type(error).__name__
-            ) from error
         self.world = World(world.rank, world.size, world.local_rank, here)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
