@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Dict
 
 from jobgen.errors import JobgenError
-from slipway.flags import argument_error
+from slipway.flags import ArgumentError, read_arguments
 
-__all__ = ["argument_error", "load_schema"]
+__all__ = ["ArgumentError", "load_schema", "read_arguments"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"

@@ -134,10 +134,16 @@ def _check_arguments(job: Job, arguments: List[str], environment: Mapping[str, s
             raise JobgenError(f"SLIPWAY_ARGS is {given!r}: {error}.") from error
     if not arguments or _foreign(job, environment):
         return
-    from jobgen.flags import argument_error, load_schema  # noqa: PLC0415 -- mostly there are none
+    from jobgen.flags import ArgumentError, load_schema, read_arguments  # noqa: PLC0415 -- mostly there are none
 
-    if why := argument_error(arguments, load_schema()):
-        raise UsageError(why if why.endswith("?") else f"{why}.")
+    try:
+        files = read_arguments(arguments, load_schema()).files
+    except ArgumentError as error:
+        raise UsageError(str(error) if str(error).endswith("?") else f"{error}.") from error
+    if files:
+        raise UsageError(
+            f"unexpected argument {files[0]!r}: a job trains by SLIPWAY_CONFIG alone, which its run keeps."
+        )
 
 
 def _check_training(job: Job, environment: Mapping[str, str], *, site: str, dry_run: bool) -> None:

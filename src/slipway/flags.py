@@ -70,15 +70,6 @@ def read_arguments(arguments: Sequence[str], schema: Mapping[str, Any]) -> Argum
     return found
 
 
-def argument_error(arguments: Sequence[str], schema: Mapping[str, Any]) -> str:
-    """Return the first error in ``arguments``, in one line; "" if the trainer takes them."""
-    try:
-        read_arguments(arguments, schema)
-    except ArgumentError as error:
-        return str(error)
-    return ""
-
-
 class _Flag(NamedTuple):
     """What a flag sets."""
 
@@ -105,7 +96,7 @@ def _is_flag(argument: str) -> bool:
 
 
 def _add_file(name: str, found: Arguments) -> None:
-    if not name.endswith(CONFIG_SUFFIX):
+    if found.files and not name.endswith(CONFIG_SUFFIX):  # more likely the value of a switch
         raise ArgumentError(f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file")
     found.files.append(name)
 

@@ -124,6 +124,9 @@ def _moved(tables: dict[str, Any]) -> Tables:
                 moved = {key: old.pop(key) for key in keys if key in old}
                 if moved:
                     tables[section] = {**moved, **tables.get(section, {})}
+                    for name, default, alternative in ALTERNATIVES:  # config.toml had both, and the latter counted
+                        if tables.get(name, {}).get(alternative):
+                            tables[name].pop(default, None)
     return tables
 
 

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from slipway.communicator import Communicator
 from slipway.communicator.sharing import on_root
 from slipway.errors import FolderNotWritableError
-from trainer.config import Settings
+from trainer.config import Launch
 from trainer.runfolder import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
-def temporary_run(settings: Settings, ranks: Communicator) -> Iterator[Settings]:
-    """Yield ``settings`` with a temporary run folder beside --output-dir, which is removed at the end.
+def temporary_folder(folder: RunFolder, launch: Launch, ranks: Communicator) -> Iterator[RunFolder]:
+    """Yield a temporary run folder, which is removed at the end: within ``folder``, or beside it where it is missing.
 
-    The run in --output-dir is continued there where --resume says so. All ranks must call this.
+    Ranks other than 0 get ``folder`` itself, which they do not touch. All ranks must call this.
 
     Raises:
-        RefusedError: on every rank, if a run in --output-dir would be refused.
+        RefusedError: on every rank, if ``folder`` cannot be written, or holds a run that is not to be continued.
     """
-    output = Path(settings.launch.output_dir or "")
-    # Ranks on other nodes write samples into the run folder, and cannot know this one.
-    run = replace(settings.run, record_samples=False)
-    launch = replace(settings.launch, resume=_resumed_from(settings))
-    folder = on_root(ranks, lambda: _make_folder(output, settings))
+    path = on_root(ranks, lambda: _make_folder(folder, launch))
     try:
-        yield replace(settings, run=run, launch=replace(launch, output_dir=str(folder or output)))
+        yield RunFolder(path) if path else folder
     finally:
-        if folder:
-            shutil.rmtree(folder)
+        if path:
+            shutil.rmtree(path, ignore_errors=True)
+            if path.exists():
+                log.warning("%s could not be removed", path)
 
 
-def _resumed_from(settings: Settings) -> str | None:
-    """Return --resume, rewritten for the temporary folder."""
-    launch = settings.launch
-    if launch.resume != "auto":
-        return launch.resume
-    checkpoints = RunFolder(Path(launch.output_dir or "")).checkpoints
-    return launch.output_dir if any(checkpoints.glob("step_*")) else None
-
-
-def _make_folder(output: Path, settings: Settings) -> Path:
-    RunFolder(output).require_continuable(settings.launch)
-    parent = next(folder for folder in output.absolute().parents if folder.is_dir())
+def _make_folder(folder: RunFolder, launch: Launch) -> Path:
     try:
-        if output.is_dir():
-            tempfile.TemporaryFile(dir=output).close()
-        return Path(tempfile.mkdtemp(dir=parent, prefix=f".{output.name}.dry-run."))
+        folder.require_continuable(launch)
+        if folder.path.is_dir():
+            return Path(tempfile.mkdtemp(dir=folder.path, prefix=".dry-run."))
+        parent = next(path for path in folder.path.absolute().parents if path.is_dir())
+        return Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.path.name}.dry-run."))
     except OSError as error:
-        raise FolderNotWritableError(folder=output, reason=error.strerror) from error
+        raise FolderNotWritableError(folder=folder.path, reason=error.strerror) from error

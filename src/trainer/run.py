@@ -21,7 +21,7 @@ from trainer.config import Settings
 from trainer.data import fetch_data, open_data
 from trainer.data.feed import Feed, recorded
 from trainer.data.loader import Batch, Loader
-from trainer.dry_run import temporary_run
+from trainer.dry_run import temporary_folder
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
@@ -43,27 +43,33 @@ def run(settings: Settings, ranks: Communicator, strategy: Strategy, request: St
         TrainerError: on every rank, if training cannot go on.
     """
     folder = RunFolder(Path(settings.launch.output_dir or ""))
+    parts = settings, ranks, strategy, request
     if not settings.launch.dry_run:
-        return _attempt(settings, folder, ranks, strategy, request)
+        return _attempt(folder, folder.checkpoints, *parts)
     with _failure_recorded(folder, ranks):
-        with temporary_run(settings, ranks) as temporary:
-            inner = RunFolder(Path(temporary.launch.output_dir or ""))
-            status = _attempt(temporary, inner, ranks, strategy, request)
+        with temporary_folder(folder, settings.launch, ranks) as temporary:
+            status = _attempt(temporary, folder.checkpoints, *parts)
         on_root(ranks, lambda: folder.answer_job_script(status))
     log.info("dry run: all parts work; nothing of it is kept")
     return status
 
 
-def _attempt(
-    settings: Settings, folder: RunFolder, ranks: Communicator, strategy: Strategy, request: StopRequest
+def _attempt(  # noqa: PLR0917 -- two folders, and all that a run is made of
+    folder: RunFolder,
+    checkpoints: Path,
+    settings: Settings,
+    ranks: Communicator,
+    strategy: Strategy,
+    request: StopRequest,
 ) -> Status:
+    """Train in ``folder``, on from what is in ``checkpoints``, and return what became of it."""
     with _failure_recorded(folder, ranks):
         on_root(ranks, lambda: folder.open(settings.launch))
         if settings.launch.self_test:
             from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
 
             return examine(settings, ranks, strategy, folder)
-        run = Run(settings, ranks, strategy, folder, request)
+        run = Run(settings, ranks, strategy, folder, request, resume_from=checkpoints)
         try:
             return run.train()
         finally:
@@ -85,9 +91,16 @@ class Run:
     """The parts of one run, and the order in which they act."""
 
     def __init__(
-        self, settings: Settings, ranks: Communicator, strategy: Strategy, folder: RunFolder, request: StopRequest
+        self,
+        settings: Settings,
+        ranks: Communicator,
+        strategy: Strategy,
+        folder: RunFolder,
+        request: StopRequest,
+        *,
+        resume_from: Path,
     ) -> None:
-        """Build everything, and resume where the configuration says so."""
+        """Build everything, and resume where --resume says so; ``resume_from``: where auto looks."""
         self.settings, self.ranks, self.strategy, self.folder = settings, ranks, strategy, folder
         self.is_root = ranks.world.rank == 0
         set_threads(settings.launch.threads, ranks)
@@ -108,7 +121,7 @@ class Run:
         )
         store = CheckpointStore(folder.checkpoints, keep=settings.run.keep)
         self.saver = Saver(store) if self.is_root else None
-        self.position = self._resume(store)
+        self.position = self._resume(CheckpointStore(resume_from, keep=settings.run.keep))
         self.start_step = self.position.step
         self.start_elapsed = self.position.elapsed
         self.evaluation: Evaluation | None = None
@@ -127,11 +140,11 @@ class Run:
 
     def _resume(self, store: CheckpointStore) -> Position:
         def find() -> Checkpoint | None:
-            found = find_checkpoint(self.settings.launch.resume, store)
+            launch = self.settings.launch
+            found = find_checkpoint(launch.resume, store, repair=not launch.dry_run)
             if found:
                 check_resumable(found, self.settings, self.learner)
-            launch = resolved(self.settings.launch, self.ranks, self.strategy)
-            self.folder.record(self.settings, self.ranks.world, launch)
+            self.folder.record(self.settings, self.ranks.world, resolved(launch, self.ranks, self.strategy))
             return found
 
         position = restore(self.learner, on_root(self.ranks, find))
@@ -197,7 +210,8 @@ class Run:
     def _batches(self) -> Iterator[Batch]:
         position = self.position
         batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
-        if self.settings.run.record_samples:
+        # A dry run's folder is known to rank 0 alone.
+        if self.settings.run.record_samples and not self.settings.launch.dry_run:
             path = self.folder.logs / f"samples.rank{self.ranks.world.rank}.jsonl"
             batches = recorded(batches, path, position=position)
         return batches

@@ -49,6 +49,9 @@ class TestDryRun:
         said = train(launcher, ranks, folder / "run", *SHORT, "--record-samples", "--dry-run", config=DIGITS)
         assert "dry run: all parts work; nothing of it is kept" in said
         assert [path.name for path in folder.iterdir() if path.suffix != ".log"] == []
+        (folder / "run").mkdir()
+        train(launcher, ranks, folder / "run", *SHORT, "--dry-run")
+        assert list((folder / "run").iterdir()) == []
 
     def test_a_run_that_is_there_is_continued_by_a_step_and_stays_as_it_was(self, copied):
         before = snapshot(copied)

@@ -167,6 +167,8 @@ def test_keys_are_found_where_version_0_1_had_them(tmp_path):
     settings = load(path)
     assert settings.launch == Launch(device="cpu", dry_run=True)
     assert settings.run.keep == 5
+    path = written(tmp_path, "[run]\nresume = ''\n[train]\nbatch_size = 64\nbatch_size_per_rank = 32\n")
+    assert load(path).train == TrainConfig(batch_size_per_rank=32)
 
 
 def test_version_and_configuration_are_printed_and_nothing_begins(tmp_path, capsys):

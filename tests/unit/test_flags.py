@@ -10,11 +10,21 @@ import pytest
 
 from jobgen import flags as flags_module
 from jobgen.errors import JobgenError
-from jobgen.flags import argument_error, load_schema
+from jobgen.flags import ArgumentError, load_schema, read_arguments
 from trainer.cli import parse
 from trainer.config import BackendName
 from trainer.errors import UsageError
 from trainer.schema import schema
+
+
+def argument_error(arguments, schema):
+    """Return the first error in ``arguments``; "" if there is none."""
+    try:
+        read_arguments(arguments, schema)
+    except ArgumentError as error:
+        return str(error)
+    return ""
+
 
 *_FIRST, _LAST = get_args(BackendName)
 BACKENDS = f"{', '.join(_FIRST)} or {_LAST}"
@@ -72,8 +82,8 @@ REFUSED = {
     ("--backend", "DDP"): f"--backend is 'DDP': it must be {BACKENDS}",
     ("--synthetic-shape", "1", "2"): "--synthetic-shape lacks a value: 3 values, each a whole number, at least 1",
     ("--synthetic-shape", "1", "2", "x"): "--synthetic-shape is 'x': it must be a whole number, at least 1",
-    ("--flip", "3"): "unexpected argument '3': no flag takes it, and it is no .toml file",
-    ("--", "--lr"): "unexpected argument '--lr': no flag takes it, and it is no .toml file",
+    ("a.toml", "--flip", "3"): "unexpected argument '3': no flag takes it, and it is no .toml file",
+    ("a.toml", "--", "--lr"): "unexpected argument '--lr': no flag takes it, and it is no .toml file",
 }
 
 

@@ -90,19 +90,21 @@ class CheckpointStore:
             (self.path / BEST).unlink(missing_ok=True)
 
 
-def find_checkpoint(resume: str | None, store: CheckpointStore) -> Checkpoint | None:
+def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool = True) -> Checkpoint | None:
     """Return the checkpoint that ``resume`` names, or None to start from the beginning.
 
     Args:
         resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
         store: the run folder's own.
+        repair: whether to give their names back to checkpoints whose replacement was killed half-way.
 
     Raises:
         RefusedError: if the path holds none, or what it holds is damaged.
     """
     if not resume:
         return None
-    recover(store.path)
+    if repair:
+        recover(store.path)
     if resume == "auto":
         return store.newest()
     path = Path(resume)

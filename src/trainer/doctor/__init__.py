@@ -30,8 +30,8 @@ def examine(settings: Settings, ranks: Communicator, strategy: Strategy, folder:
     Raises:
         ConfigError: on every rank, saying all that is wrong.
     """
-    on_root(ranks, lambda: folder.record(settings, ranks.world, resolved(settings.launch, ranks, strategy)))
     set_threads(settings.launch.threads, ranks)
+    on_root(ranks, lambda: folder.record(settings, ranks.world, resolved(settings.launch, ranks, strategy)))
     facts = measure(settings.launch, ranks)
     sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
     sys.stdout.flush()
