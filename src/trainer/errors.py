@@ -25,7 +25,7 @@ REMEDIES: dict[type[SlipwayError], str] = {
     FolderInUseError: "Use another --output-dir, or stop that run.",
     FolderNotWritableError: "Name another one by --output-dir.",
     AloneError: "Run it with --backend ddp under torchrun, with --backend horovod under horovodrun or MPI, or by a "
-    "script of jobscripts/, which name the ranks.",
+    "script of jobscripts/, which name the ranks; if each process is to train by itself, unset that variable.",
     RanksNotNamedError: "Start it with torchrun, with --nproc-per-node N, or name the ranks in the job script.",
     DamagedCheckpointError: "--resume auto takes the last valid one of the run in --output-dir.",
     NoCheckpointError: "Look at --resume.",

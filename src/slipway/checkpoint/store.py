@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 from pathlib import Path
@@ -80,10 +79,14 @@ class CheckpointStore:
         """Let ``best`` point to the checkpoint with the best metric, if there is any; of equal ones to the oldest."""
         best: tuple[str, Metric] | None = None
         for path in reversed(self._newest_first()):
-            with contextlib.suppress(DamagedError):
+            try:
                 metric = read_header(path).metric
-                if metric and (best is None or metric.is_better_than(best[1])):
-                    best = path.name, metric
+            except DamagedError as error:
+                if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+                    return  # the disk does not answer: nothing is known of what was the best so far
+                continue
+            if metric and (best is None or metric.is_better_than(best[1])):
+                best = path.name, metric
         if best:
             point(self.path / BEST, best[0])
         else:
