@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+import slipway
 import trainer
 from slipway import layout
 from trainer.runfolder import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-SOURCES = sorted(Path(trainer.__file__).parent.rglob("*.py"))
+SOURCES = sorted(
+    path
+    for package in (slipway, trainer)
+    for path in Path(package.__file__).parent.rglob("*.py")
+    if path.name not in {"layout.py", "gpu.py"}  # these are of job scripts and images
+)
 JOBSCRIPTS = ROOT / "jobscripts"
 SCRIPTS = sorted(path for path in JOBSCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
 LIBRARY = sorted((JOBSCRIPTS / "lib").iterdir())
