@@ -11,7 +11,7 @@ import pytest
 from jobgen import submit
 from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, fits, gpus_of_this_machine, mismatch
 from support import ROOT, pins
-from trainer import gpu
+from trainer import device as gpu
 from trainer.errors import ConfigError
 
 DRIVERS = {470: "11040", 525: "12000", 535: "12020", 570: "12080", 580: "13000"}
