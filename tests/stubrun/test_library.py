@@ -312,6 +312,21 @@ class TestScratch:
         assert (mode, kept) == ("700", f"{place}/disk/{name}")
         assert list((place / "disk").iterdir()) == []
 
+    @pytest.mark.parametrize("hangs", ["exec sleep 30", f"({SRUN}); exec sleep 30"])  # before its work, and after
+    def test_make_folder_on_each_node_tries_again_where_the_launcher_hangs(self, bash, stub, place, hangs):
+        stub("srun", f"if mkdir {place.parent}/tried 2>/dev/null; then {hangs}; fi; {SRUN}")
+        call = 'SLIPWAY_PREFLIGHT_SECONDS=1; make_folder_on_each_node "$PWD/disk/x" && stat --format=%a disk/x'
+        code, out, err = bash(call)
+        assert (code, out) == (0, "700\n")
+        assert "once more" in err
+
+    @pytest.mark.parametrize("there", ["ln --symbolic $PWD disk/x", "touch disk/x"])
+    def test_make_folder_on_each_node_takes_no_folder_of_others(self, bash, stub, there):
+        stub("srun", SRUN)
+        code, _, err = bash(f'{there}; make_folder_on_each_node "$PWD/disk/x"')
+        assert code != 0
+        assert "once more" not in err
+
     @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 30"])
     def test_remove_scratch_never_fails(self, bash, stub, place, broken):
         stub("srun", broken)
