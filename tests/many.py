@@ -15,7 +15,7 @@ from pathlib import Path
 from slipway.stop import StopRequest
 from trainer.cli import parse
 from trainer.run import run
-from trainer.strategies import open_ranks
+from trainer.strategies import connect
 
 MARK = "many: training "
 """Before the output of each training."""
@@ -23,7 +23,7 @@ MARK = "many: training "
 
 def main(trainings: list[list[str]], backend_name: str) -> None:
     configs = [parse([*words, "--backend", backend_name]) for words in trainings]
-    ranks, strategy = open_ranks(configs[0])
+    ranks, strategy = connect(configs[0])
     is_root = ranks.world.rank == 0
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if is_root else logging.WARNING)
     for number, config in enumerate(configs):

@@ -14,9 +14,9 @@ from slipway.stop import Reason, StopRequest
 class Agreement:
     """Asks every rank at the same step, and gives every rank the same answer (docs/decisions/0002)."""
 
-    def __init__(self, ranks: Communicator, request: StopRequest, stop_file: Callable[[], Reason]) -> None:
-        """Ask ``request`` on each rank, and ``stop_file`` on rank 0 alone."""
-        self._ranks = ranks
+    def __init__(self, comm: Communicator, request: StopRequest, stop_file: Callable[[], Reason] | None = None) -> None:
+        """Ask ``request`` on each rank, and ``stop_file`` where there is one: on rank 0."""
+        self._comm = comm
         self._request = request
         self._stop_file = stop_file
 
@@ -27,9 +27,9 @@ class Agreement:
             sums: float64 [n], on the rank's device; every rank calls this at the same step.
         """
         asked = self._request.reason
-        if self._ranks.world.rank == 0:
+        if self._stop_file:
             asked = max(asked, self._stop_file())
         votes = sums.new_tensor([float(asked == reason) for reason in Reason])
-        found = self._ranks.all_reduce_sum(torch.cat([sums, votes])).tolist()
+        found = self._comm.all_reduce_sum(torch.cat([sums, votes])).tolist()
         totals, asked_by = found[: len(sums)], found[len(sums) :]
         return max(reason for reason, count in zip(Reason, asked_by, strict=True) if count), totals

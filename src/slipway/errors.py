@@ -7,9 +7,9 @@ ranks were named, so a front end adds that: see ``trainer.errors.explain``.
 from __future__ import annotations
 
 import errno
-import re
 from typing import Any, ClassVar, Dict, Type
 
+from slipway.foreign import os_error_numbers
 from slipway.layout import EXIT_CONFIG, STALE
 
 NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -20,10 +20,10 @@ class SlipwayError(Exception):
     """Training cannot go on."""
 
     exit_code = 1
-    final = True
-    """Whether trying again unchanged cannot help, so that the attempt leaves the verdict "failed"."""
-    everywhere = False
-    """Whether every rank raises it alike, so that rank 0 speaks for all."""
+    retryable = False
+    """Whether trying again unchanged may help; if not, the attempt leaves the verdict "failed"."""
+    raised_on_all_ranks = False
+    """Whether every rank raises it alike, so that it is enough if rank 0 reports it."""
 
 
 class RunError(SlipwayError):
@@ -113,7 +113,7 @@ class JoinError(RunError):
     """The ranks do not find each other: a node that did not start, a network that is down, a port that is taken."""
 
     text = "rank {rank} of {size} cannot join the others: {reason}"
-    final = False
+    retryable = True
 
 
 class AllDamagedError(RefusedError):
@@ -153,13 +153,13 @@ class LostFolderError(RunError):
         "{lock} is no longer this run's: another one has taken the folder over, or somebody removed the lock. This run "
         "ends without touching the folder."
     )
-    final = False
+    retryable = True
 
 
 def to_json(error: Exception) -> dict[str, Any]:
     """Return what ``from_json`` makes the same error of on another rank."""
     code = error.exit_code if isinstance(error, SlipwayError) else SlipwayError.exit_code
-    value = {"text": str(error), "exit_code": code, "final": is_final(error)}
+    value = {"text": str(error), "exit_code": code, "retryable": is_retryable(error)}
     if isinstance(error, RunError):
         value |= {"kind": type(error).__name__, "facts": {name: str(fact) for name, fact in error.facts.items()}}
     return value
@@ -168,21 +168,21 @@ def to_json(error: Exception) -> dict[str, Any]:
 def from_json(value: dict[str, Any]) -> SlipwayError:
     """Return the error that ``to_json`` described: of the same class for a RunError, else a SlipwayError."""
     error = RunError.kinds[value["kind"]](**value["facts"]) if "kind" in value else SlipwayError(value["text"])
-    error.exit_code, error.final = value["exit_code"], value["final"]
+    error.exit_code, error.retryable = value["exit_code"], value["retryable"]
     return error
 
 
-def is_final(error: BaseException) -> bool:
-    """Return whether trying again unchanged cannot help after ``error``.
+def is_retryable(error: BaseException) -> bool:
+    """Return whether trying again unchanged may help after ``error``.
 
-    Of errors that are not slipway's this holds for a file system that takes no writes. safetensors names the error
-    number in its text only.
+    Of errors that are not slipway's this holds unless a file system takes no writes. safetensors names the error number
+    in its text only.
     """
     if isinstance(error, SlipwayError):
-        return error.final
+        return error.retryable
     if isinstance(error, OSError):
-        return error.errno in NO_WRITES
-    return any(int(number) in NO_WRITES for number in re.findall(r"\(os error (\d+)\)", str(error)))
+        return error.errno not in NO_WRITES
+    return not any(number in NO_WRITES for number in os_error_numbers(error))
 
 
 def one_line(text: str) -> str:

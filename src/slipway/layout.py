@@ -23,6 +23,10 @@ PROVENANCE = "run.json"
 CONFIG = "config.toml"
 """The resolved configuration, written by the trainer."""
 CHECKPOINTS = "checkpoints"
+LATEST = "latest"
+"""Link to the newest checkpoint."""
+BEST = "best"
+"""Link to the one with the best validation metric."""
 FIGURES = "figures"
 JOB_SCRIPT = "job.sh"
 """The job script with the settings that it was submitted with; it continues the run."""
@@ -48,6 +52,17 @@ ATTEMPT_ARGUMENTS = "arguments"
 def verdict_file(attempt: int) -> str:
     """Return the name of the file that says how an attempt ended: one line, STATE STEP REASON."""
     return f"verdict.{attempt}"
+
+
+def checkpoint_folder(step: int) -> str:
+    """Return the name of the folder that holds the checkpoint of ``step``."""
+    return f"step_{step:08d}"
+
+
+def checkpoint_step(name: str) -> Optional[int]:
+    """Return the step of the checkpoint in the folder ``name``; None if that is no such name."""
+    number = name[len("step_") :] if name.startswith("step_") else ""
+    return int(number) if number.isdecimal() else None
 
 
 VERDICTS: Dict[str, str] = {

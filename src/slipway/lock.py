@@ -10,24 +10,11 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slipway.errors import AttemptNumberError, FolderInUseError, LostFolderError
+from slipway.errors import FolderInUseError, LostFolderError
 from slipway.layout import HEARTBEAT, LOCK, STALE
-
-
-def given_attempt(env: Mapping[str, str]) -> int:
-    """Return which attempt the job script says this is, by TRAINER_ATTEMPT; 0 if nobody says.
-
-    Raises:
-        AttemptNumberError: if that is no whole number.
-    """
-    given = env.get("TRAINER_ATTEMPT", "")
-    if given and not given.isdecimal():
-        raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=given)
-    return int(given or 0)
 
 
 class Lock:
@@ -55,17 +42,17 @@ class Lock:
             FolderInUseError: if its owner lives.
         """
         while not self._create(self._path):
-            if (owner := self.dead_owner()) is not None and self._take_over(owner):
+            if (owner := self.find_stale_owner()) is not None and self._take_over(owner):
                 break
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
 
-    def dead_owner(self) -> dict[str, Any] | None:
+    def find_stale_owner(self) -> dict[str, Any] | None:
         """Return the owner that left the lock behind; None if there is no lock (any more).
 
         Raises:
             FolderInUseError: if its owner lives.
         """
-        return self._dead_owner(self._path)
+        return self._find_stale_owner(self._path)
 
     def check(self) -> None:
         """Make sure that the lock is still ours.
@@ -98,7 +85,7 @@ class Lock:
     def _read(self) -> dict[str, Any] | None:
         return _read(self._path)
 
-    def _dead_owner(self, path: Path) -> dict[str, Any] | None:
+    def _find_stale_owner(self, path: Path) -> dict[str, Any] | None:
         owner = _read(path)
         if owner is not None and not self._is_dead(owner, path):
             raise FolderInUseError(
@@ -119,7 +106,7 @@ class Lock:
         digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
         claim = self._path.with_name(f".lock.after.{digest}")
         if not self._create(claim):
-            if self._dead_owner(claim) is not None:  # killed on these very lines
+            if self._find_stale_owner(claim) is not None:  # killed on these very lines
                 claim.unlink(missing_ok=True)
         elif self._read() == dead:
             with contextlib.suppress(FileNotFoundError):  # taken for one of the dead, as it took so long

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
-from slipway.checkpoint.folder import Checkpoint, Tensors
+from slipway.checkpoint import components
+from slipway.checkpoint.components import Stateful
+from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
-from slipway.communicator import Communicator
-from slipway.communicator.sharing import share_json
 from slipway.position import Position
 from trainer.config import Config
 from trainer.data import sampler
@@ -39,25 +40,18 @@ IDENTITY = (
 
 def capture(learner: Learner, position: Position, config: Config, *, accuracy: float | None) -> Checkpoint:
     """Return a checkpoint of ``learner`` at ``position``; its tensors still are the learner's own."""
-    tensors: Tensors = {
-        "model": learner.model.state_dict(),
-        "optimizer": _named_optimizer_state(learner.optimizer, learner.model),
-    }
-    if learner.ema:
-        tensors["ema"] = learner.ema.module.state_dict() | {"n_averaged": learner.ema.n_averaged}
     identity = identity_of(config) | learner.data
     facts = {
         "seed": config.train.seed,
-        "world_size": learner.ranks.world.size,
+        "world_size": learner.comm.world.size,
         "backend": learner.strategy.name,
         "sampler_version": sampler.VERSION,
-        "scaler": learner.scaler.state_dict(),
         "identity": identity,
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
         "may_differ": "every key of config.toml that is not in identity",
     }
-    header = Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts)
-    return Checkpoint({file: _plain(named) for file, named in tensors.items()}, header)
+    metric = None if accuracy is None else Metric("accuracy", accuracy)
+    return components.capture(_components(learner), Header(position, metric, facts))
 
 
 def restore(learner: Learner, found: Checkpoint | None) -> Position:
@@ -67,25 +61,21 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
         learner: freshly built, on each rank.
         found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
     """
-    ranks = learner.ranks
-    shared = share_json(
-        ranks,
-        found and {"position": found.header.position, "facts": found.header.facts, "shapes": _shapes(found.tensors)},
-    )
-    if shared is None:
+    restored = components.restore(_components(learner), found, learner.comm)
+    if restored is None:
         return Position()
-    facts = shared["facts"]
-    tensors = _share_tensors(ranks, found.tensors if found else None, shared["shapes"])
-    learner.model.load_state_dict(tensors["model"])
-    _load_optimizer_state(learner.optimizer, learner.model, tensors["optimizer"])
-    if facts["scaler"]:  # empty where the run used none so far
-        learner.scaler.load_state_dict(facts["scaler"])
-    if learner.ema:
-        # A run that had no average so far starts one from its weights.
-        average = tensors.get("ema", {**tensors["model"], "n_averaged": learner.ema.n_averaged})
-        learner.ema.n_averaged.copy_(average.pop("n_averaged"))
-        learner.ema.module.load_state_dict(average)
-    return Position(*shared["position"])
+    if learner.ema and "ema" in restored.missing:  # the run had no average so far
+        learner.ema.module.load_state_dict(learner.model.state_dict())
+    return restored.header.position
+
+
+def _components(learner: Learner) -> dict[str, Stateful]:
+    parts: dict[str, Stateful] = {
+        "model": learner.model,
+        "optimizer": NamedOptimizer(learner.optimizer, learner.model),
+        "scaler": learner.scaler,
+    }
+    return parts | ({"ema": Average(learner.ema)} if learner.ema else {})
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -113,53 +103,51 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
         raise ConfigError(f"cannot resume: {'; '.join(changed)}. Set it back, or start anew in another --output-dir.")
 
 
-def _plain(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in named.items()}
+class NamedOptimizer:
+    """An optimiser whose state goes by the names of parameters, as "exp_avg/conv1.weight", and not by their order."""
 
+    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+        """Name the parameters of ``optimizer`` as ``model`` does."""
+        self._optimizer = optimizer
+        self._model = model
 
-def _named_optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimiser's tensors as "exp_avg/conv1.weight" and so on."""
-    return {
-        f"{key}/{name}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _load_optimizer_state(optimizer: Optimizer, model: nn.Module, named: dict[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
-    numbers = {name: number for number, name in enumerate(parameters)}
-    state: dict[int, dict[str, Tensor]] = {}
-    for full_name, value in named.items():
-        key, _, name = full_name.partition("/")
-        if value.shape == parameters[name].shape:
-            # Fused optimisers walk through memory: the state must be laid out as the parameter is (channels_last).
-            value = torch.empty_like(parameters[name], dtype=value.dtype).copy_(value)  # noqa: PLW2901
-        state.setdefault(numbers[name], {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-Shapes = dict[str, dict[str, tuple[list[int], str]]]
-
-
-def _shapes(tensors: Tensors) -> Shapes:
-    return {
-        file: {name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named.items()}
-        for file, named in tensors.items()
-    }
-
-
-def _share_tensors(ranks: Communicator, tensors: Tensors | None, shapes: Shapes) -> Tensors:
-    """Return rank 0's ``tensors`` on every rank's device."""
-    shared: Tensors = {
-        file: {
-            name: tensors[file][name].to(ranks.device)
-            if tensors
-            else torch.empty(shape, dtype=getattr(torch, dtype), device=ranks.device)
-            for name, (shape, dtype) in named.items()
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors that the optimiser keeps for each parameter."""
+        return {
+            f"{key}/{name}": value
+            for name, parameter in self._model.named_parameters()
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+            if isinstance(value, Tensor)
         }
-        for file, named in shapes.items()
-    }
-    ranks.broadcast([tensor for named in shared.values() for tensor in named.values()])
-    return shared
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Take them over; learning rate and the like stay as configured."""
+        parameters = dict(self._model.named_parameters())
+        numbers = {name: number for number, name in enumerate(parameters)}
+        state: dict[int, dict[str, Tensor]] = {}
+        for full_name, value in state_dict.items():
+            key, _, name = full_name.partition("/")
+            if value.shape == parameters[name].shape:
+                # Fused optimisers walk through memory: the state must be laid out as the parameter is (channels_last).
+                value = torch.empty_like(parameters[name], dtype=value.dtype).copy_(value)  # noqa: PLW2901
+            state.setdefault(numbers[name], {})[key] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class Average:
+    """A moving average whose state is that of the averaged model, by the names that the model has."""
+
+    def __init__(self, ema: AveragedModel) -> None:
+        """Wrap ``ema``."""
+        self._ema = ema
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the averages, and over how many steps they are."""
+        return self._ema.module.state_dict() | {"n_averaged": self._ema.n_averaged}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Take them over."""
+        averages = dict(state_dict)
+        self._ema.n_averaged.copy_(averages.pop("n_averaged"))
+        self._ema.module.load_state_dict(averages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import msgspec
 import tomli_w
 
 from slipway.flags import ArgumentError, read_arguments
+from slipway.foreign import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from slipway.layout import VERSION
 from trainer.config import ALTERNATIVES, Launch, Settings, experiment
 from trainer.errors import ConfigError, UsageError, did_you_mean
@@ -157,9 +157,8 @@ def _convert(tables: Tables) -> Settings:
     try:
         return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
-        reason, _, location = str(error).partition(" - at `$.")
-        section, _, name = location.rstrip("`").partition(".")
-        raise ConfigError(f"{section}.{name}: {_in_words(reason, section, name)}") from error
+        found = invalid_value(error)
+        raise ConfigError(f"{found.section}.{found.key}: {_with_choices(found)}") from error
 
 
 def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
@@ -192,12 +191,12 @@ def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) 
     raise ConfigError(f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
 
 
-def _in_words(reason: str, section: str, name: str) -> str:
-    """Add the valid choices to msgspec's text for an invalid enum value, or one that matches no pattern."""
-    hint = get_type_hints(get_type_hints(Settings)[section], include_extras=True)[name.partition("[")[0]]
-    if "matching regex" in reason:
+def _with_choices(found: InvalidValue) -> str:
+    """Return why a value is refused, with the valid choices where there are some."""
+    hint = get_type_hints(get_type_hints(Settings)[found.section], include_extras=True)[found.key.partition("[")[0]]
+    if matches_no_pattern(found.reason):
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
-    if not (found := re.match(r"Invalid enum value '?([^']*)'?", reason)):
-        return reason + "."
+    if (value := invalid_choice(found.reason)) is None:
+        return found.reason + "."
     choices = get_args(hint)
-    return f"{found[1]!r} is not one of {', '.join(choices)}.{did_you_mean(found[1], choices)}"
+    return f"{value!r} is not one of {', '.join(choices)}.{did_you_mean(value, choices)}"

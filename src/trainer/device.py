@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from slipway.environment import Launcher
 from slipway.gpu import describe, find_gpus, mismatch
 from trainer.errors import ConfigError
 
@@ -43,7 +42,7 @@ def check_gpus() -> None:
         raise ConfigError(f"{why}.")
 
 
-def pick_device(requested: str, *, local_rank: int) -> torch.device:
+def pick_device(requested: str, local_rank: int, launcher: Launcher) -> torch.device:
     """Return this rank's device.
 
     A launcher that binds ranks to GPUs leaves each just one, numbered 0; otherwise the local rank is the number.
@@ -58,9 +57,8 @@ def pick_device(requested: str, *, local_rank: int) -> torch.device:
         if requested == "cuda":
             raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
         return torch.device("cpu")
-    # A launcher on one machine leaves all GPUs to all its ranks; a scheduler may have bound each rank to one.
-    unbound = count > 1 or "TORCHELASTIC_RUN_ID" in os.environ or "TRAINER_SPAWNED" in os.environ
-    if unbound and local_rank >= count:
+    bound = count == 1 and launcher.binds_gpus
+    if not bound and local_rank >= count:
         raise ConfigError(f"local rank {local_rank} has no GPU, torch sees {count}: start at most one rank per GPU.")
     device = torch.device("cuda", 0 if count == 1 else local_rank)
     torch.cuda.set_device(device)

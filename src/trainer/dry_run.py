@@ -10,26 +10,40 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slipway.communicator import Communicator
-from slipway.communicator.sharing import on_root
-from slipway.errors import FolderNotWritableError
-from trainer.config import Launch
-from trainer.runfolder import RunFolder
+from slipway.communicator.collectives import run_on_root
+from slipway.environment import Environment
+from slipway.errors import FolderNotWritableError, is_retryable
+from slipway.lock import Lock
+from slipway.runfolder import RunFolder
+from slipway.status import read_status
+from trainer.errors import describe
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def temporary_folder(folder: RunFolder, launch: Launch, ranks: Communicator) -> Iterator[RunFolder]:
+def temporary_folder(
+    folder: RunFolder, comm: Communicator, environment: Environment, *, may_continue: bool
+) -> Iterator[RunFolder]:
     """Yield a temporary run folder, which is removed at the end: within ``folder``, or beside it where it is missing.
 
-    Ranks other than 0 get ``folder`` itself, which they do not touch. All ranks must call this.
+    Ranks other than 0 get ``folder`` itself, which they do not touch. All ranks must call this. The verdict on what was
+    done there goes to ``folder``, if a job script waits for it.
 
     Raises:
-        RefusedError: on every rank, if ``folder`` cannot be written, or holds a run that is not to be continued.
+        RefusedError: on every rank, if ``folder`` cannot be written, is in use, or holds a run that is not to be
+            continued.
     """
-    path = on_root(ranks, lambda: _make_folder(folder, launch))
+    path: Path | None = None
     try:
+        path = run_on_root(comm, lambda: _make_folder(folder, environment, may_continue=may_continue))
         yield RunFolder(path) if path else folder
+        if path and (status := read_status(path)):
+            folder.answer_job_script(status, environment)
+    except BaseException as error:
+        if comm.world.is_root and not is_retryable(error):
+            folder.refuse(describe(error), environment)
+        raise
     finally:
         if path:
             shutil.rmtree(path, ignore_errors=True)
@@ -37,9 +51,11 @@ def temporary_folder(folder: RunFolder, launch: Launch, ranks: Communicator) -> 
                 log.warning("%s could not be removed", path)
 
 
-def _make_folder(folder: RunFolder, launch: Launch) -> Path:
+def _make_folder(folder: RunFolder, environment: Environment, *, may_continue: bool) -> Path:
     try:
-        folder.require_continuable(launch)
+        Lock(folder.path, job_id=environment.job_id, attempt=environment.attempt).find_stale_owner()
+        if not may_continue:
+            folder.require_no_run()
         if folder.path.is_dir():
             return Path(tempfile.mkdtemp(dir=folder.path, prefix=".dry-run."))
         parent = next(path for path in folder.path.absolute().parents if path.is_dir())

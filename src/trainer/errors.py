@@ -15,6 +15,7 @@ from slipway.errors import (
     NoCheckpointError,
     OlderCheckpointError,
     RanksNotNamedError,
+    RendezvousError,
     SlipwayError,
 )
 from slipway.layout import EXIT_CONFIG, EXIT_USAGE
@@ -27,10 +28,11 @@ REMEDIES: dict[type[SlipwayError], str] = {
     AloneError: "Run it with --backend ddp under torchrun, with --backend horovod under horovodrun or MPI, or by a "
     "script of jobscripts/, which name the ranks; if each process is to train by itself, unset that variable.",
     RanksNotNamedError: "Start it with torchrun, with --nproc-per-node N, or name the ranks in the job script.",
+    RendezvousError: "Start it with torchrun or a job script, which set them, or name a file by --init-method file://.",
     DamagedCheckpointError: "--resume auto takes the last valid one of the run in --output-dir.",
     NoCheckpointError: "Look at --resume.",
     OlderCheckpointError: "Go on from it in another --output-dir.",
-    FolderHoldsRunError: "--resume auto continues it, another --output-dir starts a new one.",
+    FolderHoldsRunError: "--resume auto continues it; a new run, and --self-test, need another --output-dir.",
 }
 """What to do about an error of slipway, in the words of this program's flags."""
 
@@ -55,6 +57,11 @@ def explain(error: BaseException) -> str:
     """Return what ``error`` says, and what to do about it."""
     remedy = next((REMEDIES[cls] for cls in type(error).__mro__ if cls in REMEDIES), "")
     return f"{error} {remedy}".rstrip()
+
+
+def describe(error: BaseException) -> str:
+    """Return any error as text, of its first line where it is none of ours."""
+    return explain(error) if isinstance(error, SlipwayError) else str(error).partition("\n")[0] or type(error).__name__
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

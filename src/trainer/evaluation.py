@@ -48,7 +48,7 @@ class Evaluation:
 def evaluate(learner: Learner, loader: Loader, *, batch_size: int, limit: int) -> Evaluation:
     """Evaluate the first ``limit`` samples of the loader's data set on all ranks together, ``batch_size`` at a time."""
     classes = len(loader.dataset.classes)
-    world, device = learner.ranks.world, learner.ranks.device
+    world, device = learner.comm.world, learner.comm.device
     share = rank_share(limit, rank=world.rank, size=world.size)
     plan = [MicroBatch(share[i : i + batch_size], True, True, limit) for i in range(0, len(share), batch_size)]
     cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
@@ -66,7 +66,7 @@ def evaluate(learner: Learner, loader: Loader, *, batch_size: int, limit: int) -
         sums[2] += batch.bad
     learner.evaluated.train()
     # Counts are exact in float64 up to 2**53, and every library can reduce that type.
-    total = learner.ranks.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()
+    total = learner.comm.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()
     return Evaluation(
         confusion=total[3:].to(torch.int64).view(classes, classes),
         loss_sum=float(total[0]),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
+from slipway.foreign import too_few_for_batch_norm
 from slipway.position import Position
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
@@ -29,7 +30,7 @@ class Learner:
     def __init__(
         self,
         config: Config,
-        ranks: Communicator,
+        comm: Communicator,
         strategy: Strategy,
         *,
         shape: Shape,
@@ -39,34 +40,34 @@ class Learner:
     ) -> None:
         """Build the model for images of ``shape`` and join it with the other ranks'."""
         train = config.train
-        self.ranks, self.strategy = ranks, strategy
+        self.comm, self.strategy = comm, strategy
         self.dtype = getattr(torch, train.dtype)
         self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
         self._clip = config.optim.clip_grad
         self._label_smoothing = config.optim.label_smoothing
         self._amp = AMP_TYPES[train.amp]
-        self._mean, self._std = ((255 * value).to(ranks.device, self.dtype).view(1, -1, 1, 1) for value in mean_std)
+        self._mean, self._std = ((255 * value).to(comm.device, self.dtype).view(1, -1, 1, 1) for value in mean_std)
 
         torch.manual_seed(train.seed)
         model = build_model(config.model, shape=shape, classes=classes)
-        self.model = model.to(ranks.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        self.model = model.to(comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
         if config.model.compile:
             self.model.compile()  # in place: the names in checkpoints stay those of the bare model
-        self.scaler = gradient_scaler(ranks.device, train.amp)
-        self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=ranks.world.size)
+        self.scaler = gradient_scaler(comm.device, train.amp)
+        self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=comm.world.size)
         self._samples_per_epoch = samples_per_epoch
         self.data = {"training samples": samples_per_epoch, "classes": classes, "image shape": list(shape)}
         """What a checkpoint says of the data: another set would be another run."""
         self.rate = 0.0
         """The learning rate of the step under way or just taken."""
-        self._seeder = StepSeeder(ranks.device, seed=train.seed, rank=ranks.world.rank)
+        self._seeder = StepSeeder(comm.device, seed=train.seed, rank=comm.world.rank)
         self.replica, self.optimizer = strategy.prepare(
             self.model, build_optimizer(config.optim, self.model.parameters()), self._warm_up(shape)
         )
         self.ema: AveragedModel | None = None
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-        self.loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
 
     def _warm_up(self, shape: Shape) -> Callable[[nn.Module], None]:
@@ -84,11 +85,11 @@ class Learner:
         return warm_up
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.ranks.device.type, dtype=self._amp, enabled=self._amp is not None)
+        return torch.autocast(self.comm.device.type, dtype=self._amp, enabled=self._amp is not None)
 
     def prepare_images(self, images: Tensor) -> Tensor:
         """Return uint8 images [n, c, h, w] as normalised floats on the device."""
-        images = images.to(self.ranks.device, non_blocking=True)
+        images = images.to(self.comm.device, non_blocking=True)
         return images.to(self.dtype, memory_format=self._layout).sub_(self._mean).div_(self._std)
 
     def start_step(self, position: Position, *, step_samples: int) -> None:
@@ -110,7 +111,7 @@ class Learner:
         reduction = nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica)
         with reduction:
             logits = self._forward(batch)
-            labels = batch.labels.to(self.ranks.device, non_blocking=True)
+            labels = batch.labels.to(self.comm.device, non_blocking=True)
             loss = F.cross_entropy(
                 logits.to(self.dtype),
                 labels,
@@ -118,7 +119,7 @@ class Learner:
                 ignore_index=NO_LABEL,
                 label_smoothing=self._label_smoothing,
             )
-            self.scaler.scale(loss * (self.ranks.world.size / batch.micro.step_samples)).backward()
+            self.scaler.scale(loss * (self.comm.world.size / batch.micro.step_samples)).backward()
         self.loss += loss.detach()
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -126,7 +127,7 @@ class Learner:
             with self._autocast():
                 return self.replica(self.prepare_images(batch.images))
         except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
+            if not too_few_for_batch_norm(error):
                 raise
             raise TrainerError(
                 f"batch norm cannot look at a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
@@ -159,7 +160,7 @@ class Learner:
 
     def share_buffers(self) -> None:
         """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
-        self.ranks.broadcast(list(self.evaluated.buffers()))
+        self.comm.broadcast(list(self.evaluated.buffers()))
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""

@@ -12,6 +12,7 @@ from slipway.position import Position
 from slipway.stop import Reason
 from trainer.config import Config
 from trainer.errors import TrainerError
+from trainer.evaluation import Evaluation
 from trainer.learner import Learner
 from trainer.report.metrics import MetricWriter
 from trainer.report.progress import Progress
@@ -102,7 +103,7 @@ class Monitor:
         reason, totals = self._agreement.agree(torch.cat([loss, loss.new_tensor([bad, seconds])]))
         self._learner.loss.zero_()
         loss_sum, bad_sum, seconds_sum = totals
-        seconds = seconds_sum / self._learner.ranks.world.size
+        seconds = seconds_sum / self._learner.comm.world.size
         position = position.with_observed(bad=int(bad_sum), seconds=seconds)
         self._require_sound(position, loss_sum)
 
@@ -116,6 +117,21 @@ class Monitor:
             self._write(position)
         self._schedule.plan(position.step)
         return reason, position
+
+    def evaluated(self, position: Position, result: Evaluation) -> None:
+        """Record what the evaluation at ``position`` has come to."""
+        self._metrics.write(
+            {
+                "kind": "test",
+                "step": position.step,
+                "epoch": position.epoch + position.samples / self._samples_per_epoch,
+                "elapsed": position.elapsed,
+                "loss": result.loss,
+                "accuracy": result.accuracy,
+                "top5": result.top5,
+            }
+        )
+        self._progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
 
     def _require_sound(self, position: Position, loss: float) -> None:
         if not math.isfinite(loss):

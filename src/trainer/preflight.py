@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipway.environment import Environment, read_environment
 from slipway.errors import SlipwayError, one_line
-from slipway.lock import Lock, given_attempt
+from slipway.lock import Lock
 from trainer.errors import ConfigError, explain
 from trainer.plugin import SEPARATOR, find_factory
 
@@ -51,10 +52,11 @@ def main() -> int:
         from trainer.cli import parse  # noqa: PLC0415 -- it needs some of them
 
         settings = parse(sys.argv[1:])
+        environment = read_environment(os.environ)
         check_folders(settings)
-        check_lock(Path(settings.launch.output_dir or ""))
-        check_head(os.environ.get("MASTER_ADDR", ""))
-        check_mpi(os.environ.get("TRAINER_MPI", ""), os.environ.get("PMIX_VERSION", ""))
+        check_lock(Path(settings.launch.output_dir or ""), environment)
+        check_head(environment.variables.get("MASTER_ADDR", ""))
+        check_mpi(environment.mpi, environment.pmix)
         check_plugins(settings)
         check_device(settings.launch.device)
     except SlipwayError as error:
@@ -109,13 +111,13 @@ def check_plugins(config: Config) -> None:
             find_factory(option, name)
 
 
-def check_lock(folder: Path) -> None:
+def check_lock(folder: Path, environment: Environment) -> None:
     """Make sure that no other run owns ``folder``: the job script is going to put its own files there.
 
     Raises:
-        RefusedError: naming the owner, or what is wrong with TRAINER_ATTEMPT.
+        FolderInUseError: naming the owner.
     """
-    Lock(folder, job_id=os.environ.get("TRAINER_JOB_ID", ""), attempt=given_attempt(os.environ)).dead_owner()
+    Lock(folder, job_id=environment.job_id, attempt=environment.attempt).find_stale_owner()
 
 
 def check_head(address: str) -> None:

@@ -4,159 +4,136 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from slipway.agreement import Agreement
+from slipway.attempt import open_attempt
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
-from slipway.communicator.sharing import on_root
+from slipway.communicator.collectives import RootOnly, run_on_root
+from slipway.environment import Environment
 from slipway.position import Position
+from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from trainer.checkpoint import capture, check_resumable, restore
 from trainer.config import Settings
-from trainer.data import fetch_data, open_data
-from trainer.data.feed import Feed, recorded
-from trainer.data.loader import Batch, Loader
+from trainer.data.feed import recorded
+from trainer.data.loader import Batch
 from trainer.dry_run import temporary_folder
+from trainer.errors import describe
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
 from trainer.monitor import Monitor
-from trainer.report.metrics import JsonLines, MetricWriter, Tee, TensorBoard
+from trainer.parts import Parts, build_parts
+from trainer.recorder import Recorder
+from trainer.report.metrics import Tee
 from trainer.report.progress import Progress
-from trainer.report.summary import log_end, write_results
-from trainer.runfolder import RunFolder, State, Status
+from trainer.report.summary import log_end
 from trainer.strategies import Strategy, resolved
 from trainer.threads import set_threads
 
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, ranks: Communicator, strategy: Strategy, request: StopRequest) -> Status:
-    """Train as ``settings`` say, on all ranks, and return what became of it.
+def run(
+    settings: Settings, comm: Communicator, strategy: Strategy, request: StopRequest, environment: Environment
+) -> Reason:
+    """Train as ``settings`` say, on all ranks; return why that stopped early, NONE if it is done.
 
     Raises:
-        TrainerError: on every rank, if training cannot go on.
+        SlipwayError: on every rank, if training cannot go on.
     """
-    folder = RunFolder(Path(settings.launch.output_dir or ""))
-    parts = settings, ranks, strategy, request
-    if not settings.launch.dry_run:
-        return _attempt(folder, folder.checkpoints, *parts)
-    with _failure_recorded(folder, ranks):
-        with temporary_folder(folder, settings.launch, ranks) as temporary:
-            status = _attempt(temporary, folder.checkpoints, *parts)
-        on_root(ranks, lambda: folder.answer_job_script(status))
+    launch = settings.launch
+    folder = RunFolder(Path(launch.output_dir or ""))
+    set_threads(launch.threads, comm, environment)
+    if launch.self_test:
+        from trainer.selftest import self_test  # noqa: PLC0415 -- of no use to a run that trains
+
+        return self_test(settings, comm, strategy, folder, environment)
+    if not launch.dry_run:
+        return _train(settings, comm, strategy, request, environment, folder=folder, resume_from=folder.checkpoints)
+    with temporary_folder(folder, comm, environment, may_continue=bool(launch.resume)) as temporary:
+        reason = _train(
+            settings, comm, strategy, request, environment, folder=temporary, resume_from=folder.checkpoints
+        )
     log.info("dry run: all parts work; nothing of it is kept")
-    return status
+    return reason
 
 
-def _attempt(  # noqa: PLR0917 -- two folders, and all that a run is made of
-    folder: RunFolder,
-    checkpoints: Path,
+def _train(
     settings: Settings,
-    ranks: Communicator,
+    comm: Communicator,
     strategy: Strategy,
     request: StopRequest,
-) -> Status:
-    """Train in ``folder``, on from what is in ``checkpoints``, and return what became of it."""
-    with _failure_recorded(folder, ranks):
-        on_root(ranks, lambda: folder.open(settings.launch))
-        if settings.launch.self_test:
-            from trainer.doctor import examine  # noqa: PLC0415 -- of no use to a run that trains
-
-            return examine(settings, ranks, strategy, folder)
-        run = Run(settings, ranks, strategy, folder, request, resume_from=checkpoints)
+    environment: Environment,
+    *,
+    folder: RunFolder,
+    resume_from: Path,
+) -> Reason:
+    """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
+    launch = settings.launch
+    with open_attempt(folder, environment, comm, describe, may_continue=bool(launch.resume)) as attempt:
+        parts = build_parts(settings, comm, strategy)
+        start = _resume(parts.learner, settings, comm, resume_from)
+        launched = resolved(launch, comm, strategy)
+        recorder = attempt.make(lambda held: Recorder(held, settings, comm.world, launched, start))
+        progress = Progress(
+            epochs=settings.train.epochs, samples_per_epoch=len(parts.train_set), shown=comm.world.is_root
+        )
+        monitor = Monitor(
+            settings,
+            parts.learner,
+            Agreement(comm, request, attempt.here.stop_request if attempt.here else None),
+            samples_per_epoch=len(parts.train_set),
+            metrics=recorder.here.metrics if recorder.here else Tee([]),
+            progress=progress,
+        )
+        run = Run(settings, comm, folder, parts, recorder, monitor, progress, start)
         try:
             return run.train()
         finally:
-            run.finish_writing()  # while the lock of the folder is still ours
+            if recorder.here:
+                recorder.here.wait()  # while the lock of the folder is still ours
 
 
-@contextmanager
-def _failure_recorded(folder: RunFolder, ranks: Communicator) -> Iterator[None]:
-    """Let rank 0 record an error in ``folder``."""
-    try:
-        yield
-    except BaseException as error:
-        if ranks.world.rank == 0:
-            folder.fail(error)
-        raise
+def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Position:
+    """Bring ``learner`` to where --resume says, and return its position; all ranks must call this."""
+    launch = settings.launch
+
+    def find() -> Checkpoint | None:
+        store = CheckpointStore(checkpoints, keep=settings.run.keep)
+        found = find_checkpoint(launch.resume, store, repair=not launch.dry_run)
+        if found:
+            check_resumable(found, settings, learner)
+        return found
+
+    return restore(learner, run_on_root(comm, find))
 
 
 class Run:
-    """The parts of one run, and the order in which they act."""
+    """A run under way: what is done in which order, epoch by epoch."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 -- one argument for each of its parts
         self,
         settings: Settings,
-        ranks: Communicator,
-        strategy: Strategy,
+        comm: Communicator,
         folder: RunFolder,
-        request: StopRequest,
-        *,
-        resume_from: Path,
+        parts: Parts,
+        recorder: RootOnly[Recorder],
+        monitor: Monitor,
+        progress: Progress,
+        start: Position,
     ) -> None:
-        """Build everything, and resume where --resume says so; ``resume_from``: where auto looks."""
-        self.settings, self.ranks, self.strategy, self.folder = settings, ranks, strategy, folder
-        self.is_root = ranks.world.rank == 0
-        set_threads(settings.launch.threads, ranks)
-        if settings.data.download:  # by one rank; the others then find it
-            on_root(ranks, lambda: fetch_data(settings.data))
-        self.train_set, self.test_set = open_data(replace(settings.data, download=False))
-        pin_memory = ranks.device.type == "cuda"
-        self.feed = Feed(self.train_set, settings, ranks.world, pin_memory=pin_memory, warn=log.warning)
-        self.test_loader = Loader(self.test_set, workers=settings.data.workers, pin_memory=pin_memory, warn=log.warning)
-        self.learner = Learner(
-            settings,
-            ranks,
-            strategy,
-            shape=self.train_set.shape,
-            classes=len(self.train_set.classes),
-            mean_std=self.train_set.mean_std,
-            samples_per_epoch=len(self.train_set),
-        )
-        store = CheckpointStore(folder.checkpoints, keep=settings.run.keep)
-        self.saver = Saver(store) if self.is_root else None
-        self.position = self._resume(CheckpointStore(resume_from, keep=settings.run.keep))
-        self.start_step = self.position.step
-        self.start_elapsed = self.position.elapsed
+        """Go on from ``start``."""
+        self.settings, self.comm, self.folder = settings, comm, folder
+        self.parts, self.learner = parts, parts.learner
+        self.recorder, self.monitor, self.progress = recorder, monitor, progress
+        self.start = self.position = start
         self.evaluation: Evaluation | None = None
-        self.metrics = Tee(on_root(ranks, lambda: list(self._metric_writers())) or [])
-        self.progress = Progress(
-            epochs=settings.train.epochs, samples_per_epoch=len(self.train_set), shown=self.is_root
-        )
-        self.monitor = Monitor(
-            settings,
-            self.learner,
-            Agreement(ranks, request, folder.stop_request),
-            samples_per_epoch=len(self.train_set),
-            metrics=self.metrics,
-            progress=self.progress,
-        )
 
-    def _resume(self, store: CheckpointStore) -> Position:
-        def find() -> Checkpoint | None:
-            launch = self.settings.launch
-            found = find_checkpoint(launch.resume, store, repair=not launch.dry_run)
-            if found:
-                check_resumable(found, self.settings, self.learner)
-            self.folder.record(self.settings, self.ranks.world, resolved(launch, self.ranks, self.strategy))
-            return found
-
-        position = restore(self.learner, on_root(self.ranks, find))
-        on_root(self.ranks, self.folder.clear_stop_request)  # now that all ranks have resumed
-        return position
-
-    def _metric_writers(self) -> Iterator[MetricWriter]:
-        yield JsonLines(self.folder.metrics, step=self.start_step)
-        if self.settings.run.tensorboard:
-            yield TensorBoard(self.folder.path / "tensorboard", step=self.start_step)
-
-    def train(self) -> Status:
+    def train(self) -> Reason:
         """Train to the end, or until all ranks agree to stop."""
         self._announce()
         reason = Reason.NONE
@@ -166,41 +143,34 @@ class Run:
             )
             if not reason:
                 self._end_epoch()
-        if reason and self.position.step > self.start_step:
+        if reason and self.position.step > self.start.step:
             self._save(self.position)
         if not reason and self.evaluation is None:  # it had been finished before
             self.evaluation = self._evaluate()
         self.progress.close()
-        status = self._status("stopped" if reason else "done", reason)
-        on_root(self.ranks, lambda: self._conclude(status))
-        return status
-
-    def finish_writing(self) -> None:
-        """Wait for the checkpoint that is being written, if any."""
-        if self.saver:
-            self.saver.wait()
+        self.recorder.run(lambda recorder: self._conclude(recorder, reason))
+        return reason
 
     def _announce(self) -> None:
         log.info(
             "%d rank(s) on %s: %s on %s, %d training and %d test samples, %d a step; run folder %s",
-            self.ranks.world.size,
-            self.ranks.device.type,
+            self.comm.world.size,
+            self.comm.device.type,
             self.settings.model.arch,
             self.settings.data.dataset,
-            len(self.train_set),
-            len(self.test_set),
-            self.feed.batch_size,
+            len(self.parts.train_set),
+            len(self.parts.test_set),
+            self.parts.feed.batch_size,
             self.folder.path,
         )
-        if self.start_step:
-            log.info("resumed at step %d, in epoch %d", self.start_step, self.position.epoch + 1)
-        on_root(self.ranks, lambda: self.folder.write_status(self._status("running")))
+        if self.start.step:
+            log.info("resumed at step %d, in epoch %d", self.start.step, self.position.epoch + 1)
         self.progress.start(self.position)
 
     def _steps_left(self) -> int | None:
         """Return how many optimiser steps may still be taken; None if there is no limit."""
         if self.settings.launch.dry_run:
-            return max(0, self.start_step + 1 - self.position.step)
+            return max(0, self.start.step + 1 - self.position.step)
         limit = self.settings.train.max_steps
         return max(0, limit - self.position.step) if limit else None
 
@@ -209,76 +179,51 @@ class Run:
 
     def _batches(self) -> Iterator[Batch]:
         position = self.position
-        batches = self.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
+        batches = self.parts.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
         # A dry run's folder is known to rank 0 alone.
         if self.settings.run.record_samples and not self.settings.launch.dry_run:
-            path = self.folder.logs / f"samples.rank{self.ranks.world.rank}.jsonl"
+            path = self.folder.logs / f"samples.rank{self.comm.world.rank}.jsonl"
             batches = recorded(batches, path, position=position)
         return batches
 
     def _evaluate(self) -> Evaluation:
-        train = self.settings.train
-        limit = train.test_batch_size if self.settings.launch.dry_run else len(self.test_set)
+        train, samples = self.settings.train, len(self.parts.test_set)
+        limit = train.test_batch_size if self.settings.launch.dry_run else samples
         return evaluate(
-            self.learner,
-            self.test_loader,
-            batch_size=train.test_batch_size,
-            limit=min(limit, len(self.test_set)),
+            self.learner, self.parts.test_loader, batch_size=train.test_batch_size, limit=min(limit, samples)
         )
 
     def _end_epoch(self) -> None:
         """Evaluate, move on to the next epoch if this one is complete, and save."""
         position, result = self.position, self._evaluate()
         self.evaluation = result
-        self.metrics.write(
-            {
-                "kind": "test",
-                "step": position.step,
-                "epoch": position.epoch + position.samples / len(self.train_set),
-                "elapsed": position.elapsed,
-                "loss": result.loss,
-                "accuracy": result.accuracy,
-                "top5": result.top5,
-            }
-        )
-        self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
-        if position.samples == len(self.train_set):
+        self.monitor.evaluated(position, result)
+        if position.samples == len(self.parts.train_set):
             self.position = position.next_epoch()
         self._save(self.position, accuracy=result.accuracy)
 
     def _save(self, position: Position, *, accuracy: float | None = None) -> None:
         """Save the learner as it stands at ``position``, in the background."""
         self.learner.require_finite()
-        if self.saver:
-            self.folder.check()
-            self.saver.save(capture(self.learner, position, self.settings, accuracy=accuracy))
+        if self.recorder.here:
+            self.recorder.here.save(capture(self.learner, position, self.settings, accuracy=accuracy))
 
-    def _status(self, state: State, reason: Reason = Reason.NONE) -> Status:
-        gained = self.position.step > self.start_step
-        return Status(
-            attempt=self.folder.attempt,
-            state=state,
-            reason=reason.word if reason else "",
-            start_step=self.start_step,
-            step=self.position.step,
-            requeue=gained and reason == Reason.TIME_LIMIT,
+    def _conclude(self, recorder: Recorder, reason: Reason) -> None:
+        settings, size = self.settings, self.comm.world.size
+        title = f"{settings.model.arch} on {settings.data.dataset}, {size} rank(s)"
+        status = recorder.conclude(
+            reason,
+            self.position,
+            self.evaluation,
+            classes=self.parts.test_set.classes,
+            title=title,
+            figures=settings.run.figures,
         )
-
-    def _conclude(self, status: Status) -> None:
-        """Make everything durable, and only then say what became of the run."""
-        if self.saver:
-            self.saver.finish()
-        self.metrics.close()
-        if status.state == "done" and self.evaluation:
-            title = f"{self.settings.model.arch} on {self.settings.data.dataset}, {self.ranks.world.size} rank(s)"
-            figures = self.settings.run.figures
-            write_results(self.folder, self.evaluation, self.test_set.classes, title=title, figures=figures)
-        self.folder.conclude(status)
         log_end(
             status,
             self.folder,
             evaluation=self.evaluation,
             samples=self.monitor.samples,
-            seconds=self.position.elapsed - self.start_elapsed,
-            ranks=self.ranks.world.size,
+            seconds=self.position.elapsed - self.start.elapsed,
+            ranks=size,
         )

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from slipway.environment import Environment
 from slipway.layout import EXIT_STOPPED
 from slipway.stop import SIGNALS, Reason, StopRequest
-from slipway.world import launched_with_others
 from trainer.errors import ConfigError
 
 POLL = 0.1
@@ -22,20 +22,23 @@ GRACE = 30.0
 """Seconds that ranks may take to end after another rank has failed, before they are killed."""
 
 
-def spawn(argv: list[str], *, ranks: int, request: StopRequest) -> int:
+def spawn(argv: list[str], ranks: int, request: StopRequest, environment: Environment) -> int:
     """Run ``trainer ARGV`` as ``ranks`` processes under ddp; return the exit code of one that failed, or 75, or 0.
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
     """
-    if name := launched_with_others(os.environ):
-        raise ConfigError(f"--nproc-per-node under another launcher ({name} is set) would start ranks of ranks.")
+    if found := environment.siblings:
+        raise ConfigError(
+            f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
+        )
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         meeting = Path(folder, "store").as_uri()
-        command = [sys.executable, "-m", "trainer", *argv, "--backend", "ddp", "--init-method", meeting]
+        flags = ["--backend", "ddp", "--init-method", meeting, "--nproc-per-node", "0"]
+        command = [sys.executable, "-m", "trainer", *argv, *flags]
         # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
-            subprocess.Popen(command, env=_environment(rank, ranks), preexec_fn=_die_with_parent)  # noqa: PLW1509
+            subprocess.Popen(command, env=_variables(rank, ranks), preexec_fn=_die_with_parent)  # noqa: PLW1509
             for rank in range(ranks)
         ]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -45,7 +48,7 @@ def spawn(argv: list[str], *, ranks: int, request: StopRequest) -> int:
             _end(processes)
 
 
-def _environment(rank: int, ranks: int) -> dict[str, str]:
+def _variables(rank: int, ranks: int) -> dict[str, str]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "TRAINER_WORLD_SIZE": ranks, "TRAINER_SPAWNED": 1}
     # One machine: its loopback interface always works, its host name need not resolve.
     return {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {name: str(value) for name, value in place.items()}

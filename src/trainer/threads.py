@@ -8,12 +8,13 @@ import os
 import torch
 
 from slipway.communicator import Communicator
-from slipway.communicator.sharing import count_alike
+from slipway.communicator.collectives import count_alike
+from slipway.environment import Environment
 
 log = logging.getLogger(__name__)
 
 
-def set_threads(requested: int | None, ranks: Communicator) -> None:
+def set_threads(requested: int | None, comm: Communicator, environment: Environment) -> None:
     """Let this rank compute with ``requested`` threads, or, for None, with what its launcher gave it.
 
     That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
@@ -21,12 +22,11 @@ def set_threads(requested: int | None, ranks: Communicator) -> None:
     """
     cpus = sorted(os.sched_getaffinity(0))
     # Every rank asks, whatever its own variables say: launchers do not hand the same ones to all nodes.
-    sharers = count_alike(ranks, f"{os.uname().nodename} {cpus}")
-    given = os.environ.get("OMP_NUM_THREADS", "")
+    sharers = count_alike(comm, f"{os.uname().nodename} {cpus}")
     if requested:
         count, reason = requested, "--threads"
-    elif given.isdecimal() and int(given):
-        count, reason = int(given), "OMP_NUM_THREADS"
+    elif environment.threads:
+        count, reason = environment.threads, "OMP_NUM_THREADS"
     else:
         count, reason = max(1, len(cpus) // sharers), f"{len(cpus)} CPUs, shared by {sharers} rank(s)"
     torch.set_num_threads(count)

@@ -14,6 +14,8 @@ from types import ModuleType
 
 import torch
 
+from slipway.foreign import operators_missing
+
 
 @functools.cache
 def import_torchvision() -> ModuleType:
@@ -21,7 +23,7 @@ def import_torchvision() -> ModuleType:
     try:
         import torchvision  # noqa: PLC0415 -- slow to import, and not every model or data set needs it
     except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
+        if not operators_missing(error):
             raise
         return _import_without_operators()
     return torchvision

@@ -69,7 +69,10 @@ def test_a_missing_address_is_named(tmp_path):
     with ExitStack() as stack:
         (only,) = start_ranks(stack, tmp_path, ranks=1)
         assert only.wait() == 78
-    assert "--init-method env:// needs MASTER_ADDR and MASTER_PORT" in only.output
+    assert (
+        "the rendezvous env:// needs MASTER_ADDR and MASTER_PORT: where rank 0 listens. Start it with torchrun"
+        in only.output
+    )
 
 
 @pytest.mark.horovod

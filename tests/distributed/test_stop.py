@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from support import DIGITS, last_step, launch_words, started, status, train, verdict
+from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, verdict
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
 # A model whose checkpoint of about 100 MB takes long enough to be hit by a signal while it is written.
@@ -91,7 +91,10 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
 def test_a_stop_that_was_not_yet_obeyed_stops_the_next_attempt_too(tmp_path):
     """A user's STOP that came while the run was down must not be lost."""
     out = tmp_path / "run"
-    train("single", 1, out, *LONG, "--max-steps", "5")
+    with started([*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG], tmp_path / "log") as launch:
+        launch.until(lambda: last_step(out) >= 30, "an epoch")
+        os.kill(launch.process.pid, signal.SIGUSR1)
+        assert launch.wait() == 75
     (out / "STOP").write_text("user\n")
     train("single", 1, out, *LONG, "--resume", "auto", code=75)
     assert (status(out)["state"], status(out)["reason"]) == ("stopped", "user")

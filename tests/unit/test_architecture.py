@@ -1,6 +1,7 @@
 """Which module may know of what."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,11 @@ MODULES = {
 }
 LEAVES = {"layout", "flags", "gpu"}
 """What jobgen reads of slipway: without torch, and on the old Python of a login node."""
+LIGHT = (
+    *sorted(LEAVES),
+    *("environment", "errors", "files", "foreign", "lock", "position", "runfolder", "status", "stop", "world"),
+)
+"""Modules of slipway that need no torch."""
 
 
 def names_in(text):
@@ -54,7 +60,7 @@ def test_there_is_something_to_look_at():
 def test_only_communicator_and_self_test_know_of_process_groups():
     assert users_of("torch.distributed") == {
         "slipway/communicator/torch_distributed.py",
-        "trainer/doctor/measure.py",
+        "trainer/selftest/measure.py",
     }
     assert users_of("torch.nn.parallel") == {"trainer/strategies/ddp.py"}
 
@@ -73,10 +79,28 @@ def test_packages_import_downwards_only():
     assert of_slipway == LEAVES
 
 
-@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/world.py"}), ("PBS_", set())])
+@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/environment.py"}), ("PBS_", set())])
 def test_no_scheduler_is_named_but_to_refuse_ranks_that_nobody_named(scheduler, modules):
     ours = {module for module in MODULES if not module.startswith("jobgen/")} - {"slipway/layout.py"}
     assert {module for module in ours if scheduler in MODULES[module]} == modules
+
+
+def test_the_environment_is_read_once_by_each_program():
+    assert users_of("os.environ") | users_of("os.getenv") == {
+        *("jobgen/runs.py", "jobgen/submit.py"),
+        *("trainer/__main__.py", "trainer/preflight.py"),
+        "trainer/spawn.py",  # hands it on to the ranks
+    }
+
+
+def test_texts_of_foreign_errors_are_looked_into_in_one_place():
+    for module, text in MODULES.items():
+        if not module.startswith("jobgen/") and module != "slipway/foreign.py":
+            assert "in str(error)" not in text, module
+
+
+def test_one_module_says_who_rank_0_is():
+    assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {"slipway/world.py"}
 
 
 def test_torchvision_is_imported_in_one_place():
@@ -91,7 +115,7 @@ def test_nothing_is_pickled():
 @pytest.mark.parametrize(
     "module",
     [f"trainer.{name}" for name in ("__main__", "cli", "errors", "schema", "spawn")]
-    + [f"slipway.{name}" for name in ("errors", "files", "flags", "gpu", "layout", "lock", "stop", "world")],
+    + [f"slipway.{name}" for name in LIGHT],
 )
 def test_what_answers_before_training_loads_no_torch(module):
     code = f"import sys, {module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipway.checkpoint.components import join
 from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
 from slipway.checkpoint.folder import write_checkpoint as write
 from slipway.checkpoint.header import Header, Metric
@@ -30,11 +31,11 @@ def checkpoint_of(step=5, *, accuracy=None, size=100):
     return Checkpoint(tensors, Header(Position(step=step, epoch=1), metric, {"identity": {"train.seed": 0}}))
 
 
-def as_schema_1(path, *, accuracy):
+def as_schema_1(path, *, accuracy, scaler):
     """Rewrite the manifest of the checkpoint ``path`` as version 0.1 wrote it."""
     files = json.loads((path / MANIFEST).read_text())["files"]
     position = {"step": 5, "epoch": 1, "samples": 64, "bad": 0, "elapsed": 2.5}
-    manifest = {"schema": 1, "files": files, **position, "accuracy": accuracy, "seed": 0}
+    manifest = {"schema": 1, "files": files, **position, "accuracy": accuracy, "seed": 0, "scaler": scaler}
     manifest |= {"identity": {"train.seed": 0}, "identity_sha256": "1234", "may_differ": "every other key"}
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (path / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": digest}) + "\n")
@@ -145,12 +146,16 @@ class TestOneCheckpoint:
             read_checkpoint(path)
 
     @pytest.mark.parametrize("accuracy", [None, 0.5])
-    def test_schema_1_is_read_too(self, path, accuracy):
-        as_schema_1(path, accuracy=accuracy)
+    @pytest.mark.parametrize("scaler", [{}, {"scale": 65536.0, "_growth_tracker": 7}])
+    def test_schema_1_is_read_too(self, path, accuracy, scaler):
+        as_schema_1(path, accuracy=accuracy, scaler=scaler)
         found = read_checkpoint(path)
         metric = None if accuracy is None else Metric("accuracy", 0.5)
         position = Position(step=5, epoch=1, samples=64, elapsed=2.5)
-        assert found.header == Header(position, metric, {"seed": 0, "identity": {"train.seed": 0}})
+        assert found.header[:3] == (position, metric, {"seed": 0, "identity": {"train.seed": 0}})
+        assert {name: join({}, tree) for name, tree in found.header.trees.items()} == (
+            {"scaler": scaler} if scaler else {}
+        )
         require_equal(found, Checkpoint(checkpoint_of().tensors, found.header))
 
     def test_the_same_step_saved_again_replaces_it(self, path):

@@ -11,7 +11,7 @@ import pytest
 import slipway
 import trainer
 from slipway import layout
-from trainer.runfolder import Status
+from slipway.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")

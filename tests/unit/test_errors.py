@@ -15,7 +15,7 @@ from slipway.errors import (
     RunError,
     SlipwayError,
     from_json,
-    is_final,
+    is_retryable,
     to_json,
 )
 from trainer.errors import REMEDIES, ConfigError, TrainerError, UsageError, explain
@@ -35,30 +35,30 @@ IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none"
 def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(error):
     found = from_json(json.loads(json.dumps(to_json(error))))
     assert type(found) is type(error)
-    assert (str(found), found.exit_code, found.final) == (str(error), error.exit_code, error.final)
+    assert (str(found), found.exit_code, found.retryable) == (str(error), error.exit_code, error.retryable)
     assert explain(found) == explain(error)
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "final"),
+    ("error", "code", "retryable"),
     [
-        (ConfigError("no such model"), 78, True),
-        (UsageError("no such flag"), 2, True),
-        (TrainerError("the loss is nan"), 1, True),
-        (OSError(errno.ENOSPC, "No space left on device"), 1, True),
-        (OSError(errno.EIO, "Input/output error"), 1, False),
+        (ConfigError("no such model"), 78, False),
+        (UsageError("no such flag"), 2, False),
+        (TrainerError("the loss is nan"), 1, False),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, False),
+        (OSError(errno.EIO, "Input/output error"), 1, True),
     ],
     ids=repr,
 )
-def test_of_any_other_the_text_the_code_and_the_hope_arrive(error, code, final):
+def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, code, retryable):
     found = from_json(json.loads(json.dumps(to_json(error))))
-    assert (str(found), found.exit_code, is_final(found)) == (str(error), code, final)
+    assert (str(found), found.exit_code, is_retryable(found)) == (str(error), code, retryable)
 
 
-def test_the_hope_of_a_save_that_failed_arrives_too():
+def test_whether_to_retry_a_save_that_failed_arrives_too():
     error = NotSavedError(reason="Input/output error")
-    error.final = False
-    assert from_json(json.loads(json.dumps(to_json(error)))).final is False
+    error.retryable = True
+    assert from_json(json.loads(json.dumps(to_json(error)))).retryable is True
 
 
 def test_every_class_can_be_made_again():

@@ -221,15 +221,15 @@ def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(t
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     claim = killed_take_over(tmp_path, monkeypatch)
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
-    dead_owner = late._dead_owner
+    find_stale_owner = late._find_stale_owner
 
     def find_late(path):
-        found = dead_owner(path)
+        found = find_stale_owner(path)
         if path == claim:
             other.acquire()
         return found
 
-    monkeypatch.setattr(late, "_dead_owner", find_late)
+    monkeypatch.setattr(late, "_find_stale_owner", find_late)
     assert "is in use by process" in refusal(late)
     other.check()
     other.release()

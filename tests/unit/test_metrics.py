@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slipway.errors import is_final
+from slipway.errors import is_retryable
 from support import file_size_limit
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
@@ -96,7 +96,7 @@ class TestJsonLines:
                 writer.write(train_record(step))
             with pytest.raises(OSError, match="the last lines cannot be written: File too large") as error:
                 writer.close()
-        assert is_final(error.value)
+        assert not is_retryable(error.value)
 
     def test_without_a_file_there_is_no_record(self, tmp_path):
         assert read_records(tmp_path / "gone") == []

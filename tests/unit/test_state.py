@@ -169,7 +169,7 @@ class TestIdentity:
 
     def test_another_order_of_samples_is_refused(self, found, learner):
         other = dataclasses.replace(
-            found, header=dataclasses.replace(found.header, facts={**found.header.facts, "sampler_version": 99})
+            found, header=found.header._replace(facts={**found.header.facts, "sampler_version": 99})
         )
         with pytest.raises(ConfigError, match=r"orders samples by version 99.*cannot continue in mid-epoch"):
             check_resumable(other, config_of(), learner)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from slipway.position import Position
 
 SCHEMA = 2
 """Version of the manifest; raised when an older slipway could no longer read it. Schema 1 is still read."""
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class Metric:
-    """By what checkpoints of a run are compared."""
+
+class Metric(NamedTuple):
+    """A number by which the checkpoints of a run are compared."""
 
     name: str
     value: float
@@ -26,25 +27,26 @@ class Metric:
         return self.value > other.value if self.maximize else self.value < other.value
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """Position, metric and facts of a checkpoint."""
 
     position: Position
     metric: Metric | None = None
     """None where nothing was evaluated at this position."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = NOTHING
     """What the program that saved it needs besides, and what people may want to know."""
+    trees: Mapping[str, Any] = NOTHING
+    """By component, what its state holds besides tensors (``slipway.checkpoint.components``)."""
 
 
 def to_manifest(header: Header) -> dict[str, Any]:
     """Return ``header`` as it stands in a manifest."""
-    metric = header.metric
     return {
         "schema": SCHEMA,
         "position": header.position._asdict(),
-        "metric": metric and {"name": metric.name, "value": metric.value, "maximize": metric.maximize},
+        "metric": header.metric and header.metric._asdict(),
         "facts": dict(header.facts),
+        "trees": dict(header.trees),
     }
 
 
@@ -57,13 +59,15 @@ def from_manifest(manifest: Mapping[str, Any]) -> Header:
     if manifest["schema"] == 1:
         return _from_schema_1(manifest)
     metric = manifest["metric"]
-    return Header(Position(**manifest["position"]), metric and Metric(**metric), manifest["facts"])
+    return Header(Position(**manifest["position"]), metric and Metric(**metric), manifest["facts"], manifest["trees"])
 
 
 def _from_schema_1(manifest: Mapping[str, Any]) -> Header:
     """Return the header of a manifest of schema 1: all in one table, with accuracy for the only metric."""
     position = Position(**{name: manifest[name] for name in Position._fields})
     accuracy = manifest["accuracy"]
-    own = {"schema", "files", "accuracy", "identity_sha256", "may_differ", *Position._fields}
+    own = {"schema", "files", "accuracy", "scaler", "identity_sha256", "may_differ", *Position._fields}
     facts = {name: value for name, value in manifest.items() if name not in own}
-    return Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts)
+    scaler = manifest["scaler"]  # empty where the run used none
+    trees = {"scaler": {"dict": [[key, value] for key, value in scaler.items()]}} if scaler else {}
+    return Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts, trees)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
-from slipway.errors import NotSavedError, is_final
+from slipway.errors import NotSavedError, is_retryable
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Saver:
         self.wait()
         if self._error:
             failure = NotSavedError(reason=self._error)
-            failure.final = is_final(self._error)
+            failure.retryable = is_retryable(self._error)
             raise failure
 
     def wait(self) -> None:

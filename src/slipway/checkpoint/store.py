@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from slipway.checkpoint.folder import (
@@ -19,27 +20,33 @@ from slipway.checkpoint.folder import (
 from slipway.checkpoint.header import Metric
 from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError
 from slipway.files import point
-from slipway.layout import CHECKPOINTS
+from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
 
 log = logging.getLogger(__name__)
-
-LATEST = "latest"
-BEST = "best"
 
 
 class CheckpointStore:
     """The folder ``checkpoints`` of one run."""
 
-    def __init__(self, path: Path, *, keep: int) -> None:
-        """Use the folder ``path``; of its checkpoints the ``keep`` newest and the best stay."""
+    def __init__(self, path: Path, *, keep: int, check_owner: Callable[[], None] | None = None) -> None:
+        """Use the folder ``path``.
+
+        Args:
+            path: of the store.
+            keep: number of the newest checkpoints that stay, besides the best.
+            check_owner: raises an error if the folder is no longer ours; called before anything in it changes.
+        """
         self.path = path
         self._keep = keep
+        self._check_owner = check_owner
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Write ``checkpoint``, point ``latest`` to it, ``best`` too if it is, and discard what is not to be kept."""
+        if self._check_owner:
+            self._check_owner()
         for leftover in self.path.glob(".step_*"):  # of an attempt that was killed while it saved
             shutil.rmtree(leftover)
-        name = f"step_{checkpoint.header.position.step:08d}"
+        name = checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(self.path / name, checkpoint)
         point(self.path / LATEST, name)
         self._point_to_best()
@@ -73,7 +80,9 @@ class CheckpointStore:
         return path.resolve() == self._newest_first()[0]
 
     def _newest_first(self) -> list[Path]:
-        return sorted((path.resolve() for path in self.path.glob("step_*")), reverse=True)
+        steps = {path.resolve(): checkpoint_step(path.name) for path in self.path.glob("step_*")}
+        found = [(step, path) for path, step in steps.items() if step is not None]
+        return [path for _, path in sorted(found, reverse=True)]
 
     def _point_to_best(self) -> None:
         """Let ``best`` point to the checkpoint with the best metric, if there is any; of equal ones to the oldest."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,34 +12,48 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slipway.communicator.sharing import count_alike
-from slipway.errors import JoinError, RendezvousError, one_line
+from slipway.communicator.collectives import count_alike
+from slipway.errors import JoinError, one_line
 from slipway.world import World
 
 
 class TorchCommunicator:
     """One rank of the default process group, which it opens."""
 
-    def __init__(self, world: World, device: torch.device, *, library: str, init_method: str, timeout: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        *,
+        backend: str,
+        init_method: str,
+        master: tuple[str, int] | None,
+        timeout: float,
+    ) -> None:
         """Open the group, waiting for all ranks.
 
         Args:
             world: rank, size and local rank as the launcher says; the number of ranks on this node is counted here.
             device: of this rank.
-            library: torch's name of it: gloo, nccl, mpi.
-            init_method: ``env://`` or a URL that torch takes.
+            backend: torch's name of the library: gloo, nccl, mpi.
+            init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
+            master: address and port at which rank 0 listens; None where the launcher keeps a store of its own, as
+                torchrun does, or ``init_method`` names one.
             timeout: seconds that ranks wait for each other, to join and in each operation.
 
         Raises:
-            RendezvousError: if MASTER_ADDR or MASTER_PORT are needed and not set.
             JoinError: if the ranks do not find each other.
         """
         self.device, self.world = device, world
         limit = timedelta(seconds=timeout)
         try:
-            store, method = _store(init_method, world, limit)
             dist.init_process_group(
-                library, store=store, init_method=method, rank=world.rank, world_size=world.size, timeout=limit
+                backend,
+                store=_store(*master, world, limit) if master else None,
+                init_method=None if master else init_method,
+                rank=world.rank,
+                world_size=world.size,
+                timeout=limit,
             )
             # The first collective operation, in which NCCL connects.
             here = count_alike(self, socket.gethostname())
@@ -72,29 +85,20 @@ class TorchCommunicator:
         dist.destroy_process_group()
 
 
-def _store(init_method: str, world: World, timeout: timedelta) -> tuple[Any, str | None]:
-    """Return the store of the rendezvous, or else the method by which torch finds one.
+def _store(address: str, port: int, world: World, timeout: timedelta) -> Any:
+    """Return the store of the rendezvous.
 
-    torchrun keeps a store of its own. Where we open it (a job script started one process per rank), rank 0 listens on
-    the address that the others were given, not on all interfaces as torch would.
+    Rank 0 listens on the address that the others were given, and not on all interfaces as torch would.
     """
-    if init_method != "env://" or "TORCHELASTIC_RUN_ID" in os.environ:
-        return None, init_method
-    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise RendezvousError(missing=" and ".join(missing))
-    if not os.environ["MASTER_PORT"].isdecimal():
-        raise RendezvousError(missing=f"a number in MASTER_PORT, not {os.environ['MASTER_PORT']!r}")
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listener = None
-    if world.rank == 0:
+    if world.is_root:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((address, port), family=family, backlog=world.size)
-    store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
+    return dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
         address,
         port,
         world.size,
-        is_master=world.rank == 0,
+        is_master=world.is_root,
         timeout=timeout,
         master_listen_fd=listener.detach() if listener else None,
     )
-    return store, None

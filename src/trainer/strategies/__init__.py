@@ -1,8 +1,7 @@
-"""How a model is trained on many ranks: single, ddp, horovod. ``open_ranks`` joins the world and picks one."""
+"""How a model is trained on many ranks: single, ddp, horovod. ``connect`` joins the world and picks one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
-from slipway.world import check_size
+from slipway.environment import Environment
 from trainer.config import Launch, Settings
 from trainer.errors import ConfigError
 
@@ -24,7 +23,7 @@ class Strategy(Protocol):
     name: str
     """Its value of --backend."""
 
-    def join(self, launch: Launch) -> Communicator:
+    def join(self, launch: Launch, environment: Environment) -> Communicator:
         """Join the world that the launcher describes, waiting for all ranks, and return this rank's end of it."""
         ...
 
@@ -47,7 +46,7 @@ class Strategy(Protocol):
         ...
 
 
-def open_ranks(settings: Settings) -> tuple[Communicator, Strategy]:
+def connect(settings: Settings, environment: Environment) -> tuple[Communicator, Strategy]:
     """Join the world that the launcher describes; return this rank's end of it, and how it trains.
 
     Raises:
@@ -56,7 +55,7 @@ def open_ranks(settings: Settings) -> tuple[Communicator, Strategy]:
     """
     name = settings.launch.backend
     if name == "auto":
-        name = "ddp" if "RANK" in os.environ else "single"
+        name = "ddp" if environment.is_ranked else "single"
     _refuse_unused(settings, name)
     strategy: Strategy
     match name:
@@ -72,21 +71,21 @@ def open_ranks(settings: Settings) -> tuple[Communicator, Strategy]:
             from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    ranks = strategy.join(settings.launch)
-    check_size(ranks.world.size, os.environ)
-    return ranks, strategy
+    comm = strategy.join(settings.launch, environment)
+    environment.check_size(comm.world.size)
+    return comm, strategy
 
 
-def library_for(launch: Launch, device: torch.device) -> str:
+def torch_backend(launch: Launch, device: torch.device) -> str:
     """Return torch's name of the library over which ranks on ``device`` train."""
     if launch.dist_backend != "auto":
         return launch.dist_backend
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def resolved(launch: Launch, ranks: Communicator, strategy: Strategy) -> dict[str, object]:
+def resolved(launch: Launch, comm: Communicator, strategy: Strategy) -> dict[str, object]:
     """Return the settings of the launch as they were resolved, for run.json."""
-    found = {"backend": strategy.name, "device": ranks.device.type, "threads": torch.get_num_threads()}
+    found = {"backend": strategy.name, "device": comm.device.type, "threads": torch.get_num_threads()}
     return {**asdict(launch), **found}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -14,11 +13,11 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.communicator.torch_distributed import TorchCommunicator
-from slipway.world import world_from_environment
+from slipway.environment import Environment, Launcher
 from trainer.config import Launch, Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
-from trainer.strategies import library_for
+from trainer.strategies import torch_backend
 
 _OPTIONS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = (
@@ -36,24 +35,26 @@ class DDPStrategy:
     def __init__(self, settings: Settings) -> None:
         """Train as ``settings`` say."""
         self._sync_bn = settings.model.sync_bn
-        self.ranks: Communicator
+        self.comm: Communicator
         """Known once the world is joined."""
 
-    def join(self, launch: Launch) -> Communicator:
+    def join(self, launch: Launch, environment: Environment) -> Communicator:
         """Open the process group."""
-        world = world_from_environment(os.environ)
-        device = pick_device(launch.device, local_rank=world.local_rank)
+        world = environment.world()
+        device = pick_device(launch.device, world.local_rank, environment.launcher)
+        listens = launch.init_method == "env://" and environment.launcher is not Launcher.TORCHRUN
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        self.ranks = TorchCommunicator(
+        self.comm = TorchCommunicator(
             world,
             device,
             # Over NCCL, a node without its GPU could not even tell the self-test so.
-            library="gloo" if launch.self_test else library_for(launch, device),
+            backend="gloo" if launch.self_test else torch_backend(launch, device),
             init_method=launch.init_method,
+            master=environment.master() if listens else None,
             timeout=launch.collective_timeout,
         )
-        return self.ranks
+        return self.comm
 
     def prepare(
         self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
@@ -65,10 +66,10 @@ class DDPStrategy:
         """
         if self._sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        self.ranks.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
+        self.comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
         replica = DistributedDataParallel(
             model,
-            device_ids=[self.ranks.device] if self.ranks.device.type == "cuda" else None,
+            device_ids=[self.comm.device] if self.comm.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             **LOCAL_BUFFERS,
         )

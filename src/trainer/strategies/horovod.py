@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
+from slipway.environment import Environment
 from trainer.config import Launch, Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
@@ -39,9 +40,9 @@ class HorovodStrategy:
         self._micro_steps = settings.train.grad_accum_steps
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
-    def join(self, launch: Launch) -> Communicator:
+    def join(self, launch: Launch, environment: Environment) -> Communicator:
         """Join Horovod's world."""
-        return HorovodCommunicator(lambda world: pick_device(launch.device, local_rank=world.local_rank))
+        return HorovodCommunicator(lambda world: pick_device(launch.device, world.local_rank, environment.launcher))
 
     def prepare(
         self,

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from slipway.communicator import Alone, Communicator
+from slipway.environment import Environment
 from trainer.config import Launch, Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
@@ -24,9 +25,9 @@ class SingleStrategy:
         if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
 
-    def join(self, launch: Launch) -> Communicator:
+    def join(self, launch: Launch, environment: Environment) -> Communicator:
         """Take this process for the whole world."""
-        return Alone(pick_device(launch.device, local_rank=0))
+        return Alone(pick_device(launch.device, 0, environment.launcher))
 
     def prepare(
         self,

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from trainer.doctor.measure import Facts
-from trainer.doctor.verdict import faults
+from trainer.selftest.measure import Facts
+from trainer.selftest.verdict import faults
 
 HEALTHY = [
     Facts(

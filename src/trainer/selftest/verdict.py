@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from trainer.doctor.measure import Facts
+from trainer.selftest.measure import Facts
 
 SLOW = 3.0
 """A rank that takes so many times the median holds up all others; less is noise of a machine in use."""

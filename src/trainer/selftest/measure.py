@@ -17,11 +17,11 @@ from torch import Tensor
 
 import slipway
 from slipway.communicator import Communicator
-from slipway.communicator.sharing import count_alike
+from slipway.communicator.collectives import count_alike
 from slipway.gpu import find_gpus
 from trainer.config import Launch, ModelConfig
 from trainer.models import build_model
-from trainer.strategies import library_for
+from trainer.strategies import torch_backend
 
 SHAPE, CLASSES = (1, 28, 28), 10
 BATCH = {"cpu": 32, "cuda": 8192}
@@ -66,12 +66,12 @@ class Facts:
         )
 
 
-def measure(launch: Launch, ranks: Communicator) -> Facts:
+def measure(launch: Launch, comm: Communicator) -> Facts:
     """Return the facts of this rank; all ranks must call it, as they reduce together."""
-    world, device = ranks.world, ranks.device
-    alike = count_alike(ranks, device.type, torch.device("cpu"))
+    world, device = comm.world, comm.device
+    alike = count_alike(comm, device.type, torch.device("cpu"))
     forward_ms = _forward_ms(device)
-    reduced, reduce_ms = _reduction(launch, ranks) if alike == world.size else (0.0, -1.0)
+    reduced, reduce_ms = _reduction(launch, comm) if alike == world.size else (0.0, -1.0)
     return Facts(
         host=socket.gethostname(),
         rank=world.rank,
@@ -106,19 +106,19 @@ def _forward_ms(device: torch.device) -> float:
         return sorted(_timed(lambda: model(images), device)[1] for _ in range(PASSES))[PASSES // 4]
 
 
-def _reduction(launch: Launch, ranks: Communicator) -> tuple[float, float]:
+def _reduction(launch: Launch, comm: Communicator) -> tuple[float, float]:
     """Return what an all-reduce gives, over the library that training uses, and its milliseconds."""
-    total = ranks.all_reduce_sum
+    total = comm.all_reduce_sum
     if dist.is_initialized():
-        group = dist.new_group(backend=library_for(launch, ranks.device))
+        group = dist.new_group(backend=torch_backend(launch, comm.device))
 
         def total(values: Tensor) -> Tensor:
             dist.all_reduce(values, group=group)
             return values
 
-    values = torch.full((REDUCED,), 1.0 + ranks.world.rank, device=ranks.device)
+    values = torch.full((REDUCED,), 1.0 + comm.world.rank, device=comm.device)
     total(torch.zeros_like(values))  # connects, and lets all ranks begin together
-    result, milliseconds = _timed(lambda: total(values), ranks.device)
+    result, milliseconds = _timed(lambda: total(values), comm.device)
     wrong = result[result != result[0]]
     return float(wrong[0] if len(wrong) else result[0]), milliseconds
 

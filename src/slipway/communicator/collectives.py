@@ -1,0 +1,104 @@
+"""Collective operations on JSON and on actions, built of the two on tensors; nothing is pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import torch
+
+from slipway.errors import SlipwayError, from_json, to_json
+
+if TYPE_CHECKING:
+    from slipway.communicator import Communicator
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def broadcast_json(comm: Communicator, value: Any = None) -> Any:
+    """Return rank 0's ``value`` on every rank; the others' is ignored."""
+    text = json.dumps(value).encode() if comm.world.is_root else b""
+    length = torch.tensor([len(text)], dtype=torch.int64, device=comm.device)
+    comm.broadcast([length])
+    buffer = torch.empty(int(length), dtype=torch.uint8, device=comm.device)
+    if comm.world.is_root:
+        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    comm.broadcast([buffer])
+    return json.loads(bytes(buffer.tolist()))
+
+
+def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | None = None) -> list[Any]:
+    """Return every rank's ``value``, in the order of the ranks, on every rank.
+
+    A Communicator sums and does not gather: each rank adds its bytes into a row of its own.
+
+    Args:
+        comm: of this rank; all ranks must call this.
+        value: anything that JSON can hold.
+        device: of the messages; by default the rank's. On the CPU, ranks with and without a GPU can talk to each other.
+    """
+    device = device or comm.device
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    rank, size = comm.world.rank, comm.world.size
+    lengths = torch.zeros(size, dtype=torch.float64, device=device)
+    lengths[rank] = len(text)
+    lengths = comm.all_reduce_sum(lengths)
+    rows = torch.zeros(size, int(lengths.max()), device=device)
+    rows[rank, : len(text)] = text.to(rows)
+    rows = comm.all_reduce_sum(rows)
+    return [json.loads(bytes(row[: int(length)].int().tolist())) for row, length in zip(rows, lengths, strict=True)]
+
+
+def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
+    """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
+
+    Raises:
+        SlipwayError: on every rank, if the action raised one, or an OSError.
+        Exception: whatever else it raised, on rank 0; a SlipwayError with its text on the others, so that none waits
+            for a rank that is gone.
+    """
+    result: T | None = None
+    error: Exception | None = None
+    if comm.world.is_root:
+        try:
+            result = action()
+        except Exception as caught:  # noqa: BLE001 -- raised again below, once the others know
+            error = caught
+    failure = broadcast_json(comm, error and to_json(error))
+    if failure is None:
+        return result
+    if error and not isinstance(error, SlipwayError | OSError):
+        raise error
+    forwarded = from_json(failure)
+    forwarded.raised_on_all_ranks = True
+    raise forwarded from error
+
+
+class RootOnly(Generic[T]):
+    """An object that rank 0 has, and the other ranks do not; all ranks hold one of these."""
+
+    def __init__(self, comm: Communicator, make: Callable[[], T]) -> None:
+        """Let rank 0 ``make`` the object, while the others wait; see ``run_on_root``."""
+        self._comm = comm
+        self.here: T | None = run_on_root(comm, make)
+        """The object on rank 0, and None on the others: for what no other rank waits for."""
+
+    def run(self, action: Callable[[T], R]) -> R | None:
+        """Run ``action`` with the object on rank 0, while the others wait; see ``run_on_root``."""
+        return run_on_root(self._comm, lambda: action(cast("T", self.here)))
+
+    def make(self, action: Callable[[T], R]) -> RootOnly[R]:
+        """Return what ``action`` makes of the object, on rank 0 alone too."""
+        return RootOnly(self._comm, lambda: action(cast("T", self.here)))
+
+
+def count_alike(comm: Communicator, key: str, device: torch.device | None = None) -> int:
+    """Return how many ranks give the same ``key``; all must call it. ``device`` as for ``all_gather_json``."""
+    rank, size = comm.world.rank, comm.world.size
+    digests = torch.zeros(size, dtype=torch.float64, device=device or comm.device)
+    digests[rank] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")  # 48 bits: exact in float64
+    digests = comm.all_reduce_sum(digests)
+    return int((digests == digests[rank]).sum())

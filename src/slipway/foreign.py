@@ -1,0 +1,71 @@
+"""What other programs' errors mean, told from their texts where nothing else tells it.
+
+A text is no promise of its author, so tests/unit/test_foreign.py and tests/distributed/test_faults.py hold each pattern
+against what the installed version says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional
+
+LOST_PEER = re.compile(
+    "(?i)connection closed by peer|connection reset by peer|broken pipe|HorovodInternalError|remote process exited"
+)
+"""Gloo, Horovod and NCCL, in a rank whose peer is gone."""
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""safetensors, where it cannot write a file: the error number of the system."""
+TOO_FEW_FOR_BATCH_NORM = re.compile("Expected more than 1 value per channel when training")
+"""torch's batch norm, of one sample whose features are 1 x 1."""
+NO_OPERATOR = re.compile("operator torchvision::")
+"""torch, while it imports a torchvision whose compiled operators were built for another torch."""
+INVALID_VALUE = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?", re.DOTALL)
+"""msgspec, of a value that does not fit its type."""
+INVALID_CHOICE = re.compile(r"Invalid enum value '?(?P<value>[^']*)'?")
+NO_MATCH = re.compile("matching regex")
+
+
+class InvalidValue(NamedTuple):
+    """A value that msgspec refuses."""
+
+    reason: str
+    section: str
+    key: str
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Return whether ``error`` means that another rank is gone."""
+    return bool(LOST_PEER.search(f"{type(error).__name__} {error}"))
+
+
+def os_error_numbers(error: BaseException) -> list[int]:
+    """Return the error numbers of the system that ``error`` names in its text only."""
+    return [int(number) for number in OS_ERROR.findall(str(error))]
+
+
+def too_few_for_batch_norm(error: BaseException) -> bool:
+    """Return whether batch norm had a single value for each channel."""
+    return bool(TOO_FEW_FOR_BATCH_NORM.search(str(error)))
+
+
+def operators_missing(error: BaseException) -> bool:
+    """Return whether torchvision's compiled operators do not fit this torch."""
+    return bool(NO_OPERATOR.search(str(error)))
+
+
+def invalid_value(error: BaseException) -> InvalidValue:
+    """Return what msgspec refuses, where and why."""
+    found = INVALID_VALUE.fullmatch(str(error))
+    parts = found.groupdict(default="") if found else {"reason": str(error), "section": "", "key": ""}
+    return InvalidValue(**parts)
+
+
+def invalid_choice(reason: str) -> Optional[str]:
+    """Return the value that is none of the choices, where msgspec gives that ``reason``."""
+    found = INVALID_CHOICE.match(reason)
+    return found["value"] if found else None
+
+
+def matches_no_pattern(reason: str) -> bool:
+    """Return whether msgspec gives as ``reason`` that a text does not match its pattern."""
+    return bool(NO_MATCH.search(reason))

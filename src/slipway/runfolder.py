@@ -1,0 +1,70 @@
+"""The run folder as it lies on the disk: what a run leaves behind. Rank 0 alone touches it.
+
+docs/contract.md lists its files; ``slipway.attempt`` is about who may write them, and when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from slipway.environment import Environment
+from slipway.errors import FolderHoldsRunError, one_line
+from slipway.layout import CHECKPOINTS, FIGURES, LATEST, LOGS, METRICS, checkpoint_step, verdict_file
+from slipway.status import Status, read_status, write_verdict
+
+
+class RunFolder:
+    """An output directory, of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """Describe the folder ``path``, which may not be there yet."""
+        self.path = path
+        self.metrics = path / METRICS
+        self.figures = path / FIGURES
+        self.logs = path / LOGS
+        self.checkpoints = path / CHECKPOINTS
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether there is a checkpoint, or what is left of one."""
+        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+
+    def require_no_run(self) -> None:
+        """Raise a FolderHoldsRunError if the folder holds a run, which a new one would overwrite."""
+        if self.holds_run:
+            raise FolderHoldsRunError(folder=self.path)
+
+    def refuse(self, why: str, environment: Environment) -> None:
+        """Leave the verdict of an attempt that ended before it had the folder, if a job script waits for it."""
+        self.answer_job_script(
+            Status(attempt=0, state="failed", reason=one_line(why), step=self.last_step), environment
+        )
+
+    def answer_job_script(self, status: Status, environment: Environment) -> None:
+        """Leave the verdict of an attempt that does not touch the run, if a job script waits for it."""
+        if environment.attempt:
+            with contextlib.suppress(OSError):
+                write_verdict(self.path, dataclasses.replace(status, attempt=environment.attempt))
+
+    @property
+    def last_step(self) -> int:
+        """The step that was saved last, as far as the folder says; 0 if it says nothing."""
+        step = checkpoint_step((self.checkpoints / LATEST).resolve().name)
+        if step is not None:
+            return step
+        status = read_status(self.path)
+        return status.step if status else 0
+
+    @property
+    def last_attempt(self) -> int:
+        """The largest number of an attempt that status.json, a folder of logs or a verdict names; 0 if none."""
+        status = read_status(self.path)
+        numbers = [status.attempt if status else 0]
+        numbers += [int(path.name) for path in self.logs.glob("*") if path.name.isdecimal()]
+        for path in self.path.glob("*"):
+            number = path.name.rpartition(".")[2]
+            if number.isdecimal() and path.name == verdict_file(int(number)):
+                numbers.append(int(number))
+        return max(numbers)

@@ -1,0 +1,54 @@
+"""The self-test: what ``--self-test`` does in the place of training, on the very ranks that a job has.
+
+Each rank measures itself and tells in one line what it found; rank 0 compares all of them with each other and with the
+plan, and says in one line what is wrong. Without a fault the run is done, like one that trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+
+import torch
+
+from slipway.attempt import open_attempt
+from slipway.communicator import Communicator
+from slipway.communicator.collectives import all_gather_json
+from slipway.environment import Environment
+from slipway.runfolder import RunFolder
+from slipway.stop import Reason
+from trainer.config import Settings
+from trainer.errors import ConfigError, describe
+from trainer.recorder import begin
+from trainer.selftest.measure import Facts, measure
+from trainer.selftest.verdict import faults
+from trainer.strategies import Strategy, resolved
+
+log = logging.getLogger(__name__)
+
+
+def self_test(
+    settings: Settings, comm: Communicator, strategy: Strategy, folder: RunFolder, environment: Environment
+) -> Reason:
+    """Test the ranks and leave the verdict in ``folder``.
+
+    Raises:
+        RefusedError: on every rank, if ``folder`` cannot be had, or holds a run, whose records it would replace.
+        ConfigError: on every rank, saying all that is wrong.
+    """
+    launched = resolved(settings.launch, comm, strategy)
+    with open_attempt(folder, environment, comm, describe, may_continue=False) as attempt:
+        attempt.run(lambda held: begin(held, settings, comm.world, launched, step=0))
+        facts = measure(settings.launch, comm)
+        sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
+        sys.stdout.flush()
+        gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
+        ranks = [Facts(**found) for found in gathered]
+        if found := faults(ranks, ranks_per_node=environment.planned_ranks_per_node):
+            error = ConfigError(f"self-test: {'; '.join(found)}")
+            error.raised_on_all_ranks = True
+            raise error
+        attempt.run(lambda held: held.conclude(Reason.NONE, step=0))
+    log.info("self-test: %d ranks on %d nodes, nothing wrong", len(ranks), len({facts.host for facts in ranks}))
+    return Reason.NONE

@@ -1,0 +1,434 @@
+"""An attempt at a run: whom the folder belongs to, what is recorded, and what a request to stop becomes."""
+
+import errno
+import json
+import os
+import stat
+
+import pytest
+import torch
+
+from slipway.attempt import acquire, open_attempt
+from slipway.communicator import Alone
+from slipway.environment import read_environment
+from slipway.errors import (
+    FolderHoldsRunError,
+    FolderInUseError,
+    FolderNotWritableError,
+    LostFolderError,
+    RefusedError,
+    SlipwayError,
+)
+from slipway.layout import VERDICTS
+from slipway.runfolder import RunFolder
+from slipway.status import Status, write_status
+from slipway.stop import Reason
+
+ALONE = Alone(torch.device("cpu"))
+
+
+class InvalidError(RefusedError):
+    """What the program finds wrong."""
+
+    text = "{what}"
+
+
+def acquired(path, **env):
+    return acquire(RunFolder(path), read_environment(env))
+
+
+def begun(path, step=0, **env):
+    attempt = acquired(path, **env)
+    attempt.begin(config="[model]\n", provenance={"host": "node1"}, step=step)
+    return attempt
+
+
+def ended(path, reason=Reason.NONE, step=9):
+    """Leave ``path`` as an attempt that ended for ``reason`` does."""
+    begun(path).conclude(reason, step=step)
+
+
+def failed(path):
+    """Leave ``path`` as an attempt that failed does."""
+    begun(path).fail(SlipwayError("the loss is nan"), "the loss is nan")
+
+
+def saved(path, step):
+    """Leave a checkpoint in ``path``."""
+    (path / "checkpoints" / f"step_{step:08d}").mkdir(parents=True)
+    (path / "checkpoints" / "latest").unlink(missing_ok=True)
+    (path / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
+
+
+def refused(path, error, *, may_continue=True, **env):
+    """Let an attempt end in ``error`` after it has the folder and before it begins; return what that changed."""
+    before = snapshot(path)
+    folder = RunFolder(path)
+    with (
+        pytest.raises(type(error)),
+        open_attempt(folder, read_environment(env), ALONE, str, may_continue=may_continue),
+    ):
+        raise error
+    after = snapshot(path)
+    assert before.keys() <= after.keys()
+    return {name: text for name, text in after.items() if before.get(name) != text}
+
+
+def status_of(path):
+    return json.loads((path / "status.json").read_text())
+
+
+def verdict_of(path, attempt=1):
+    return (path / f"verdict.{attempt}").read_text()
+
+
+def snapshot(path):
+    """Return the bytes of every file below ``path``, by its name."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def umask():
+    """Set the umask for one test."""
+    before = os.umask(0o077)
+    yield os.umask
+    os.umask(before)
+
+
+class TestAcquire:
+    def test_the_folder_is_made_with_its_parents_for_its_owner_alone(self, tmp_path):
+        path = tmp_path / "runs" / "mine"
+        acquired(path)
+        assert {entry.name for entry in path.iterdir()} == {"checkpoints", "figures", "lock", "logs"}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+    def test_one_that_is_there_keeps_its_mode_and_what_is_made_in_it_follows_the_umask(self, tmp_path, umask):
+        path = tmp_path / "mine"
+        path.mkdir()
+        path.chmod(0o750)
+        umask(0o027)
+        begun(path)
+        folders = [path, *(entry for entry in path.rglob("*") if entry.is_dir())]
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o750}
+        assert {stat.S_IMODE(entry.stat().st_mode) for entry in path.rglob("*") if entry.is_file()} == {0o640}
+
+    def test_a_second_run_is_refused_while_the_first_lives(self, tmp_path):
+        acquired(tmp_path)
+        with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
+            acquired(tmp_path)
+
+    def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
+        (tmp_path / "file").touch()
+        for path in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(FolderNotWritableError, match=f"cannot write to the run folder {path}: "):
+                acquired(path)
+
+    @pytest.mark.parametrize("text", ["", "null", "{}", '{"attempt": 1}'])
+    def test_a_status_that_makes_no_sense_counts_as_none(self, tmp_path, text):
+        (tmp_path / "status.json").write_text(text)
+        assert acquired(tmp_path).number == 1
+
+    def test_fields_that_a_later_version_added_are_passed_over(self, tmp_path):
+        (tmp_path / "status.json").write_text('{"attempt": 4, "state": "done", "nodes": 3}')
+        assert acquired(tmp_path).number == 5
+
+    @pytest.mark.parametrize("left", ["logs/6", "verdict.6"])
+    def test_an_attempt_that_left_no_status_counts_too(self, tmp_path, left):
+        ended(tmp_path)
+        for name in (left, "logs/samples.rank9.jsonl", "verdict.x", ".verdict.9.123"):
+            (tmp_path / name).mkdir()
+        assert acquired(tmp_path).number == 7
+
+    def test_attempts_are_counted_unless_the_job_script_counts(self, tmp_path):
+        for number, env in enumerate([{}, {}, {"TRAINER_ATTEMPT": ""}, {"TRAINER_ATTEMPT": "7"}], start=1):
+            attempt = begun(tmp_path, **env)
+            assert attempt.number == (7 if env.get("TRAINER_ATTEMPT") else number)
+            attempt.release()
+
+
+class TestOpenAttempt:
+    @pytest.mark.parametrize("with_status", [True, False])
+    def test_a_run_that_is_there_is_only_continued_when_asked(self, tmp_path, with_status):
+        ended(tmp_path)
+        saved(tmp_path, 1)
+        if not with_status:
+            (tmp_path / "status.json").unlink()
+        environment = read_environment({})
+        with (
+            pytest.raises(FolderHoldsRunError, match="holds a run already"),
+            open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=False),
+        ):
+            pytest.fail("it was let in")
+        with open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=True) as attempt:
+            assert attempt.here.number == 2
+
+    def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
+        failed(tmp_path)
+        with open_attempt(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=False) as attempt:
+            assert attempt.here.number == 2
+
+    def test_the_folder_is_free_afterwards(self, tmp_path):
+        for _ in range(2):
+            with open_attempt(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True):
+                assert (tmp_path / "lock").exists()
+            assert not (tmp_path / "lock").exists()
+
+
+class TestBegin:
+    def test_what_runs_is_recorded_in_the_folder_and_for_this_attempt(self, tmp_path):
+        begun(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
+        record = json.loads((tmp_path / "run.json").read_text())
+        assert record == {"host": "node1", "attempt": 1, "variables": {"TRAINER_JOB_ID": "42"}}
+        assert (tmp_path / "config.toml").read_text() == "[model]\n"
+        assert status_of(tmp_path)["state"] == "running"
+        first = snapshot(tmp_path / "logs" / "1")
+        assert first["run.json"] == (tmp_path / "run.json").read_bytes()
+        begun(tmp_path, step=5)
+        assert snapshot(tmp_path / "logs" / "1") == first
+        assert json.loads((tmp_path / "run.json").read_text())["attempt"] == 2
+
+    def test_the_folder_that_a_job_script_made_for_the_attempt_is_taken(self, tmp_path):
+        (tmp_path / "logs" / "3").mkdir(parents=True)
+        begun(tmp_path, TRAINER_ATTEMPT="3").conclude(Reason.NONE, step=1)
+        assert {path.name for path in (tmp_path / "logs" / "3").iterdir()} == {
+            "config.toml",
+            "run.json",
+            "status.json",
+        }
+
+
+class TestStatus:
+    def test_it_is_one_line_with_just_the_fields_of_the_contract(self, tmp_path):
+        begun(tmp_path, step=3).conclude(Reason.TIME_LIMIT, step=9)
+        assert (tmp_path / "status.json").read_text().count("\n") == 1
+        assert status_of(tmp_path) == {
+            "attempt": 1,
+            "state": "stopped",
+            "reason": "time-limit",
+            "start_step": 3,
+            "step": 9,
+            "requeue": True,
+        }
+        assert (tmp_path / "logs" / "1" / "status.json").read_bytes() == (tmp_path / "status.json").read_bytes()
+
+    def test_a_failure_keeps_what_was_saved_and_frees_the_folder(self, tmp_path):
+        attempt = begun(tmp_path, step=5)
+        saved(tmp_path, 8)
+        attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
+        assert status_of(tmp_path) == {
+            "attempt": 1,
+            "state": "failed",
+            "reason": "the loss is nan",
+            "start_step": 5,
+            "step": 8,
+            "requeue": False,
+        }
+        assert not (tmp_path / "lock").exists()
+
+    def test_an_attempt_that_fails_is_not_requeued_because_the_one_before_was(self, tmp_path):
+        ended(tmp_path, Reason.TIME_LIMIT)
+        failed(tmp_path)
+        assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["requeue"]) == (2, False)
+
+    def test_a_run_that_lost_its_folder_leaves_the_new_owners_status_alone(self, tmp_path):
+        first = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
+        second = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
+        with pytest.raises(LostFolderError, match="is no longer this run's"):
+            first.check()
+        first.fail(SlipwayError("another run has taken over"), "another run has taken over")
+        assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")
+        assert not (tmp_path / "verdict.1").exists()
+        second.check()
+
+
+class TestVerdict:
+    """The line by which the job script decides."""
+
+    @pytest.mark.parametrize(
+        ("reason", "start", "step", "line"),
+        [
+            (Reason.NONE, 0, 9, "done 9 complete\n"),
+            (Reason.TIME_LIMIT, 8, 9, "out-of-time 9 time-limit\n"),
+            (Reason.TIME_LIMIT, 9, 9, "stopped 9 time-limit\n"),
+            (Reason.USER, 0, 9, "stopped 9 user\n"),
+            (Reason.SIGNAL, 0, 0, "stopped 0 signal\n"),
+        ],
+    )
+    def test_an_attempt_that_ends_in_good_order_leaves_its_own(self, tmp_path, reason, start, step, line):
+        begun(tmp_path, step=start).conclude(reason, step=step)
+        assert verdict_of(tmp_path) == line
+        assert line.split()[0] in VERDICTS
+        assert not (tmp_path / "lock").exists()
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            InvalidError(what="no such model"),
+            SlipwayError("the loss is nan"),
+            OSError(errno.ENOSPC, "No space left on device"),
+            RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ],
+    )
+    def test_an_error_that_would_come_again_leaves_one(self, tmp_path, error):
+        begun(tmp_path).fail(error, str(error))
+        assert verdict_of(tmp_path) == f"failed 0 {error}\n"
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("Connection closed by peer"),
+            RuntimeError("CUDA error: an illegal memory access was encountered"),
+            OSError(errno.EIO, "Input/output error"),
+            RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)"),
+            LostFolderError(lock="run/lock"),
+            KeyboardInterrupt(),
+            KeyError("a bug"),
+        ],
+        ids=repr,
+    )
+    def test_any_other_leaves_none(self, tmp_path, error):
+        begun(tmp_path).fail(error, str(error))
+        assert list(tmp_path.glob("verdict.*")) == []
+        assert status_of(tmp_path)["state"] == "failed"
+
+    def test_its_reason_is_one_line_of_what_can_be_printed(self, tmp_path):
+        begun(tmp_path).fail(SlipwayError(""), "no data in a\nb\x1b[31m\u2028c\udcff: look there")
+        assert verdict_of(tmp_path) == "failed 0 no data in a b [31m c : look there\n"
+
+    def test_it_names_the_step_of_the_last_checkpoint(self, tmp_path):
+        attempt = begun(tmp_path)
+        saved(tmp_path, 23)
+        attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
+        assert verdict_of(tmp_path) == "failed 23 the loss is nan\n"
+
+    def test_where_it_cannot_be_written_the_attempt_has_failed(self, tmp_path):
+        attempt = begun(tmp_path)
+        (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
+        with pytest.raises(OSError, match="Is a directory"):
+            attempt.conclude(Reason.NONE, step=9)
+        attempt.fail(SlipwayError("cannot write"), "cannot write")
+        assert status_of(tmp_path)["state"] == "failed"
+        assert not (tmp_path / "lock").exists()
+
+
+class TestRefusal:
+    """An attempt that is refused says so to the job script, and changes nothing else."""
+
+    ERROR = InvalidError(what="cannot resume")
+
+    def test_by_its_program(self, tmp_path):
+        ended(tmp_path, Reason.TIME_LIMIT)
+        saved(tmp_path, 9)
+        assert refused(tmp_path, self.ERROR, TRAINER_ATTEMPT="5") == {"verdict.5": b"failed 9 cannot resume\n"}
+
+    def test_without_a_number_of_the_job_script_it_leaves_nothing(self, tmp_path):
+        ended(tmp_path)
+        saved(tmp_path, 9)
+        assert refused(tmp_path, self.ERROR) == {}
+
+    def test_in_a_folder_without_a_run_its_status_says_why(self, tmp_path):
+        changed = refused(tmp_path, self.ERROR)
+        assert changed.keys() == {"status.json"}
+        assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", "cannot resume")
+
+    def test_by_the_lock_of_a_living_run(self, tmp_path):
+        begun(tmp_path, step=7)
+        before = snapshot(tmp_path)
+        environment = read_environment({"TRAINER_ATTEMPT": "2"})
+        with (
+            pytest.raises(FolderInUseError, match="in use by"),
+            open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=True),
+        ):
+            pytest.fail("it was let in")
+        after = snapshot(tmp_path)
+        assert after.pop("verdict.2").startswith(b"failed 7 ")
+        assert after == before
+
+    @pytest.mark.parametrize(("attempt", "leaves"), [("", {}), ("3", {"verdict.3": b"failed 0 no GPU\n"})])
+    def test_before_it_has_the_folder(self, tmp_path, attempt, leaves):
+        environment = read_environment({"TRAINER_ATTEMPT": attempt})
+        RunFolder(tmp_path).refuse("no\nGPU", environment)
+        assert snapshot(tmp_path) == leaves
+        RunFolder(tmp_path / "gone").refuse("no GPU", environment)
+        assert not (tmp_path / "gone").exists()
+
+
+class TestStopFile:
+    @staticmethod
+    def write(path, text):
+        (path / "STOP").write_text(f"{text}\n")
+
+    @pytest.mark.parametrize("word", ["user", "time-limit"])
+    def test_it_is_looked_at_at_most_once_a_second(self, tmp_path, word):
+        attempt = begun(tmp_path)
+        assert attempt.stop_request() == Reason.NONE
+        self.write(tmp_path, word)
+        assert attempt.stop_request() == Reason.NONE
+        attempt._next_look = 0.0
+        assert attempt.stop_request().word == word
+
+    def test_one_for_the_time_limit_is_removed_on_the_next_start(self, tmp_path):
+        ended(tmp_path, Reason.TIME_LIMIT)
+        self.write(tmp_path, "time-limit")
+        begun(tmp_path)
+        assert not (tmp_path / "STOP").exists()
+
+    def test_until_an_attempt_begins_it_stays(self, tmp_path):
+        ended(tmp_path, Reason.TIME_LIMIT)
+        self.write(tmp_path, "time-limit")
+        acquired(tmp_path).release()
+        assert (tmp_path / "STOP").exists()
+
+    @pytest.mark.parametrize(
+        ("meant", "reason"), [("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)]
+    )
+    def test_one_that_means_this_very_attempt_stays(self, tmp_path, meant, reason):
+        ended(tmp_path, Reason.TIME_LIMIT)
+        self.write(tmp_path, f"time-limit {meant}")
+        attempt = begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
+        assert attempt.stop_request() == reason
+
+    @pytest.mark.parametrize("before", [Reason.USER, Reason.NONE])
+    def test_the_users_is_removed_once_an_attempt_has_ended_on_it_or_the_run_was_done(self, tmp_path, before):
+        ended(tmp_path, before)
+        self.write(tmp_path, "user")
+        attempt = begun(tmp_path)
+        assert attempt.stop_request() == Reason.NONE
+        assert not (tmp_path / "STOP").exists()
+
+    @pytest.mark.parametrize("before", [Reason.USER, Reason.NONE])
+    def test_one_written_while_the_next_attempt_starts_stops_that(self, tmp_path, before):
+        ended(tmp_path, before)
+        self.write(tmp_path, "user")
+        attempt = acquired(tmp_path)
+        (tmp_path / "STOP").unlink()
+        self.write(tmp_path, "user")
+        attempt.begin(config="", provenance={}, step=0)
+        assert attempt.stop_request() == Reason.USER
+
+    @pytest.mark.parametrize(
+        ("meant", "reason"),
+        [
+            ("4711/1", Reason.NONE),
+            ("4712/1", Reason.NONE),
+            ("4711/2", Reason.TIME_LIMIT),
+            ("4712/2", Reason.TIME_LIMIT),
+            ("", Reason.TIME_LIMIT),
+            ("at noon", Reason.TIME_LIMIT),
+        ],
+    )
+    def test_the_time_limit_of_an_older_attempt_is_ignored(self, tmp_path, meant, reason):
+        attempt = begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
+        self.write(tmp_path, f"time-limit {meant}")
+        assert attempt.stop_request() == reason
+
+    @pytest.mark.parametrize("leave", [lambda path: ended(path, Reason.TIME_LIMIT), failed, lambda _: None])
+    def test_the_users_stays_until_then(self, tmp_path, leave):
+        leave(tmp_path)
+        self.write(tmp_path, "user")
+        assert begun(tmp_path).stop_request() == Reason.USER
+
+
+def test_a_status_is_written_whole(tmp_path):
+    write_status(tmp_path, Status(attempt=1, state="running"))
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]

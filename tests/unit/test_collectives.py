@@ -1,0 +1,67 @@
+"""What rank 0 decides reaches every rank, and so does its failure."""
+
+import errno
+
+import pytest
+
+from ranks import on_ranks
+from slipway.communicator.collectives import all_gather_json, broadcast_json, run_on_root
+from slipway.errors import FolderInUseError, SlipwayError
+from trainer.errors import ConfigError
+
+
+@pytest.mark.parametrize("value", [None, 0, "", "é", [1.5, None], {"a": {"b": [True]}}, "x" * 100_000])
+def test_the_value_of_rank_0_is_shared(value):
+    found = on_ranks(3, lambda comm: broadcast_json(comm, value if comm.world.rank == 0 else "another"))
+    assert found == [value] * 3
+
+
+def test_values_of_all_ranks_are_gathered_in_their_order():
+    values = [{"rank": 0}, "a longer text than the others", None, 3.25]
+    assert on_ranks(4, lambda comm: all_gather_json(comm, values[comm.world.rank])) == [values] * 4
+
+
+def test_an_action_runs_on_rank_0_alone_and_its_result_stays_there():
+    ran = []
+
+    def action(comm):
+        return run_on_root(comm, lambda: ran.append(comm.world.rank) or "result")
+
+    assert on_ranks(3, action) == ["result", None, None]
+    assert ran == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retryable"),
+    [
+        (FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon"), 78, False),
+        (ConfigError("no such model"), 78, False),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, False),
+        (OSError(errno.EIO, "Input/output error"), 1, True),
+    ],
+    ids=repr,
+)
+def test_its_error_is_raised_on_every_rank(error, code, retryable):
+    def fail():
+        raise error
+
+    def action(comm):
+        with pytest.raises(SlipwayError) as found:
+            run_on_root(comm, fail)
+        return found.value
+
+    for found in on_ranks(3, action):
+        assert (str(found), found.exit_code, found.retryable) == (str(error), code, retryable)
+        assert found.raised_on_all_ranks
+        assert isinstance(found, type(error)) or not isinstance(error, FolderInUseError)
+
+
+def test_a_bug_on_rank_0_keeps_its_traceback_there_and_lets_no_other_rank_wait():
+    def action(comm):
+        with pytest.raises(Exception, match="missing") as found:
+            run_on_root(comm, lambda: {}["missing"])
+        return found.value
+
+    first, *others = on_ranks(3, action)
+    assert isinstance(first, KeyError)
+    assert [(type(error), error.raised_on_all_ranks) for error in others] == [(SlipwayError, True)] * 2

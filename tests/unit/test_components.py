@@ -1,0 +1,121 @@
+"""What a checkpoint is taken of, and given back to: on one rank and on several."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from ranks import on_ranks
+from slipway.checkpoint import components
+from slipway.checkpoint.components import join, split
+from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.header import Header, Metric
+from slipway.communicator import Alone
+from slipway.position import Position
+
+HEADER = Header(Position(step=7, samples=3), Metric("loss", 0.25, maximize=False), {"seed": 4})
+
+
+class Component:
+    """Any object with a state."""
+
+    def __init__(self, state=None):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state_dict):
+        self.state = state_dict
+
+
+def through_disk(checkpoint, folder):
+    write_checkpoint(folder / "step_00000007", checkpoint)
+    return read_checkpoint(folder / "step_00000007")
+
+
+def trained(model):
+    """Return an optimiser and a scheduler of ``model`` after three steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
+    step(model, optimizer, scheduler, 3)
+    return optimizer, scheduler
+
+
+def step(model, optimizer, scheduler, count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_model_its_optimiser_and_its_scheduler_go_on_bit_by_bit(tmp_path):
+    torch.manual_seed(0)
+    first = nn.Linear(3, 2)
+    optimizer, scheduler = trained(first)
+    parts = {"model": first, "optimizer": optimizer, "scheduler": scheduler}
+    found = through_disk(components.capture(parts, HEADER), tmp_path)
+
+    second = nn.Linear(3, 2)
+    other = torch.optim.AdamW(second.parameters(), lr=0.9)
+    new = {"optimizer": other, "scheduler": torch.optim.lr_scheduler.OneCycleLR(other, max_lr=0.5, total_steps=20)}
+    restored = components.restore({"model": second, **new}, found, Alone(torch.device("cpu")))
+    assert restored == (found.header, [])
+    assert restored.header[:3] == HEADER[:3]
+    for model, parts in ((first, (optimizer, scheduler)), (second, tuple(new.values()))):
+        step(model, *parts, 2)
+    assert torch.equal(first.weight, second.weight)
+    assert scheduler.get_last_lr() == new["scheduler"].get_last_lr()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"a": torch.arange(3), "b/c": torch.zeros(())},
+        {"scale": 65536.0, "tracker": 0, "on": True, "name": "é", "none": None, "huge": 2**80, "small": 5e-324},
+        {1: {"x": torch.ones(2)}, "1": {"x": torch.zeros(2)}, "1/'x'": torch.full((2,), 3)},
+        {"groups": [{"betas": (0.9, 0.999), "params": [0, 1]}, []], "empty": {}, "pair": ()},
+        {"tensor": "not one", "dict": [["a", "b"]], "list": {"list": [1]}},
+        {"inf": float("inf"), "minus": float("-inf")},
+    ],
+    ids=str,
+)
+def test_any_plain_state_comes_back_as_it_was(state, tmp_path):
+    tensors, tree = split(state, "part")
+    found = join(tensors, json.loads(json.dumps(tree)))
+    assert str(found) == str(state)
+    parts = {"part": Component(state)}
+    on_disk = through_disk(components.capture(parts, HEADER), tmp_path)
+    again = Component("untouched")
+    missing = components.restore({"part": again}, on_disk, Alone(torch.device("cpu"))).missing
+    if state:
+        assert (str(again.state), missing) == (str(state), [])
+    else:
+        assert (again.state, missing) == ("untouched", ["part"])
+
+
+@pytest.mark.parametrize("state", [{"a": object()}, {"a": {(1, 2): 3}}, {"a": [{1, 2}]}, {"a": 1j}])
+def test_what_cannot_be_saved_is_named(state):
+    with pytest.raises(TypeError, match=r"part/'a'.*(is|of).*: a checkpoint holds tensors, numbers"):
+        split(state, "part")
+
+
+def test_what_rank_0_found_reaches_every_rank():
+    state = {"w": torch.arange(4, dtype=torch.float64), "n": torch.tensor(3)}
+    found = components.capture({"a": Component(state), "b": Component({"lr": [0.1, (2,)]})}, HEADER)
+
+    def action(comm):
+        parts = {name: Component() for name in "abc"}
+        restored = components.restore(parts, found if comm.world.is_root else None, comm)
+        return restored, {name: part.state for name, part in parts.items()}
+
+    for (header, missing), states in on_ranks(3, action):
+        assert (header, missing) == (found.header, ["c"])
+        assert (str(states["a"]), states["b"], states["c"]) == (str(state), {"lr": [0.1, (2,)]}, None)
+
+
+def test_where_rank_0_found_nothing_all_begin_anew():
+    assert on_ranks(2, lambda comm: components.restore({"a": Component()}, None, comm)) == [None, None]

@@ -1,0 +1,121 @@
+"""What launcher and job script say, and which process of which world this is."""
+
+import pytest
+
+from ranks import on_ranks
+from slipway.communicator.collectives import count_alike
+from slipway.environment import SIZE_VARIABLES, Launcher, read_environment
+from slipway.errors import (
+    AloneError,
+    AttemptNumberError,
+    RanksContradictoryError,
+    RanksNotNamedError,
+    RendezvousError,
+    WorldSizeError,
+)
+from trainer.errors import explain
+
+
+def variables(rank, size, local_rank):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank)}
+
+
+@pytest.mark.parametrize("place", [(0, 1, 0), (0, 4, 0), (3, 4, 3), (5, 8, 1)])
+def test_rank_size_and_local_rank_are_read_from_the_environment(place):
+    assert read_environment(variables(*place)).world()[:3] == place
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+def test_a_missing_variable_is_named_with_the_remedy(missing):
+    env = variables(0, 1, 0)
+    del env[missing]
+    with pytest.raises(RanksNotNamedError, match=f"and {missing} not set") as error:
+        read_environment(env).world()
+    assert "Start it with torchrun, with --nproc-per-node N, or" in explain(error.value)
+
+
+def test_all_missing_variables_are_named_at_once():
+    with pytest.raises(RanksNotNamedError, match="and RANK, WORLD_SIZE, LOCAL_RANK not set"):
+        read_environment({}).world()
+
+
+@pytest.mark.parametrize("value", ["", "two", "1.5"])
+def test_a_variable_that_is_no_number_is_quoted(value):
+    with pytest.raises(RanksContradictoryError, match=f"WORLD_SIZE={value},.*whole numbers"):
+        read_environment(variables(0, 1, 0) | {"WORLD_SIZE": value}).world()
+
+
+@pytest.mark.parametrize("place", [(4, 4, 0), (-1, 4, 0), (0, 0, 0), (1, 4, 2), (1, 4, -1)])
+def test_variables_that_contradict_each_other_are_refused(place):
+    expected = f"RANK={place[0]}, WORLD_SIZE={place[1]}, LOCAL_RANK={place[2]} contradict"
+    with pytest.raises(RanksContradictoryError, match=expected):
+        read_environment(variables(*place)).world()
+
+
+@pytest.mark.parametrize("name", SIZE_VARIABLES)
+def test_a_process_that_is_alone_among_several_started_together_is_refused(name):
+    with pytest.raises(AloneError, match=f"alone, but {name}=2: it was started by {SIZE_VARIABLES[name]}") as error:
+        read_environment({name: "2"}).check_size(1)
+    assert "--backend horovod" in explain(error.value)
+    read_environment({name: "1"}).check_size(1)
+    read_environment({name: "2"}).check_size(2)
+
+
+def test_a_world_of_another_size_than_planned_is_refused():
+    with pytest.raises(WorldSizeError, match=r"the world has 1 ranks, but 4 were planned \(TRAINER_WORLD_SIZE\)"):
+        read_environment({"TRAINER_WORLD_SIZE": "4"}).check_size(1)
+    with pytest.raises(WorldSizeError, match="3 ranks, but 4 were planned"):
+        read_environment({"TRAINER_WORLD_SIZE": "4"}).check_size(3)
+
+
+def test_a_world_of_the_planned_size_is_accepted():
+    read_environment({"TRAINER_WORLD_SIZE": "4", "WORLD_SIZE": "4"}).check_size(4)
+    read_environment({"TRAINER_WORLD_SIZE": "1"}).check_size(1)
+    read_environment({"TRAINER_WORLD_SIZE": ""}).check_size(1)
+    read_environment({}).check_size(1)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [("a", [1]), ("aab", [2, 2, 1]), ("ababa", [3, 2, 3, 2, 3]), ("aaaaaaaaa", [9] * 9)],
+)
+def test_each_rank_learns_how_many_gave_the_same_key(hosts, expected):
+    assert on_ranks(len(hosts), lambda comm: count_alike(comm, hosts[comm.world.rank])) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [({}, "OTHER"), ({"TORCHELASTIC_RUN_ID": "none"}, "TORCHRUN"), ({"TRAINER_SPAWNED": "1"}, "SPAWN")],
+)
+def test_the_launcher_is_known_by_its_mark(variables, launcher):
+    assert read_environment(variables).launcher is Launcher[launcher]
+
+
+@pytest.mark.parametrize("value", ["first", "-1", "1.5", "²"])
+def test_an_attempt_that_is_no_number_is_refused(value):
+    with pytest.raises(AttemptNumberError, match=f"TRAINER_ATTEMPT='{value}' must be a whole number"):
+        read_environment({"TRAINER_ATTEMPT": value})
+
+
+@pytest.mark.parametrize(("value", "threads"), [("", None), ("0", None), ("4", 4), ("4,2", None)])
+def test_omp_num_threads_counts_where_it_is_a_number(value, threads):
+    assert read_environment({"OMP_NUM_THREADS": value}).threads == threads
+
+
+@pytest.mark.parametrize(
+    ("variables", "missing"),
+    [
+        ({}, "MASTER_ADDR and MASTER_PORT"),
+        ({"MASTER_ADDR": "a"}, "MASTER_PORT"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "b"}, "a number in MASTER_PORT, not 'b'"),
+    ],
+)
+def test_a_rendezvous_without_an_address_is_refused(variables, missing):
+    with pytest.raises(RendezvousError, match=f"env:// needs {missing}: where rank 0 listens"):
+        read_environment(variables).master()
+    assert read_environment({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}).master() == ("::1", 29500)
+
+
+def test_no_variable_is_recorded_but_the_listed_ones():
+    variables = {"WANDB_API_KEY": "a-secret-token", "TRAINER_JOB_ID": "42"}
+    assert read_environment(variables).recorded == {"TRAINER_JOB_ID": "42"}

@@ -1,0 +1,90 @@
+"""The texts by which other programs' errors are told apart, held against what the installed versions say."""
+
+import subprocess
+import sys
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from slipway import foreign
+
+
+def test_batch_norm_of_one_sample():
+    with pytest.raises(ValueError, match="1 value per channel") as error:
+        nn.BatchNorm1d(3)(torch.zeros(1, 3))
+    assert foreign.too_few_for_batch_norm(error.value)
+    with pytest.raises(ValueError, match="expected") as other:
+        nn.BatchNorm1d(3)(torch.zeros(1, 3, 3, 3))
+    assert not foreign.too_few_for_batch_norm(other.value)
+
+
+def test_the_error_number_of_safetensors(tmp_path):
+    with pytest.raises(Exception, match="os error") as error:
+        save_file({"a": torch.zeros(1)}, tmp_path)
+    assert foreign.os_error_numbers(error.value) == [21]  # EISDIR
+    assert foreign.os_error_numbers(ValueError("no number")) == []
+
+
+def test_operators_that_do_not_fit():
+    code = "import torch; torch.library.register_fake('torchvision::nms')(lambda *_: None)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert foreign.operators_missing(RuntimeError(said.strip().splitlines()[-1]))
+    assert not foreign.operators_missing(RuntimeError("operator of torchvision"))
+
+
+class Inner(msgspec.Struct):
+    count: int = 0
+    shape: tuple[int, int] = (0, 0)
+    color: str = ""
+
+
+INNER = {
+    "count": ("one", foreign.InvalidValue("Expected `int`, got `str`", "inner", "count")),
+    "shape": ([1, "x"], foreign.InvalidValue("Expected `int`, got `str`", "inner", "shape[1]")),
+}
+
+
+@pytest.mark.parametrize("key", INNER)
+def test_where_a_value_is_refused(key):
+    value, expected = INNER[key]
+    outer = msgspec.defstruct("Outer", [("inner", Inner)])
+    with pytest.raises(msgspec.ValidationError) as error:
+        msgspec.convert({"inner": {key: value}}, outer)
+    assert foreign.invalid_value(error.value) == expected
+
+
+@pytest.mark.parametrize(("text", "reason"), [("a` b", "a` b"), ("a\nb", "a\nb"), ("", "")])
+def test_a_refusal_that_names_no_place_is_a_reason(text, reason):
+    assert foreign.invalid_value(ValueError(text)) == (reason, "", "")
+
+
+def test_why_a_value_is_refused():
+    with pytest.raises(msgspec.ValidationError) as error:
+        msgspec.convert("teal", Literal["red", "blue"])
+    assert foreign.invalid_choice(str(error.value)) == "teal"
+    with pytest.raises(msgspec.ValidationError) as error:
+        msgspec.convert("teal", Annotated[str, msgspec.Meta(pattern="^red$")])
+    assert foreign.matches_no_pattern(str(error.value))
+    with pytest.raises(msgspec.ValidationError) as error:
+        msgspec.convert("teal", int)
+    assert (foreign.invalid_choice(str(error.value)), foreign.matches_no_pattern(str(error.value))) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
+        ("read [127.0.0.1]:1: Connection reset by peer", True),
+        ("Broken pipe", True),
+        ("remote process exited or there was a network error", True),
+        ("CUDA out of memory", False),
+    ],
+)
+def test_a_peer_that_is_gone(text, lost):
+    """Real ones: tests/distributed/test_faults.py."""
+    assert foreign.lost_peer(RuntimeError(text)) is lost
+    assert foreign.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))

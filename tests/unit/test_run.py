@@ -1,0 +1,101 @@
+"""A whole run in this process: what it leaves in its folder."""
+
+import json
+import pickle
+import zipfile
+
+import pytest
+import torch
+
+from slipway.communicator import Alone
+from slipway.environment import read_environment
+from slipway.errors import SlipwayError
+from slipway.stop import Reason, StopRequest
+from trainer.config import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
+from trainer.run import run
+from trainer.strategies.single import SingleStrategy
+
+
+def run_alone(settings, **env):
+    comm = Alone(torch.device("cpu"))
+    return run(settings, comm, SingleStrategy(settings), StopRequest(), read_environment(env))
+
+
+def snapshot(path):
+    """Return the bytes of every file below ``path``, by its name."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Train three steps in this process, with everything that writes switched on."""
+    path = tmp_path_factory.mktemp("run") / "mine"
+    settings = Settings(
+        data=DataConfig(crop_padding=1),
+        model=ModelConfig(arch="mlp", ema_decay=0.9),
+        train=TrainConfig(max_steps=3, epochs=1),
+        run=RunConfig(log_interval=1, checkpoint_interval=2, tensorboard=True, record_samples=True),
+        launch=Launch(device="cpu", threads=1, output_dir=str(path)),
+    )
+    assert run_alone(settings) == Reason.NONE
+    return path
+
+
+class TestWholeRun:
+    @staticmethod
+    def is_pickle(path):
+        """Tell whether ``path`` is pickled, by itself or as torch.save does it, inside a ZIP."""
+        data = path.read_bytes()
+        return zipfile.is_zipfile(path) or data.startswith(b"\x80") or b"\x80\x02}" in data
+
+    def test_the_tree_is_that_of_the_contract(self, finished):
+        assert {entry.name for entry in finished.iterdir()} == {
+            *("checkpoints", "config.toml", "figures", "logs", "metrics.jsonl", "run.json", "status.json"),
+            *("tensorboard", "verdict.1"),
+        }
+        assert {entry.name for entry in (finished / "logs").iterdir()} == {"1", "samples.rank0.jsonl"}
+        for name in ("config.toml", "run.json", "status.json"):
+            assert (finished / "logs" / "1" / name).read_bytes() == (finished / name).read_bytes()
+        assert (finished / "verdict.1").read_text() == "done 3 complete\n"
+        assert {entry.name for entry in (finished / "checkpoints").iterdir()} == {
+            *("latest", "best", "step_00000002", "step_00000003")
+        }
+        assert {entry.name for entry in (finished / "checkpoints" / "latest").iterdir()} == {
+            *("manifest.json", "model.safetensors", "optimizer.safetensors", "ema.safetensors")
+        }
+
+    def test_nothing_in_it_is_pickled(self, finished, tmp_path):
+        (tmp_path / "plain").write_bytes(pickle.dumps({"a": 1}, protocol=2))
+        torch.save({"a": torch.zeros(1)}, tmp_path / "torch")
+        assert self.is_pickle(tmp_path / "plain")
+        assert self.is_pickle(tmp_path / "torch")
+        files = [file for file in finished.rglob("*") if file.is_file()]
+        assert len(files) > 10
+        assert [file for file in files if self.is_pickle(file)] == []
+
+    def test_its_metrics_tell_of_each_step_and_of_the_test(self, finished):
+        records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+        assert [(record["kind"], record["step"]) for record in records] == [
+            ("train", 1),
+            ("train", 2),
+            ("train", 3),
+            ("test", 3),
+        ]
+
+    def test_the_samples_of_each_step_are_recorded(self, finished):
+        records = [json.loads(line) for line in (finished / "logs" / "samples.rank0.jsonl").read_text().splitlines()]
+        assert [(record["step"], len(record["ids"])) for record in records] == [(0, 64), (1, 64), (2, 64)]
+
+    @pytest.mark.parametrize("attempt", ["", "2"])
+    def test_a_resume_that_is_refused_leaves_it_as_it_was(self, finished, attempt):
+        before = snapshot(finished)
+        settings = Settings(
+            model=ModelConfig(arch="mnist-cnn"),
+            launch=Launch(device="cpu", threads=1, output_dir=str(finished), resume="auto"),
+        )
+        with pytest.raises(SlipwayError, match=r"model\.arch was 'mlp' and is 'mnist-cnn'"):
+            run_alone(settings, TRAINER_ATTEMPT=attempt)
+        after = snapshot(finished)
+        verdict = after.pop("verdict.2", b"")
+        assert verdict.startswith(b"failed 3 cannot resume: ") == bool(attempt)
+        assert after == before
