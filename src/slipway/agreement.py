@@ -10,6 +10,23 @@ from torch import Tensor
 from slipway.communicator import Communicator
 from slipway.stop import Reason, StopRequest
 
+EVERY = 0.5
+"""Seconds between two agreements, roughly: the ranks count steps, so that all agree at the same."""
+AT_LEAST_EVERY = 1000
+"""Steps."""
+
+
+class Pace:
+    """After how many steps the ranks agree again."""
+
+    def __init__(self) -> None:
+        """Agree after each step, until it is known how long one takes."""
+        self.steps = 1
+
+    def observe(self, steps: int, seconds: float) -> None:
+        """Agree as often as fits ``steps`` that took ``seconds``, the same numbers on every rank."""
+        self.steps = min(AT_LEAST_EVERY, max(1, int(steps * EVERY / max(seconds, 1e-9))))
+
 
 class Agreement:
     """Asks every rank at the same step, and gives every rank the same answer (docs/decisions/0002)."""

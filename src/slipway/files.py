@@ -45,6 +45,10 @@ def point(link: Path, target: str) -> None:
     sync_folder(link.parent)
 
 
+MOST_UNWRITTEN = 1 << 26
+"""Bytes that a LineFile keeps for a disk that takes none; lines beyond that are lost."""
+
+
 class LineFile:
     """A file to which lines are appended, readable while it grows.
 
@@ -55,12 +59,16 @@ class LineFile:
         """Append to ``path``, which is made where it is missing."""
         self._path = path
         self._file = path.open("ab", buffering=0)
-        self._unwritten = b""
+        self._unwritten = bytearray()
         self._failing = False
+        self._lost = 0
 
     def append(self, line: str) -> None:
         """Append ``line``, or keep it."""
-        self._unwritten += line.encode() + b"\n"
+        if len(self._unwritten) < MOST_UNWRITTEN:
+            self._unwritten += line.encode() + b"\n"
+        else:
+            self._lost += 1
         try:
             self._write()
         except OSError as error:
@@ -69,7 +77,7 @@ class LineFile:
             self._failing = True
         else:
             if self._failing:
-                log.warning("%s is complete again", self._path)
+                log.warning("%s is written again; %s", self._path, self._loss())
             self._failing = False
 
     def close(self) -> None:
@@ -87,8 +95,11 @@ class LineFile:
                     error.errno, f"the last lines cannot be written: {error.strerror}", str(self._path)
                 ) from error
 
+    def _loss(self) -> str:
+        return f"{self._lost} lines are lost" if self._lost else "it is complete"
+
     def _write(self) -> None:
         while self._unwritten:
             # A full disk may take the beginning of a line only; the next attempt goes on behind that.
             count = self._file.write(self._unwritten)
-            self._unwritten = self._unwritten[count:]
+            del self._unwritten[:count]

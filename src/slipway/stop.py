@@ -6,6 +6,7 @@ import signal
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from slipway.layout import STOP
 
@@ -47,12 +48,19 @@ class StopRequest:
         """Nothing has been asked yet."""
         self.reason = Reason.NONE
         self._interrupts = 0
+        self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
         """Take SIGUSR1, SIGTERM and SIGINT as requests from now on, however often they come."""
         for number in SIGNALS:
-            signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see spawn
+
+    def close(self) -> None:
+        """Give the signals back to whom they went before."""
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.reason = max(self.reason, SIGNALS[signal.Signals(number)])

@@ -123,16 +123,17 @@ class NamedOptimizer:
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Take them over; learning rate and the like stay as configured."""
         parameters = dict(self._model.named_parameters())
-        numbers = {name: number for number, name in enumerate(parameters)}
+        in_order = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        places = {id(parameter): place for place, parameter in enumerate(in_order)}
         state: dict[int, dict[str, Tensor]] = {}
         for full_name, value in state_dict.items():
             key, _, name = full_name.partition("/")
             if value.shape == parameters[name].shape:
                 # Fused optimisers walk through memory: the state must be laid out as the parameter is (channels_last).
                 value = torch.empty_like(parameters[name], dtype=value.dtype).copy_(value)  # noqa: PLW2901
-            state.setdefault(numbers[name], {})[key] = value
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+            state.setdefault(places[id(parameters[name])], {})[key] = value
+        numbered = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": numbered})
 
 
 class Average:

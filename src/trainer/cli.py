@@ -114,9 +114,17 @@ MOVED = {"launch": {"run": get_type_hints(Launch).keys(), "train": ["dry_run"]}}
 """Keys of a section that version 0.1 had in other ones."""
 
 
+RENAMED = {"train": {"test_batch_size": "val_batch_size"}}
+"""Keys that version 0.1 called otherwise, by their section then."""
+
+
 def _moved(tables: dict[str, Any]) -> Tables:
-    """Return ``tables`` with each key of version 0.1 in the section where it is now."""
+    """Return ``tables`` with each key of version 0.1 under the name and in the section that it has now."""
     tables = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
+    for section, names in RENAMED.items():
+        for old_name, name in names.items():
+            if isinstance(tables.get(section), dict) and old_name in tables[section]:
+                tables[section].setdefault(name, tables[section].pop(old_name))
     for section, sources in MOVED.items():
         for source, keys in sources.items():
             old = tables.get(source)

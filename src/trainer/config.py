@@ -46,7 +46,7 @@ class DataConfig:
     image_size: AtLeast1 = 224
     """Edge of the square that imagefolder images are cropped to, in pixels."""
     val_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
-    """Share of the samples held out, stratified by class, where the data set has no test part of its own."""
+    """Share of the samples held out for validation, stratified by class, where the data set has no part for it."""
     split_seed: Seed = 0
     """Seed of that split."""
     crop_padding: AtLeast0 = 0
@@ -56,7 +56,7 @@ class DataConfig:
     flip: bool = False
     """Augmentation: mirror half of the training images left to right."""
     workers: AtLeast0 = 2
-    """Processes of each rank that decode images (imagefolder), as many again for the test part; other sets use none."""
+    """Processes of each rank that decode images (imagefolder), as many again for validation; other sets use none."""
     bad_image_share: Share = 0.01
     """Stop when so many images could not be decoded in an epoch, as a share of the whole set."""
     synthetic_shape: tuple[AtLeast1, AtLeast1, AtLeast1] = (3, 224, 224)
@@ -100,6 +100,8 @@ class OptimConfig:
     """Momentum of sgd."""
     weight_decay: NonNegative = 0.0
     """L2 penalty (sgd, adadelta, adam) or decoupled decay (adamw)."""
+    decay_norm_bias: bool = True
+    """Let weight-decay act on the parameters of normalisation layers, and on biases, too."""
     schedule: ScheduleName = "cosine"
     """Learning rate after the warm-up: constant, times gamma every step-epochs, or half a cosine down to 0."""
     gamma: Positive = 0.7
@@ -126,7 +128,7 @@ class TrainConfig:
     """Samples of one optimiser step over all ranks and micro-steps."""
     batch_size_per_rank: AtLeast1 | None = None
     """Samples of one optimiser step on each rank: the other way to say batch-size; 0: unused."""
-    test_batch_size: AtLeast1 = 1000
+    val_batch_size: AtLeast1 = 1000
     """Samples that a rank evaluates at once."""
     grad_accum_steps: AtLeast1 = 1
     """Micro-steps that an optimiser step is divided into to save memory."""
@@ -147,7 +149,7 @@ class RunConfig:
     checkpoint_interval: AtLeast1 | None = None
     """Steps between two checkpoints within an epoch; each epoch ends with one in any case; 0: only that."""
     keep: AtLeast1 = 3
-    """Newest checkpoints kept, besides the one with the best test accuracy."""
+    """Newest checkpoints kept, besides the one with the best validation accuracy."""
     tensorboard: bool = False
     """Also write the metrics as TensorBoard events."""
     figures: bool = True

@@ -15,7 +15,7 @@ from trainer.learner import Learner
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole test part."""
+    """Counts over the whole validation part."""
 
     confusion: Tensor
     """Samples by true class (rows) and predicted class (columns): int64 [classes, classes]."""

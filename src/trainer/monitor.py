@@ -108,7 +108,7 @@ class Monitor:
         self._require_sound(position, loss_sum)
 
         if steps := position.step - self._last.step:
-            self._schedule.set_pace(steps, seconds)
+            self._schedule.pace.observe(steps, seconds)
         gained = position.samples - self._last.samples
         self.samples += gained
         self._window.add(loss=loss_sum, samples=gained, seconds=seconds)
@@ -122,7 +122,7 @@ class Monitor:
         """Record what the evaluation at ``position`` has come to."""
         self._metrics.write(
             {
-                "kind": "test",
+                "kind": "validation",
                 "step": position.step,
                 "epoch": position.epoch + position.samples / self._samples_per_epoch,
                 "elapsed": position.elapsed,

@@ -22,9 +22,19 @@ OPTIMIZERS: dict[str, Callable[[OptimConfig], tuple[Callable[..., Optimizer], di
 
 
 def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return the configured optimiser; its learning rate is set before each step (see LearningRate)."""
+    """Return the configured optimiser; its learning rate is set before each step (see LearningRate).
+
+    The parameters of normalisation layers, and biases, are those of fewer than two dimensions.
+    """
     cls, arguments = choose(OPTIMIZERS, config.optimizer, what="optimizer")(config)
-    return cls(parameters, lr=config.lr, weight_decay=config.weight_decay, **arguments)
+    everything = list(parameters)
+    groups: list[dict[str, Any]] = [{"params": everything}]
+    if not config.decay_norm_bias:
+        groups = [
+            {"params": [parameter for parameter in everything if parameter.ndim > 1]},
+            {"params": [parameter for parameter in everything if parameter.ndim <= 1], "weight_decay": 0.0},
+        ]
+    return cls(groups, lr=config.lr, weight_decay=config.weight_decay, **arguments)
 
 
 SCHEDULES: dict[str, Callable[[OptimConfig, int, float], float]] = {

@@ -22,9 +22,9 @@ class Parts:
     """The parts of a run, freshly built, before it resumes."""
 
     train_set: Dataset
-    test_set: Dataset
+    validation_set: Dataset
     feed: Feed
-    test_loader: Loader
+    validation_loader: Loader
     learner: Learner
 
 
@@ -36,8 +36,8 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     """
     if settings.data.download:  # by one rank; the others then find it
         run_on_root(comm, lambda: fetch_data(settings.data))
-    train_set, test_set = open_data(replace(settings.data, download=False))
-    pin_memory = comm.device.type == "cuda"
+    train_set, validation_set = open_data(replace(settings.data, download=False))
+    pin_memory, workers = comm.device.type == "cuda", settings.data.workers
     learner = Learner(
         settings,
         comm,
@@ -49,8 +49,8 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     )
     return Parts(
         train_set=train_set,
-        test_set=test_set,
+        validation_set=validation_set,
         feed=Feed(train_set, settings, comm.world, pin_memory=pin_memory, warn=log.warning),
-        test_loader=Loader(test_set, workers=settings.data.workers, pin_memory=pin_memory, warn=log.warning),
+        validation_loader=Loader(validation_set, workers=workers, pin_memory=pin_memory, warn=log.warning),
         learner=learner,
     )

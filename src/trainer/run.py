@@ -153,13 +153,13 @@ class Run:
 
     def _announce(self) -> None:
         log.info(
-            "%d rank(s) on %s: %s on %s, %d training and %d test samples, %d a step; run folder %s",
+            "%d rank(s) on %s: %s on %s, %d training and %d validation samples, %d a step; run folder %s",
             self.comm.world.size,
             self.comm.device.type,
             self.settings.model.arch,
             self.settings.data.dataset,
             len(self.parts.train_set),
-            len(self.parts.test_set),
+            len(self.parts.validation_set),
             self.parts.feed.batch_size,
             self.folder.path,
         )
@@ -187,10 +187,10 @@ class Run:
         return batches
 
     def _evaluate(self) -> Evaluation:
-        train, samples = self.settings.train, len(self.parts.test_set)
-        limit = train.test_batch_size if self.settings.launch.dry_run else samples
+        train, samples = self.settings.train, len(self.parts.validation_set)
+        limit = train.val_batch_size if self.settings.launch.dry_run else samples
         return evaluate(
-            self.learner, self.parts.test_loader, batch_size=train.test_batch_size, limit=min(limit, samples)
+            self.learner, self.parts.validation_loader, batch_size=train.val_batch_size, limit=min(limit, samples)
         )
 
     def _end_epoch(self) -> None:
@@ -215,7 +215,7 @@ class Run:
             reason,
             self.position,
             self.evaluation,
-            classes=self.parts.test_set.classes,
+            classes=self.parts.validation_set.classes,
             title=title,
             figures=settings.run.figures,
         )

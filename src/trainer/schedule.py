@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-AGREE_EVERY = 0.5
-"""Seconds between two agreements on whether to stop, roughly: the ranks count steps, so that all agree at the same."""
-AGREE_AT_LEAST_EVERY = 1000
-"""Steps."""
+from slipway.agreement import Pace
 
 
 class Schedule:
@@ -15,20 +12,17 @@ class Schedule:
         """Plan records and checkpoints at multiples of these numbers of steps."""
         self._log_interval = log_interval
         self._checkpoint_interval = checkpoint_interval
-        self._agree_interval = 1
+        self.pace = Pace()
+        """Of the agreements."""
         self.next_step = 0
         """The step after which something is due."""
 
     def plan(self, step: int) -> None:
         """Look forward from ``step``."""
-        due = [step + self._agree_interval, _next_multiple(step, self._log_interval)]
+        due = [step + self.pace.steps, _next_multiple(step, self._log_interval)]
         if self._checkpoint_interval:
             due.append(_next_multiple(step, self._checkpoint_interval))
         self.next_step = min(due)
-
-    def set_pace(self, steps: int, seconds: float) -> None:
-        """Agree as often as fits ``steps`` that took ``seconds``, the mean over all ranks."""
-        self._agree_interval = min(AGREE_AT_LEAST_EVERY, max(1, int(steps * AGREE_EVERY / max(seconds, 1e-9))))
 
     def log_due(self, step: int) -> bool:
         """Whether a record of the training loss belongs to ``step``."""

@@ -22,7 +22,7 @@ def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
         running = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
         out, _ = follower.communicate(timeout=120)
     assert "epoch 6/6" in out
-    assert "test accuracy" in out
+    assert "validation accuracy" in out
     assert out == held.output
     ended = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
     assert f"job {held.number}: RUNNING on node[1-2] for " in running

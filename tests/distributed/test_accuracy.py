@@ -13,7 +13,7 @@ def test_the_digits_example_reaches_its_accuracy(seed, tmp_path, table):
     said = train("torchrun", 2, out, "--seed", str(seed))
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     table(f"digits, two ddp ranks, training seed {seed}", [[f"accuracy {100 * last['accuracy']:.2f} %"]])
-    assert last["kind"] == "test"
+    assert last["kind"] == "validation"
     assert last["accuracy"] >= 0.975
     assert said.rstrip().endswith(f"run folder: {out}")
     assert status(out)["state"] == "done"

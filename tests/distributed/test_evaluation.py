@@ -2,7 +2,7 @@
 
 from support import train, train_many
 
-FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--test-batch-size", "50", "--no-figures"]
+FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--val-batch-size", "50", "--no-figures"]
 
 
 def test_one_two_and_three_ranks_count_the_same(tmp_path, table):

@@ -57,7 +57,7 @@ class TestDryRun:
         before = snapshot(copied)
         said = train("single", 1, copied, *SHORT, "--epochs", "9", "--dry-run", "--resume", "auto", TRAINER_ATTEMPT="2")
         assert "resumed at step 46, in epoch 3" in said
-        assert "step 47  test loss" in said
+        assert "step 47  validation loss" in said
         after = snapshot(copied)
         assert after.pop("verdict.2") == b"done 47 complete\n"
         assert after == before
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_pat
         (tmp_path / "room").touch()
         assert launch.wait() == 0
     assert "exit 0" in launch.output
-    assert "metrics.jsonl is complete again" in launch.output
+    assert "metrics.jsonl is written again; it is complete" in launch.output
     records = [json.loads(line) for line in (tmp_path / "kept" / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 30 * 23 + 1))
     assert verdict(tmp_path / "kept") == f"done {30 * 23} complete\n"

@@ -76,7 +76,7 @@ class TestSchedule:
 
     def test_records_and_checkpoints_come_at_their_multiples_whatever_the_pace(self):
         schedule = Schedule(log_interval=10, checkpoint_interval=7)
-        schedule.set_pace(steps=100, seconds=0.001)
+        schedule.pace.observe(steps=100, seconds=0.001)
         assert self.steps(schedule, 30) == [7, 10, 14, 20, 21, 28, 30]
         assert [schedule.log_due(step) for step in (7, 10, 20)] == [False, True, True]
         assert [schedule.checkpoint_due(step) for step in (7, 10, 70)] == [True, False, True]
@@ -87,6 +87,6 @@ class TestSchedule:
     )
     def test_the_pace_decides_how_often_ranks_agree(self, steps, seconds, interval):
         schedule = Schedule(log_interval=10**9, checkpoint_interval=None)
-        schedule.set_pace(steps, seconds)
+        schedule.pace.observe(steps, seconds)
         schedule.plan(100)
         assert schedule.next_step == 100 + interval

@@ -119,7 +119,7 @@ def test_what_may_be_absent_is_switched_off(tmp_path, off):
 
 
 def test_the_names_that_users_know_are_flags():
-    known = "backend epochs batch_size test_batch_size lr gamma seed log_interval dry_run resume output_dir amp"
+    known = "backend epochs batch_size val_batch_size lr gamma seed log_interval dry_run resume output_dir amp"
     known += " grad_accum_steps clip_grad workers"
     assert set(known.split()) <= {name for _, name in FIELDS}
 
@@ -169,6 +169,7 @@ def test_keys_are_found_where_version_0_1_had_them(tmp_path):
     assert settings.run.keep == 5
     path = written(tmp_path, "[run]\nresume = ''\n[train]\nbatch_size = 64\nbatch_size_per_rank = 32\n")
     assert load(path).train == TrainConfig(batch_size_per_rank=32)
+    assert load(written(tmp_path, "[train]\ntest_batch_size = 9\n")).train == TrainConfig(val_batch_size=9)
 
 
 def test_version_and_configuration_are_printed_and_nothing_begins(tmp_path, capsys):

@@ -69,7 +69,7 @@ class TestDigits:
         assert (train.draws, test.draws) == (3, 0)
 
     def test_another_split_seed_holds_out_others(self):
-        first, again, other = (open_data(DataConfig(split_seed=seed)).test.images for seed in (0, 0, 1))
+        first, again, other = (open_data(DataConfig(split_seed=seed)).validation.images for seed in (0, 0, 1))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 

@@ -10,6 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from slipway.errors import is_retryable
+from slipway.files import LineFile
 from support import file_size_limit
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
@@ -34,7 +35,7 @@ def train_record(step):
 
 def check_record(step):
     return {
-        "kind": "test",
+        "kind": "validation",
         "step": step,
         "epoch": step / 10,
         "elapsed": 2.0 * step,
@@ -86,8 +87,20 @@ class TestJsonLines:
         assert read_records(path) == [train_record(step) for step in (1, 2, 3, 4)]
         assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
             f"{path} cannot be written",
-            f"{path} is complete again",
+            f"{path} is written again; it is complete",
         ]
+
+    def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr("slipway.files.MOST_UNWRITTEN", 300)
+        lines = LineFile(tmp_path / "lines")
+        with file_size_limit(100):
+            for number in range(100):
+                lines.append(f"{number:09d}")
+        lines.append("the last")
+        lines.close()
+        written = (tmp_path / "lines").read_text().splitlines()
+        assert written == [f"{number:09d}" for number in range(40)]  # 10 on the disk and 30 in memory
+        assert caplog.messages[-1] == f"{tmp_path}/lines is written again; 61 lines are lost"
 
     def test_where_there_is_none_to_the_end_that_is_an_error(self, tmp_path):
         writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
@@ -129,7 +142,7 @@ def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):
     events = EventAccumulator(str(tmp_path)).Reload()
     curve = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert curve == [(1, 0.5), (2, pytest.approx(1 / 3)), (3, 7.0)]
-    assert [event.value for event in events.Scalars("test/accuracy")] == [pytest.approx(0.9)]
+    assert [event.value for event in events.Scalars("validation/accuracy")] == [pytest.approx(0.9)]
 
 
 class TestTables:

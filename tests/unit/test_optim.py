@@ -110,6 +110,16 @@ class TestOptimizers:
             optimizer.step()
         return model.state_dict()
 
+    def test_norms_and_biases_may_go_without_decay(self):
+        config = OptimConfig(optimizer="adamw", lr=0.1, weight_decay=0.5, decay_norm_bias=False)
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).double()
+        before = {name: value.clone() for name, value in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        build_optimizer(config, model.parameters()).step()
+        for name, value in model.named_parameters():
+            assert torch.allclose(value, before[name] * (0.95 if name == "0.weight" else 1)), name
+
     def test_a_rate_set_before_a_step_is_the_one_taken(self):
         parameter = nn.Parameter(torch.zeros(1))
         optimizer = build_optimizer(OptimConfig(optimizer="sgd", lr=1.0, momentum=0.0), [parameter])

@@ -79,7 +79,7 @@ class TestWholeRun:
             ("train", 1),
             ("train", 2),
             ("train", 3),
-            ("test", 3),
+            ("validation", 3),
         ]
 
     def test_the_samples_of_each_step_are_recorded(self, finished):

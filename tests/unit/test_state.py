@@ -26,10 +26,10 @@ SHAPE = (1, 8, 8)
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
 
 
-def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, **model):
+def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, decay_norm_bias=True, **model):
     return Settings(
         model=ModelConfig(arch=arch, **model),
-        optim=OptimConfig(optimizer=optimizer, lr=lr),
+        optim=OptimConfig(optimizer=optimizer, lr=lr, weight_decay=0.1, decay_norm_bias=decay_norm_bias),
         train=TrainConfig(amp=amp),
     )
 
@@ -71,6 +71,7 @@ CASES = {
     "moving average": {"ema_decay": 0.9},
     "channels last": {"arch": "resnet18", "channels_last": True},
     "fp16": {"amp": "fp16", "arch": "mlp"},
+    "no decay of norms": {"arch": "resnet18", "decay_norm_bias": False},
 }
 
 

@@ -12,13 +12,21 @@ from slipway.stop import SIGNALS, Reason, StopRequest, read_stop_file
 
 @pytest.fixture
 def request_to_stop():
-    """Return a StopRequest that listens, and put the old handlers back afterwards."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    """Return a StopRequest that listens."""
     request = StopRequest()
     request.listen()
     yield request
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    request.close()
+
+
+def test_signals_go_back_to_whom_they_went_before():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    request = StopRequest()
+    request.listen()
+    assert {number: signal.getsignal(number) for number in SIGNALS} != before
+    for _ in range(2):
+        request.close()
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Data sets by name: each function returns the training and the test part of one."""
+"""Data sets by name: each function returns the training and the validation part of one."""
 
 from __future__ import annotations
 

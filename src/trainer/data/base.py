@@ -77,7 +77,7 @@ class Splits(NamedTuple):
     """The two parts of a data set; both number the same classes alike."""
 
     train: Dataset
-    test: Dataset
+    validation: Dataset
 
 
 @dataclass(frozen=True)

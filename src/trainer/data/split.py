@@ -1,4 +1,4 @@
-"""Holding out a part of a data set that has no test part of its own."""
+"""Holding out a part of a data set that has no part for validation."""
 
 from __future__ import annotations
 

@@ -14,22 +14,25 @@ from matplotlib.figure import Figure
 from trainer.evaluation import Evaluation
 from trainer.report.metrics import Record
 
+VALIDATION = ("validation", "test")
+"""Kinds of the records of an evaluation; version 0.1 called it a test."""
+
 
 def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
     """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
     train = [record for record in records if record["kind"] == "train"]
-    test = [record for record in records if record["kind"] == "test"]
+    validation = [record for record in records if record["kind"] in VALIDATION]
     figure = Figure(figsize=(12, 7), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplots(2, 3)
     for column, (x, label) in enumerate([("epoch", "epoch"), ("elapsed", "training time (s)")]):
         loss, accuracy = axes[0, column], axes[1, column]
         _plot(loss, train, x, "loss", label="train", color="tab:blue", alpha=0.7)
-        _plot(loss, test, x, "loss", label="test", color="tab:orange", marker=".")
+        _plot(loss, validation, x, "loss", label="validation", color="tab:orange", marker=".")
         loss.set(yscale="log", ylabel="cross-entropy (nats)", xlabel=label)
         loss.legend()
-        _show_accuracy(accuracy, test, x)
-        accuracy.set(ylabel="test accuracy (%)", xlabel=label)
+        _show_accuracy(accuracy, validation, x)
+        accuracy.set(ylabel="validation accuracy (%)", xlabel=label)
     _plot(axes[0, 2], train, "step", "lr", color="tab:green")
     axes[0, 2].set(ylabel="learning rate", xlabel="optimiser step")
     _plot(axes[1, 2], train, "step", "samples_per_second", color="tab:gray")
@@ -43,18 +46,20 @@ def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, *, scale: float
     axis.plot([record[x] for record in records], [scale * record[y] for record in records], **style)
 
 
-def _show_accuracy(axis: Axes, test: Sequence[Record], x: str) -> None:
-    """Draw the test accuracy, leaving room for what matters: the part after the steep first tenth, and the best."""
-    _plot(axis, test, x, "accuracy", scale=100, color="tab:orange", marker=".")
-    if not test:
+def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
+    """Draw the accuracy, leaving room for what matters: the part after the steep first tenth, and the best."""
+    _plot(axis, validation, x, "accuracy", scale=100, color="tab:orange", marker=".")
+    if not validation:
         return
-    best = max(test, key=lambda record: record["accuracy"])
+    best = max(validation, key=lambda record: record["accuracy"])
     top = 100 * best["accuracy"]
-    floor = 100 * min(record["accuracy"] for record in test[len(test) // 10 :])
+    floor = 100 * min(record["accuracy"] for record in validation[len(validation) // 10 :])
     room = max(0.1, top - floor)
     axis.set_ylim(floor - 0.3 * room, top + 0.1 * room)
     axis.axhline(top, color="tab:gray", linewidth=0.8, linestyle=":")
-    axis.set_title(f"best {top:.2f} % at epoch {best['epoch']:g}, last {100 * test[-1]['accuracy']:.2f} %", fontsize=10)
+    axis.set_title(
+        f"best {top:.2f} % at epoch {best['epoch']:g}, last {100 * validation[-1]['accuracy']:.2f} %", fontsize=10
+    )
 
 
 def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
@@ -69,7 +74,7 @@ def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -
     image = axis.imshow(shares, cmap="Blues", norm=mpl.colors.PowerNorm(0.4, 0, 100))
     figure.colorbar(image, label="% of the true class", ticks=[0, 1, 5, 20, 50, 100])
     axis.set(xlabel="predicted class", ylabel="true class")
-    axis.set_title(f"{evaluation.samples} test samples, {100 * evaluation.accuracy:.2f} % right")
+    axis.set_title(f"{evaluation.samples} validation samples, {100 * evaluation.accuracy:.2f} % right")
     if len(classes) <= 30:  # noqa: PLR2004 -- beyond that, names and numbers would run into each other
         axis.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)  # noqa: PLR2004
         axis.set_yticks(range(len(classes)), classes)

@@ -14,7 +14,7 @@ from slipway.files import LineFile, write_atomically
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-"""One record: "kind" (train or test), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
+"""One record: "kind" (train or validation), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
 
 
 class MetricWriter(Protocol):

@@ -57,11 +57,11 @@ class Progress:
             )
 
     def end_epoch(self, position: Position, *, loss: float, accuracy: float) -> None:
-        """Show what the epoch that ended has come to on the test part."""
+        """Show what the epoch that ended has come to on the validation part."""
         if self._bar is not None:
             self._bar.update(self._consumed(position) - self._bar.n)
         log.info(
-            "epoch %d/%d  step %d  test loss %.4f  test accuracy %.2f %%",
+            "epoch %d/%d  step %d  validation loss %.4f  accuracy %.2f %%",
             *(position.epoch + 1, self._epochs, position.step, loss, 100 * accuracy),
         )
 

@@ -50,7 +50,7 @@ def log_end(
         top5 = f", top-5 {100 * evaluation.top5:.2f} %" if len(evaluation.confusion) > 5 else ""  # noqa: PLR2004
         skipped = f", {evaluation.bad} that cannot be decoded left out" if evaluation.bad else ""
         log.info(
-            "test accuracy %.2f %% (%d of %d%s)%s",
+            "validation accuracy %.2f %% (%d of %d%s)%s",
             *(100 * evaluation.accuracy, evaluation.confusion.trace(), evaluation.samples, skipped, top5),
         )
     if status.state == "stopped":
