@@ -12,7 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from slipway.stop import StopRequest
+from slipway.environment import read_environment
+from slipway.stop import Reason, StopRequest
 from trainer.cli import parse
 from trainer.run import run
 from trainer.strategies import connect
@@ -23,14 +24,15 @@ MARK = "many: training "
 
 def main(trainings: list[list[str]], backend_name: str) -> None:
     configs = [parse([*words, "--backend", backend_name]) for words in trainings]
-    ranks, strategy = connect(configs[0])
-    is_root = ranks.world.rank == 0
+    environment = read_environment(os.environ)
+    comm, strategy = connect(configs[0], environment)
+    is_root = comm.world.is_root
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO if is_root else logging.WARNING)
     for number, config in enumerate(configs):
         if is_root:
             print(f"{MARK}{number}", flush=True)
-        assert run(config, ranks, strategy, StopRequest()).state == "done"
-    ranks.close()
+        assert run(config, comm, strategy, StopRequest(), environment) == Reason.NONE
+    comm.close()
     sys.stdout.flush()
     os._exit(0)  # as trainer.rank does, and for its reasons
 
