@@ -11,7 +11,6 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-import tomli_w
 
 from slipway.flags import ArgumentError, read_arguments
 from slipway.foreign import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
@@ -50,6 +49,8 @@ def parse(argv: Sequence[str]) -> Settings:
     except ConfigError as error:  # the files were valid, so a flag is at fault
         raise UsageError(str(error)) from error
     if arguments.request == "print-config":
+        import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
+
         _exit_with(tomli_w.dumps(experiment(settings)))
     return settings
 

@@ -21,7 +21,7 @@ def bare(tmp_path_factory):
     subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
-    subprocess.run([*pip, "install", *folder.glob("slipway-*.whl")], check=True)
+    subprocess.run([*pip, "install", *folder.glob("slipway_hpc-*.whl")], check=True)
     return folder / "venv" / "bin"
 
 
@@ -108,6 +108,19 @@ class TestInAnEmptyFolder:
         (tmp_path / "slipway.sif").touch()
         done = _run(bare / "jobgen", "submit", "ddp", "--site", "example", "--", "--epoks", "2", folder=tmp_path)
         assert (done.returncode, done.stderr) == (2, "jobgen: unknown flag --epoks; did you mean --epochs?\n")
+
+    @pytest.mark.parametrize("words", [["--help"], ["--epochs", "1"]])
+    def test_the_trainer_says_what_it_lacks(self, bare, tmp_path, words):
+        done = _run(bare / "trainer", *words, folder=tmp_path)
+        old = _output(bare / "python", "-c", "import sys; print(sys.version_info < (3, 11))") == "True\n"
+        if words == ["--help"] and not old:
+            assert (done.returncode, "--epochs" in done.stdout) == (0, True)
+            return
+        assert (done.returncode, done.stdout) == (78, "")
+        lacking = "the trainer needs Python 3.11 or later, and this is 3." if old else "this Python lacks torch"
+        assert done.stderr.startswith(f"trainer: {lacking}")
+        assert done.stderr.endswith("pip install '.[train]' in a clone.\n")
+        assert done.stderr.count("\n") == 1
 
     @pytest.mark.parametrize("spec", ["image_build", "venv_build"])
     def test_jobs_that_build_need_a_clone(self, bare, tmp_path, spec):
