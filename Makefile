@@ -23,7 +23,7 @@ export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-quick check cluster wheelhouse image test-image run pull \
-    coverage bench generate prove prove-fresh pins locks clean
+    coverage bench mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -71,6 +71,10 @@ coverage: ## branch coverage of src/ by the unit and distributed tests, with all
 bench: ## compare the speed with other programs: ratios, each measured in one interleaved run
 	@build/setup test
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench/jobgen_cpu.py
+
+mutants: ## change the code in small ways, and see whether a test notices (ARGS="--seed 1 --count 400 FILE...")
+	@build/setup test
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/mutants $(ARGS)
 
 generate: ## regenerate the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
 	@build/setup test
