@@ -62,7 +62,7 @@ class Learner:
         """The learning rate of the step under way or just taken."""
         self._seeder = StepSeeder(comm.device, seed=train.seed, rank=comm.world.rank)
         self.replica, self.optimizer = strategy.prepare(
-            self.model, build_optimizer(config.optim, self.model.parameters()), self._warm_up(shape)
+            comm, self.model, build_optimizer(config.optim, self.model.parameters()), self._warm_up(shape)
         )
         self.ema: AveragedModel | None = None
         if decay := config.model.ema_decay:

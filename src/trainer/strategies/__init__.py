@@ -28,9 +28,9 @@ class Strategy(Protocol):
         ...
 
     def prepare(
-        self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+        self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
     ) -> tuple[nn.Module, Optimizer]:
-        """Return the replica to call and the optimiser to step, equal on all ranks to rank 0's.
+        """Return the replica to call and the optimiser to step, equal on all ranks of ``comm`` to rank 0's.
 
         ``warm_up(replica)`` runs one forward and backward pass and leaves no trace in the model; a strategy that only
         settles its communication during a first pass calls it, so that later passes are all alike.

@@ -35,8 +35,6 @@ class DDPStrategy:
     def __init__(self, settings: Settings) -> None:
         """Train as ``settings`` say."""
         self._sync_bn = settings.model.sync_bn
-        self.comm: Communicator
-        """Known once the world is joined."""
 
     def join(self, launch: Launch, environment: Environment) -> Communicator:
         """Open the process group."""
@@ -45,7 +43,7 @@ class DDPStrategy:
         listens = launch.init_method == "env://" and environment.launcher is not Launcher.TORCHRUN
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        self.comm = TorchCommunicator(
+        return TorchCommunicator(
             world,
             device,
             # Over NCCL, a node without its GPU could not even tell the self-test so.
@@ -54,10 +52,9 @@ class DDPStrategy:
             master=environment.master() if listens else None,
             timeout=launch.collective_timeout,
         )
-        return self.comm
 
     def prepare(
-        self, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+        self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
     ) -> tuple[nn.Module, Optimizer]:
         """Wrap the model.
 
@@ -66,10 +63,10 @@ class DDPStrategy:
         """
         if self._sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        self.comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
+        comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
         replica = DistributedDataParallel(
             model,
-            device_ids=[self.comm.device] if self.comm.device.type == "cuda" else None,
+            device_ids=[comm.device] if comm.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             **LOCAL_BUFFERS,
         )

@@ -46,6 +46,7 @@ class HorovodStrategy:
 
     def prepare(
         self,
+        comm: Communicator,  # noqa: ARG002 -- Horovod knows its world
         model: nn.Module,
         optimizer: Optimizer,
         warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- Horovod lays its buffers anew at every step

@@ -31,6 +31,7 @@ class SingleStrategy:
 
     def prepare(
         self,
+        comm: Communicator,  # noqa: ARG002 -- no other rank
         model: nn.Module,
         optimizer: Optimizer,
         warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- nothing to settle
