@@ -53,7 +53,7 @@ def one_by_one(learner, images, labels, mean, std):
 
 @pytest.fixture(scope="module")
 def digits():
-    return open_data(DataConfig()).test
+    return open_data(DataConfig()).validation
 
 
 def test_it_counts_what_a_loop_over_single_samples_counts(digits):
@@ -116,7 +116,7 @@ def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp
             for number in range(4):
                 pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / side / name / f"{number}.png")
-    dataset = open_data(DataConfig(dataset="imagefolder", data_dir=str(tmp_path), image_size=8)).test
+    dataset = open_data(DataConfig(dataset="imagefolder", data_dir=str(tmp_path), image_size=8)).validation
     learner = learner_for(dataset)
     broken = [1, 4, 5]
     intact = [number for number in range(8) if number not in broken]

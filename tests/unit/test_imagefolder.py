@@ -128,12 +128,12 @@ class TestDecoding:
         image = opened(tmp_path).train.fetch(np.array([0]), None).images[0]
         assert image[:, 8, 8].tolist() == expected
 
-    def test_the_test_crop_is_the_centre(self, tmp_path):
+    def test_the_validation_crop_is_the_centre(self, tmp_path):
         pixels = flat(RED, 32, 96)
         pixels[:, 32:64] = BLUE
         for side in ("train", "val"):
             save_image(tmp_path / side / "a" / "0.png", pixels)
-        image = opened(tmp_path).test.fetch(np.array([0]), None).images[0]
+        image = opened(tmp_path).validation.fetch(np.array([0]), None).images[0]
         assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
         assert centre_box(96, 32) == (34, 2, 62, 30)
 
