@@ -112,8 +112,8 @@ def test_a_model_that_is_none_is_answered_in_one_line(name, message):
     ("name", "message"),
     [
         ("plain", "its train part is no Dataset: AttributeError: 'list' object has no attribute 'labels'"),
-        ("none", r"returned a NoneType: it must return Splits\(train, test\)"),
-        ("floats", r"of its validation part fetch\(\[0\], None\) must return images uint8 \[1, 1, 6, 6\], not torch.float32"),
+        ("none", r"returned a NoneType: it must return Splits\(train, validation\)"),
+        ("floats", r"of its validation part fetch\(\[0\], None\) must return images uint8 \[1, 1, 6, 6\], not torch"),
         ("labels", "of its train part labels must be from 0 to 1, as there are 2 classes"),
         ("short", r"of its train part labels must be an int64 tensor \[4\]"),
         ("fails", "fails: ValueError: two lines"),

@@ -131,11 +131,16 @@ def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_memory_splits(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, classes: tuple[str, ...], padding: int, flip: bool
+    train: tuple[Tensor, Tensor],
+    validation: tuple[Tensor, Tensor],
+    *,
+    classes: tuple[str, ...],
+    padding: int,
+    flip: bool,
 ) -> Splits:
     """Return two parts, each given as (images, labels), of which the first is augmented."""
     statistics = channel_statistics(train[0])
     return Splits(
         InMemoryDataset(*train, classes, statistics, padding, flip),
-        InMemoryDataset(*test, classes, statistics),
+        InMemoryDataset(*validation, classes, statistics),
     )

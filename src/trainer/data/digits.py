@@ -24,10 +24,10 @@ def digits(config: DataConfig) -> Splits:
     with np.load(FILE) as arrays:
         images = torch.from_numpy(arrays["images"] * 15)[:, None]  # 0..16 becomes 0..240
         labels = torch.from_numpy(arrays["labels"]).long()
-    train, test = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)
+    train, validation = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)
     return in_memory_splits(
         (images[train], labels[train]),
-        (images[test], labels[test]),
+        (images[validation], labels[validation]),
         classes=tuple("0123456789"),
         padding=config.crop_padding,
         flip=config.flip,

@@ -24,7 +24,7 @@ IMAGENET = (
 )
 """Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
 CENTRE = 224 / 256
-"""Edge of the central test crop over the shorter edge of the image, as usual for ImageNet."""
+"""Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
 
 
 @dataclass(frozen=True)
@@ -115,27 +115,27 @@ def imagefolder(config: DataConfig) -> Splits:
         return _two_folders(config, root)
     paths, labels, classes = _scan(root)
     parts = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)
-    train, test = (([paths[i] for i in ids.tolist()], labels[ids], classes) for ids in parts)
-    return _splits(config, train, test)
+    train, validation = (([paths[i] for i in ids.tolist()], labels[ids], classes) for ids in parts)
+    return _splits(config, train, validation)
 
 
 def _two_folders(config: DataConfig, root: Path) -> Splits:
-    train, test = _scan(root / "train"), _scan(root / "val")
-    if differing := set(train[2]) ^ set(test[2]):
+    train, validation = _scan(root / "train"), _scan(root / "val")
+    if differing := set(train[2]) ^ set(validation[2]):
         raise ConfigError(
             f"{root}: train/ and val/ must hold the same classes, but these stand on one side only: "
             f"{', '.join(sorted(differing))}."
         )
-    return _splits(config, train, test)
+    return _splits(config, train, validation)
 
 
 Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
 
 
-def _splits(config: DataConfig, train: Scanned, test: Scanned) -> Splits:
+def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
     return Splits(
         ImageFolder(*train, config.image_size, config.resized_crop, config.flip),
-        ImageFolder(*test, config.image_size),
+        ImageFolder(*validation, config.image_size),
     )
 
 

@@ -22,7 +22,9 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
     name = config.dataset
     found = call_factory("--dataset", name, config)
     if not (isinstance(found, tuple) and len(found) == len(Splits._fields)):
-        raise ConfigError(f"--dataset {name} returned a {type(found).__name__}: it must return Splits(train, test).")
+        raise ConfigError(
+            f"--dataset {name} returned a {type(found).__name__}: it must return Splits(train, validation)."
+        )
     for part, dataset in zip(Splits._fields, found, strict=True):
         try:
             wrong = _wrong_with(dataset)

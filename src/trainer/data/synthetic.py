@@ -41,14 +41,14 @@ class SyntheticDataset:
 
 
 def synthetic(config: DataConfig) -> Splits:
-    """Return ``synthetic_samples`` images to train on, and an eighth as many to test on."""
+    """Return ``synthetic_samples`` images to train on, and an eighth as many to validate on."""
     generator = seeds.stream(seeds.SYNTHETIC, config.split_seed)
     count, shape = config.synthetic_samples, config.synthetic_shape
     pool = torch.from_numpy(generator.integers(0, 256, (min(count, POOL), *shape), dtype="uint8"))
     labels = torch.from_numpy(generator.integers(0, config.synthetic_classes, count))
     classes = tuple(map(str, range(config.synthetic_classes)))
     statistics = channel_statistics(pool)
-    train, test = (
+    train, validation = (
         SyntheticDataset(pool, part, classes, statistics, shape) for part in (labels, labels[: max(1, count // 8)])
     )
-    return Splits(train, test)
+    return Splits(train, validation)

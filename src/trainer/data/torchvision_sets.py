@@ -32,8 +32,10 @@ def _read(config: DataConfig, name: str) -> Splits:
         remedy = "check the network" if config.download else "--download fetches it, or --data-dir names where it is"
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{name} is not in {config.data_dir!r} ({reason}): {remedy}.") from error
-    train, test = ((_as_images(part.data), torch.as_tensor(part.targets)) for part in parts)
-    return in_memory_splits(train, test, classes=tuple(parts[0].classes), padding=config.crop_padding, flip=config.flip)
+    train, validation = ((_as_images(part.data), torch.as_tensor(part.targets)) for part in parts)
+    return in_memory_splits(
+        train, validation, classes=tuple(parts[0].classes), padding=config.crop_padding, flip=config.flip
+    )
 
 
 def _as_images(data: Any) -> torch.Tensor:
