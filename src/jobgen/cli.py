@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.files import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.scripts import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
     script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
@@ -95,7 +95,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from jobgen.files import differing  # noqa: PLC0415
+    from jobgen.scripts import differing  # noqa: PLC0415
 
     found = differing(Path(arguments.folder), parse=parser().parse_args)
     for path, command in found:

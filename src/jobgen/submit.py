@@ -14,10 +14,10 @@ from typing import Callable, Dict, List, Mapping
 
 from jobgen.data import data_folder
 from jobgen.errors import JobgenError, UsageError, nearest, printable
-from jobgen.files import Script, job_of, script_of
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import scheduler_of
+from jobgen.scripts import Script, job_of, script_of
 from slipway.gpu import advice, describe, fits, gpus_of_this_machine
 from slipway.layout import JOB_SCRIPT, OLD_WITHOUT_SUCCESSOR, OTHER_VARIABLES, SETTINGS, refusal
 

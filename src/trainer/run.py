@@ -90,9 +90,9 @@ def _train(
             metrics=recorder.here.metrics if recorder.here else Tee([]),
             progress=progress,
         )
-        run = Run(settings, comm, folder, parts, recorder, monitor, progress, start)
+        training = Training(settings, comm, folder, parts, recorder, monitor, progress, start)
         try:
-            return run.train()
+            return training.run()
         finally:
             if recorder.here:
                 recorder.here.wait()  # while the lock of the folder is still ours
@@ -112,8 +112,8 @@ def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoint
     return restore(learner, run_on_root(comm, find))
 
 
-class Run:
-    """A run under way: what is done in which order, epoch by epoch."""
+class Training:
+    """Training under way: what is done in which order, epoch by epoch."""
 
     def __init__(  # noqa: PLR0917 -- one argument for each of its parts
         self,
@@ -133,7 +133,7 @@ class Run:
         self.start = self.position = start
         self.evaluation: Evaluation | None = None
 
-    def train(self) -> Reason:
+    def run(self) -> Reason:
         """Train to the end, or until all ranks agree to stop."""
         self._announce()
         reason = Reason.NONE

@@ -12,7 +12,7 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.errors import JobgenError
-from jobgen.files import differing, job_of
+from jobgen.scripts import differing, job_of
 from jobgen.header import origin_of
 from jobgen.render import render
 from jobgen.schedulers import scheduler_names, scheduler_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobgen.files import job_of
+from jobgen.scripts import job_of
 from jobgen.render import render
 from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
 

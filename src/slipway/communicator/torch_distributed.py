@@ -18,60 +18,31 @@ from slipway.world import World
 
 
 class TorchCommunicator:
-    """One rank of the default process group, which it opens."""
+    """One rank of a process group, over which nobody else sends anything meanwhile."""
 
-    def __init__(
-        self,
-        world: World,
-        device: torch.device,
-        *,
-        backend: str,
-        init_method: str,
-        master: tuple[str, int] | None,
-        timeout: float,
-    ) -> None:
-        """Open the group, waiting for all ranks.
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, *, local_rank: int) -> None:
+        """Use ``group``, which is open; all its ranks must call this.
 
         Args:
-            world: rank, size and local rank as the launcher says; the number of ranks on this node is counted here.
+            group: None for the default one. ``close`` destroys it.
             device: of this rank.
-            backend: torch's name of the library: gloo, nccl, mpi.
-            init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
-            master: address and port at which rank 0 listens; None where the launcher keeps a store of its own, as
-                torchrun does, or ``init_method`` names one.
-            timeout: seconds that ranks wait for each other, to join and in each operation.
-
-        Raises:
-            JoinError: if the ranks do not find each other.
+            local_rank: as the launcher says; the number of ranks on this node is counted here.
         """
-        self.device, self.world = device, world
-        limit = timedelta(seconds=timeout)
-        try:
-            dist.init_process_group(
-                backend,
-                store=_store(*master, world, limit) if master else None,
-                init_method=None if master else init_method,
-                rank=world.rank,
-                world_size=world.size,
-                timeout=limit,
-            )
-            # The first collective operation, in which NCCL connects.
-            here = count_alike(self, socket.gethostname())
-        except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
-            reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
-            raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
-        self.world = World(world.rank, world.size, world.local_rank, here)
+        self._group = group
+        self.device = device
+        self.world = World(dist.get_rank(group), dist.get_world_size(group), local_rank)
+        self.world = self.world._replace(local_size=count_alike(self, socket.gethostname()))
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """All-reduce a copy of ``values``."""
         values = values.clone()
-        dist.all_reduce(values)
+        dist.all_reduce(values, group=self._group)
         return values
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send them one by one."""
         for tensor in tensors:
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, group=self._group, group_src=0)
 
     def close(self) -> None:
         """Destroy the group.
@@ -82,7 +53,47 @@ class TorchCommunicator:
         # All have come here, and hold nothing that is still on its way.
         self.all_reduce_sum(torch.zeros(1, device=self.device))
         gc.collect()
-        dist.destroy_process_group()
+        dist.destroy_process_group(self._group)
+
+
+def open_default_group(
+    world: World,
+    device: torch.device,
+    *,
+    backend: str,
+    init_method: str,
+    master: tuple[str, int] | None,
+    timeout: float,
+) -> TorchCommunicator:
+    """Open the default process group, waiting for all ranks, and return this rank's end of it.
+
+    Args:
+        world: rank, size and local rank as the launcher says.
+        device: of this rank.
+        backend: torch's name of the library: gloo, nccl, mpi.
+        init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
+        master: address and port at which rank 0 listens; None where the launcher keeps a store of its own, as torchrun
+            does, or ``init_method`` names one.
+        timeout: seconds that ranks wait for each other, to join and in each operation.
+
+    Raises:
+        JoinError: if the ranks do not find each other.
+    """
+    limit = timedelta(seconds=timeout)
+    try:
+        dist.init_process_group(
+            backend,
+            store=_store(*master, world, limit) if master else None,
+            init_method=None if master else init_method,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=limit,
+        )
+        # Its first collective operation, in which NCCL connects.
+        return TorchCommunicator(None, device, local_rank=world.local_rank)
+    except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
+        reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
+        raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
 
 
 def _store(address: str, port: int, world: World, timeout: timedelta) -> Any:

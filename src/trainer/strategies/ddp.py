@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
-from slipway.communicator.torch_distributed import TorchCommunicator
+from slipway.communicator.torch_distributed import open_default_group
 from slipway.environment import Environment, Launcher
 from trainer.config import Launch, Settings
 from trainer.device import pick_device
@@ -43,7 +43,7 @@ class DDPStrategy:
         listens = launch.init_method == "env://" and environment.launcher is not Launcher.TORCHRUN
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        return TorchCommunicator(
+        return open_default_group(
             world,
             device,
             # Over NCCL, a node without its GPU could not even tell the self-test so.

@@ -1,4 +1,4 @@
-"""Scripts as files: from the names of a spec and a site to text, and what is committed compared with it."""
+"""Job scripts: from the names of a spec and a site to text, and what is committed compared with it."""
 
 from __future__ import annotations
 
