@@ -73,9 +73,12 @@ def _components(learner: Learner) -> dict[str, Stateful]:
     parts: dict[str, Stateful] = {
         "model": learner.model,
         "optimizer": NamedOptimizer(learner.optimizer, learner.model),
-        "scaler": learner.scaler,
     }
-    return parts | ({"ema": Average(learner.ema)} if learner.ema else {})
+    if learner.scaler.is_enabled():
+        parts["scaler"] = learner.scaler
+    if learner.ema:
+        parts["ema"] = Average(learner.ema)
+    return parts
 
 
 def identity_of(config: Config) -> dict[str, Any]:

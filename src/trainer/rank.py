@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 import time
 import traceback
 from dataclasses import replace
@@ -93,14 +92,11 @@ def _abandon(error: Exception, world: World) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process without taking down the interpreter.
+    """End this process without taking down the interpreter; ``run`` has waited for the writer of checkpoints.
 
     There, threads of a communication library that still hold a Python object wait for ever after an error, and with
     torch 2.13 they abort one process in some hundred after success.
     """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -42,6 +42,7 @@ class Recorder:
         folder = attempt.folder
         begin(attempt, config, world, launched, step=position.step)
         store = CheckpointStore(folder.checkpoints, keep=config.run.keep, check_owner=attempt.check)
+        store.set_aside_after(position.step)
         writers: list[MetricWriter] = [JsonLines(folder.metrics, step=position.step)]
         if config.run.tensorboard:
             writers.append(TensorBoard(folder.path / "tensorboard", step=position.step))

@@ -12,10 +12,10 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.errors import JobgenError
-from jobgen.scripts import differing, job_of
 from jobgen.header import origin_of
 from jobgen.render import render
 from jobgen.schedulers import scheduler_names, scheduler_of
+from jobgen.scripts import differing, job_of
 from jobgen.template import fill
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobgen.scripts import job_of
 from jobgen.render import render
+from jobgen.scripts import job_of
 from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
 
 NAMES = {

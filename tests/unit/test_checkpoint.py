@@ -1,5 +1,6 @@
 """Checkpoints on disk: written whole, verified before use, kept, and fallen back on."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -237,13 +238,56 @@ class TestStore:
         with pytest.raises(AllDamagedError, match=r"all 2 checkpoints in .* are damaged: move them away"):
             store.newest()
 
-    def test_after_falling_back_the_pointer_decides_and_not_the_number(self, store):
+    def test_after_falling_back_the_damaged_ones_are_kept_apart_and_count_no_more(self, store, caplog):
+        for step in (1, 8, 9):
+            store.add(checkpoint_of(step, accuracy=step / 10))
+        for step in (8, 9):
+            (store.path / f"step_{step:08d}" / "model.safetensors").unlink()
         store.add(checkpoint_of(1))
-        store.add(checkpoint_of(9))
-        (store.path / "step_00000009" / MANIFEST).unlink()
-        store.add(checkpoint_of(8))
+        store.set_aside_after(1)
+        assert "step_00000009 is kept as step_00000009.set-aside." in caplog.text
+        for step in (2, 3, 9):
+            store.add(checkpoint_of(step, accuracy=step / 100))
+        assert [name for name in self.names(store) if "set-aside" not in name] == [
+            *("best", "latest", "step_00000003", "step_00000009")
+        ]
+        assert len([name for name in self.names(store) if "set-aside" in name]) == 2
+        assert (store.path / "best").readlink() == Path("step_00000009")
+        assert store.is_newest(store.path / "step_00000009")
+
+    def test_where_nothing_lies_beyond_nothing_is_set_aside(self, store):
         store.add(checkpoint_of(4))
-        require_equal(store.newest(), checkpoint_of(4))
+        store.set_aside_after(4)
+        assert self.names(store) == ["latest", "step_00000004"]
+
+    @pytest.mark.parametrize("broken", ["_read_manifest", "load_file", "_sha256"])
+    def test_a_disk_that_does_not_answer_is_no_damage(self, store, monkeypatch, broken):
+        store.add(checkpoint_of(1))
+        store.add(checkpoint_of(2))
+
+        def stale(path, *_):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"slipway.checkpoint.folder.{broken}", stale)
+            with pytest.raises(OSError, match="Stale file handle"):
+                store.newest()
+        require_equal(store.newest(), checkpoint_of(2))
+
+    def test_an_old_one_that_cannot_be_removed_is_reported_and_later_ones_are_saved(self, store, monkeypatch, caplog):
+        rmtree = shutil.rmtree
+
+        def failing(path, *arguments, **options):
+            if ".step_00000001.discarded" in str(path):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            rmtree(path, *arguments, **options)
+
+        monkeypatch.setattr(shutil, "rmtree", failing)
+        for step in range(1, 6):
+            store.add(checkpoint_of(step))
+        require_equal(store.newest(), checkpoint_of(5))
+        assert [name for name in self.names(store) if name.startswith("step_")] == ["step_00000004", "step_00000005"]
+        assert "cannot be removed: Permission denied" in caplog.text
 
     @pytest.mark.parametrize("pointer", ["missing", "dangling"])
     def test_without_its_pointer_the_largest_step_is_the_newest(self, store, pointer):

@@ -6,6 +6,7 @@ with any plain keys) stands in the manifest, as a tree that refers to the tensor
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,11 @@ from slipway.checkpoint.header import Header, from_manifest, to_manifest
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 
-PLAIN = (bool, int, float, str, type(None))
+PLAIN = {bool, int, float, str, type(None)}
+CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
+"""What may hold other values, by its name in a tree. No subclasses: they would come back as something else."""
+CHUNK = 1 << 26
+"""Bytes that are broadcast at once, and are on a GPU besides the model."""
 
 
 class Stateful(Protocol):
@@ -60,6 +65,8 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
 def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Restored | None:
     """Bring ``components`` to where ``found`` was captured; all ranks must call this.
 
+    They get tensors on the CPU, and put each where it belongs, as ``load_state_dict`` of modules and optimisers does.
+
     Args:
         components: freshly made, on each rank.
         found: on rank 0, the checkpoint, or None to begin anew. Ignored on other ranks.
@@ -71,15 +78,13 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
     shared = broadcast_json(comm, found and {"manifest": to_manifest(found.header), "shapes": _shapes(found.tensors)})
     if shared is None:
         return None
-    header = from_manifest(shared["manifest"])
-    tensors = _broadcast(comm, found.tensors if found else None, shared["shapes"])
-    missing = []
-    for name, component in components.items():
-        if name in tensors or name in header.trees:
-            component.load_state_dict(join(tensors.get(name, {}), header.trees.get(name)))
-        else:
-            missing.append(name)
-    return Restored(header, missing)
+    header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
+    saved = sorted({*shapes, *header.trees})
+    for name in saved:
+        tensors = _broadcast(comm, found.tensors.get(name) if found else None, shapes.get(name, {}))
+        if name in components:
+            components[name].load_state_dict(join(tensors, header.trees.get(name)))
+    return Restored(header, [name for name in components if name not in saved])
 
 
 def split(state: Mapping[Any, Any], component: str) -> tuple[dict[str, Tensor], Any]:
@@ -88,10 +93,10 @@ def split(state: Mapping[Any, Any], component: str) -> tuple[dict[str, Tensor], 
     Raises:
         TypeError: naming what cannot be saved, and where in ``component`` it stands.
     """
-    if all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+    if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
         return {name: tensor.detach() for name, tensor in state.items()}, None
     tensors: dict[str, Tensor] = {}
-    return tensors, _tree(state, component, tensors)
+    return tensors, _tree(dict(state), component, tensors)
 
 
 def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
@@ -101,40 +106,40 @@ def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
 
 
 def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``value`` as JSON, in which only dictionaries and lists of their own kind are not plain."""
-    match value:
-        case Tensor():
-            tensors[place] = value.detach()
-            return {"tensor": place}
-        case Mapping():
-            for key in value:
-                _require_plain(key, f"a key of {place}")
-            return {"dict": [[key, _tree(item, f"{place}/{key!r}", tensors)] for key, item in value.items()]}
-        case list() | tuple():
-            items = [_tree(item, f"{place}/{number}", tensors) for number, item in enumerate(value)]
-            return {type(value).__name__: items}
-    return _require_plain(value, place)
+    """Encode ``value`` as JSON; containers and references to tensors become objects with one key, their kind."""
+    kind = type(value).__name__
+    if isinstance(value, Tensor):
+        tensors[place] = value.detach()
+        return {"tensor": place}
+    if type(value) is not CONTAINERS.get(kind):
+        return _require_plain(value, place)
+    if isinstance(value, dict):
+        for key in value:
+            _require_plain(key, f"a key of {place}")
+        return {kind: [[key, _tree(item, f"{place}/{key!r}", tensors)] for key, item in value.items()]}
+    return {kind: [_tree(item, f"{place}/{number}", tensors) for number, item in enumerate(value)]}
 
 
 def _require_plain(value: Any, place: str) -> Any:
-    if not isinstance(value, PLAIN):
+    if type(value) not in PLAIN:
         raise TypeError(
-            f"{place} is {type(value).__name__}: a checkpoint holds tensors, numbers, text, lists and dicts"
+            f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, and lists, tuples and "
+            "dictionaries of these"
         )
     return value
 
 
 def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    match tree:
-        case {"tensor": name}:
-            return tensors[name]
-        case {"dict": items}:
-            return {key: _state(item, tensors) for key, item in items}
-        case {"list": items}:
-            return [_state(item, tensors) for item in items]
-        case {"tuple": items}:
-            return tuple(_state(item, tensors) for item in items)
-    return tree
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind not in CONTAINERS:
+        raise ValueError(f"a state holds a {kind}, of which this version knows nothing")
+    if issubclass(CONTAINERS[kind], dict):
+        return CONTAINERS[kind]({key: _state(item, tensors) for key, item in content})
+    return CONTAINERS[kind](_state(item, tensors) for item in content)
 
 
 Shapes = dict[str, dict[str, tuple[list[int], str]]]
@@ -147,16 +152,20 @@ def _shapes(tensors: Tensors) -> Shapes:
     }
 
 
-def _broadcast(comm: Communicator, tensors: Tensors | None, shapes: Shapes) -> Tensors:
-    """Return rank 0's ``tensors`` on every rank's device."""
-    shared: Tensors = {
-        file: {
-            name: tensors[file][name].to(comm.device)
+def _broadcast(
+    comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[list[int], str]]
+) -> dict[str, Tensor]:
+    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU."""
+    received: dict[str, Tensor] = {}
+    chunk: dict[str, Tensor] = {}
+    for name, (shape, dtype) in shapes.items():
+        chunk[name] = (
+            tensors[name].to(comm.device)
             if tensors
             else torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
-            for name, (shape, dtype) in named.items()
-        }
-        for file, named in shapes.items()
-    }
-    comm.broadcast([tensor for named in shared.values() for tensor in named.values()])
-    return shared
+        )
+        if sum(tensor.nbytes for tensor in chunk.values()) >= CHUNK or len(received) + len(chunk) == len(shapes):
+            comm.broadcast(list(chunk.values()))
+            received |= {name: tensor.cpu() for name, tensor in chunk.items()}
+            chunk.clear()
+    return received

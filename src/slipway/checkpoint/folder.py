@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from dataclasses import dataclass
@@ -21,9 +22,14 @@ from torch import Tensor
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
 from slipway.files import sync_folder, write_json
 
+log = logging.getLogger(__name__)
+
 MANIFEST = "manifest.json"
 REPLACED = "replaced"
 """Part of the hidden name of a checkpoint while another of the same step takes its place."""
+
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors by which a file is missing; any other one, such as ESTALE, says nothing about the file."""
 
 Tensors = dict[str, dict[str, Tensor]]
 """The tensors of a checkpoint: by file (model, optimizer, ema), then by name."""
@@ -57,7 +63,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         raise
     sync_folder(path.parent)
     if replaced:
-        shutil.rmtree(replaced)
+        remove(replaced)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -94,7 +100,20 @@ def _put_in_place(temporary: Path, path: Path) -> Path | None:
 
 def discard(path: Path) -> None:
     """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
-    shutil.rmtree(path.rename(_hidden(path, "discarded")))
+    try:
+        hidden = path.rename(_hidden(path, "discarded"))
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
+    else:
+        remove(hidden)
+
+
+def remove(folder: Path) -> None:
+    """Remove what nobody needs any more; what cannot be removed is reported, and stays."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", folder, error.strerror)
 
 
 def recover(folder: Path) -> None:
@@ -115,6 +134,7 @@ def read_header(path: Path) -> Header:
 
     Raises:
         DamagedError: if the manifest is missing, not what was written, or of another schema.
+        OSError: if the disk does not answer.
     """
     return from_manifest(_read_manifest(path))
 
@@ -128,7 +148,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = dict(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
         digest, schema = manifest.pop("manifest_sha256"), manifest["schema"]
-    except OSError as error:
+    except ABSENT as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
@@ -148,6 +168,7 @@ def verify(path: Path) -> tuple[Header, list[str]]:
 
     Raises:
         DamagedError: as ``read_header`` does, or if a file is missing, of another size, or of other content.
+        OSError: if the disk does not answer.
     """
     manifest = _read_manifest(path)
     for name, expected in manifest["files"].items():
@@ -157,7 +178,7 @@ def verify(path: Path) -> tuple[Header, list[str]]:
                 raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
             if _sha256(path / name) != expected["sha256"]:
                 raise DamagedError(f"the sha256 of {name} is not the one in its manifest")
-        except OSError as error:
+        except ABSENT as error:
             raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
     return from_manifest(manifest), list(manifest["files"])
 
@@ -166,7 +187,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Return the verified checkpoint ``path``, its tensors on the CPU.
 
     Raises:
-        DamagedError: as ``verify`` does.
+        DamagedError, OSError: as ``verify`` does.
     """
     header, files = verify(path)
     return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in files}, header)

@@ -65,8 +65,8 @@ class Saver:
                     self._buffers[file, name] = buffer
                 buffer.copy_(tensor.detach(), non_blocking=True)
                 copies[file][name] = buffer
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        for device in {tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
         return copies
 
     def _write(self, checkpoint: Checkpoint) -> None:

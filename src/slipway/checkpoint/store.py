@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from slipway.checkpoint.folder import (
     read_checkpoint,
     read_header,
     recover,
+    remove,
     write_checkpoint,
 )
 from slipway.checkpoint.header import Metric
@@ -45,7 +46,7 @@ class CheckpointStore:
         if self._check_owner:
             self._check_owner()
         for leftover in self.path.glob(".step_*"):  # of an attempt that was killed while it saved
-            shutil.rmtree(leftover)
+            remove(leftover)
         name = checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(self.path / name, checkpoint)
         point(self.path / LATEST, name)
@@ -56,16 +57,13 @@ class CheckpointStore:
                 discard(old)
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest valid checkpoint, passing over damaged ones in words, or None if there never was one.
+        """Return the newest valid checkpoint, skipping damaged ones with a warning; None if there never was one.
 
         Raises:
             AllDamagedError: if there are some and all are damaged.
+            OSError: if the disk does not answer.
         """
         candidates = self._newest_first()
-        latest = (self.path / LATEST).resolve()
-        if latest in candidates:
-            candidates.remove(latest)
-            candidates.insert(0, latest)
         for path in candidates:
             try:
                 return read_checkpoint(path)
@@ -74,6 +72,16 @@ class CheckpointStore:
         if candidates:
             raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename the checkpoints beyond ``step``, where the run goes on: they are damaged, or were undone.
+
+        Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
+        """
+        for path in self._newest_first():
+            if (checkpoint_step(path.name) or 0) > step:
+                aside = path.rename(path.with_name(f"{path.name}.set-aside.{os.getpid()}"))
+                log.warning("checkpoint %s is kept as %s", path, aside.name)
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""
@@ -90,10 +98,10 @@ class CheckpointStore:
         for path in reversed(self._newest_first()):
             try:
                 metric = read_header(path).metric
-            except DamagedError as error:
-                if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-                    return  # the disk does not answer: nothing is known of what was the best so far
+            except DamagedError:
                 continue
+            except OSError:  # the disk does not answer: nothing is known of what was the best so far
+                return
             if metric and (best is None or metric.is_better_than(best[1])):
                 best = path.name, metric
         if best:

@@ -19,7 +19,11 @@ class Communicator(Protocol):
     """Where this rank's tensors are; messages may be on the CPU too, if the library takes them."""
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Return the sum of ``values`` over all ranks; any shape, a dtype the library reduces (float32, float64)."""
+        """Return the sum of ``values`` over all ranks, as a new tensor.
+
+        Args:
+            values: of any shape, and a dtype that the library reduces: float32 or float64.
+        """
         ...
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
@@ -40,8 +44,8 @@ class Alone:
         self.device = device
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Return the values."""
-        return values
+        """Return a copy of the values."""
+        return values.clone()
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Rank 0 has them already."""
