@@ -16,6 +16,10 @@ from typing import Any
 from slipway.errors import FolderInUseError, LostFolderError
 from slipway.layout import HEARTBEAT, LOCK, STALE
 
+POLL = 1.0
+"""Seconds between two looks at the lock of an owner who may live elsewhere."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class Lock:
     """The file ``lock`` in a run folder, held from ``acquire`` to ``release``."""
@@ -27,7 +31,7 @@ class Lock:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pid_namespace": _pid_namespace(),
-            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            "boot_id": BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else "",
             "pid_start": _start_time(os.getpid()),
             "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "job_id": job_id,
@@ -38,21 +42,25 @@ class Lock:
     def acquire(self) -> None:
         """Take the lock, from a dead owner too.
 
+        Whether an owner on another node lives can only be seen by its heartbeat: this waits for one, or until the owner
+        counts as dead, STALE seconds at most.
+
         Raises:
             FolderInUseError: if its owner lives.
         """
         while not self._create(self._path):
-            if (owner := self.find_stale_owner()) is not None and self._take_over(owner):
+            owner = self._find_stale_owner(self._path, patience=STALE)
+            if owner is not None and self._take_over(owner):
                 break
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
 
-    def find_stale_owner(self) -> dict[str, Any] | None:
-        """Return the owner that left the lock behind; None if there is no lock (any more).
+    def require_free(self) -> None:
+        """Make sure that ``acquire`` would not be refused, as far as two heartbeats tell.
 
         Raises:
             FolderInUseError: if its owner lives.
         """
-        return self._find_stale_owner(self._path)
+        self._find_stale_owner(self._path, patience=2 * HEARTBEAT)
 
     def check(self) -> None:
         """Make sure that the lock is still ours.
@@ -85,17 +93,30 @@ class Lock:
     def _read(self) -> dict[str, Any] | None:
         return _read(self._path)
 
-    def _find_stale_owner(self, path: Path) -> dict[str, Any] | None:
-        owner = _read(path)
-        if owner is not None and not self._is_dead(owner, path):
-            raise FolderInUseError(
-                folder=path.parent,
-                pid=owner.get("pid"),
-                host=owner.get("host"),
-                job=owner.get("job_id") or "none",
-                since=owner.get("since"),
-            )
-        return owner
+    def _find_stale_owner(self, path: Path, *, patience: float) -> dict[str, Any] | None:
+        """Return the owner that left the lock ``path`` behind; None if there is no lock (any more).
+
+        Args:
+            path: of the lock.
+            patience: seconds to wait for a heartbeat of an owner who may live elsewhere.
+
+        Raises:
+            FolderInUseError: if its owner lives.
+        """
+        first: tuple[dict[str, Any], float] | None = None
+        deadline = time.monotonic() + patience
+        while (found := _look(path)) is not None:
+            owner, beat = found
+            if self._is_dead(owner) or _age(path) > STALE:
+                return owner
+            if first is None or first[0] != owner:
+                first = found
+            if self._lives_here(owner) or beat != first[1]:
+                raise _in_use(path, owner)
+            if time.monotonic() > deadline:
+                return owner
+            time.sleep(POLL)
+        return None
 
     def _take_over(self, dead: dict[str, Any]) -> bool:
         """Put our lock in the place of the ``dead`` owner's; False if somebody else has done so meanwhile.
@@ -106,7 +127,7 @@ class Lock:
         digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
         claim = self._path.with_name(f".lock.after.{digest}")
         if not self._create(claim):
-            if self._find_stale_owner(claim) is not None:  # killed on these very lines
+            if self._find_stale_owner(claim, patience=STALE) is not None:  # killed on these very lines
                 claim.unlink(missing_ok=True)
         elif self._read() == dead:
             with contextlib.suppress(FileNotFoundError):  # taken for one of the dead, as it took so long
@@ -115,21 +136,49 @@ class Lock:
             claim.unlink(missing_ok=True)
         return self._read() == self._owner
 
-    def _is_dead(self, owner: dict[str, Any], path: Path) -> bool:
+    def _is_dead(self, owner: dict[str, Any]) -> bool:
+        """Return whether ``owner`` is known to be dead: an earlier attempt of this job, or a process that is gone."""
         mine = self._owner
         if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
-            return True  # an earlier attempt of this job
-        # By the boot, not by the host's name: cloned nodes share names.
-        same_processes = all(owner.get(key) == mine[key] for key in ("boot_id", "pid_namespace"))
-        if same_processes and _start_time(owner.get("pid", 0)) != owner.get("pid_start"):
-            return True  # its process is gone
-        return _age(path) > STALE
+            return True
+        return self._is_here(owner) and not self._lives_here(owner)
+
+    def _lives_here(self, owner: dict[str, Any]) -> bool:
+        """Return whether ``owner`` is a process that can be seen from here, and lives."""
+        return self._is_here(owner) and _start_time(owner.get("pid", 0)) == owner.get("pid_start")
+
+    def _is_here(self, owner: dict[str, Any]) -> bool:
+        """Return whether ``owner`` has its number from this kernel: by the boot, as cloned nodes share host names."""
+        return bool(owner.get("boot_id")) and all(
+            owner.get(key) == self._owner[key] for key in ("boot_id", "pid_namespace")
+        )
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT):
             with contextlib.suppress(OSError):  # a full or slow disk must not end the run; check() tells of a loss
                 if self._read() == self._owner:
                     os.utime(self._path)
+
+
+def _in_use(path: Path, owner: dict[str, Any]) -> FolderInUseError:
+    return FolderInUseError(
+        folder=path.parent,
+        pid=owner.get("pid"),
+        host=owner.get("host"),
+        job=owner.get("job_id") or "none",
+        since=owner.get("since"),
+    )
+
+
+def _look(path: Path) -> tuple[dict[str, Any], float] | None:
+    """Return the owner that a lock names, and the time of its last heartbeat; None if there is no lock.
+
+    Opened first: so NFS asks the server for the time, too.
+    """
+    try:
+        return (_read(path) or {}), path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -159,4 +208,5 @@ def _start_time(pid: int) -> str:
 
 def _pid_namespace() -> int:
     """Return the inode of this process's PID namespace: in another one the same number is another process."""
-    return Path("/proc/self/ns/pid").stat().st_ino
+    namespace = Path("/proc/self/ns/pid")
+    return namespace.stat().st_ino if namespace.exists() else 0

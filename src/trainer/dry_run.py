@@ -53,7 +53,7 @@ def temporary_folder(
 
 def _make_folder(folder: RunFolder, environment: Environment, *, may_continue: bool) -> Path:
     try:
-        Lock(folder.path, job_id=environment.job_id, attempt=environment.attempt).find_stale_owner()
+        Lock(folder.path, job_id=environment.job_id, attempt=environment.attempt).require_free()
         if not may_continue:
             folder.require_no_run()
         if folder.path.is_dir():

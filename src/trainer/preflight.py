@@ -117,7 +117,7 @@ def check_lock(folder: Path, environment: Environment) -> None:
     Raises:
         FolderInUseError: naming the owner.
     """
-    Lock(folder, job_id=environment.job_id, attempt=environment.attempt).find_stale_owner()
+    Lock(folder, job_id=environment.job_id, attempt=environment.attempt).require_free()
 
 
 def check_head(address: str) -> None:

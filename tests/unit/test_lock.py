@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,31 @@ def somebody(folder, *, age=0.0, **owner):
     os.utime(path, (time.time() - age,) * 2)
 
 
+@contextmanager
+def beating(folder):
+    """Give signs of life for the owner of ``folder``'s lock."""
+    ended = threading.Event()
+
+    def beat():
+        while not ended.wait(0.05):
+            os.utime(folder / "lock")
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """Let an owner elsewhere count as dead after half a second."""
+    monkeypatch.setattr(lock_module, "POLL", 0.01)
+    monkeypatch.setattr(lock_module, "STALE", 0.5)
+
+
 def refusal(lock):
     with pytest.raises(FolderInUseError) as error:
         lock.acquire()
@@ -123,7 +150,8 @@ def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_nam
     record = json.loads((tmp_path / "lock").read_text())
     holder.kill()
     (tmp_path / "lock").write_text(json.dumps(record | difference))
-    assert "in use" in refusal(lock_of(tmp_path))
+    with beating(tmp_path):
+        assert "in use" in refusal(lock_of(tmp_path))
 
 
 def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
@@ -136,29 +164,70 @@ def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
 @pytest.mark.parametrize(("job_id", "attempt"), [("77", 1), ("78", 2), ("", 2)])
 def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
     somebody(tmp_path, job_id="77", attempt=1)
-    assert "process 1234 on elsewhere (job 77" in refusal(lock_of(tmp_path, job_id=job_id, attempt=attempt))
+    with beating(tmp_path):
+        assert "process 1234 on elsewhere (job 77" in refusal(lock_of(tmp_path, job_id=job_id, attempt=attempt))
 
 
 def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
     somebody(tmp_path, job_id="", attempt=1)
-    assert "(job none" in refusal(lock_of(tmp_path, attempt=2))
+    with beating(tmp_path):
+        assert "(job none" in refusal(lock_of(tmp_path, attempt=2))
 
 
-@pytest.mark.parametrize(("age", "free"), [(STALE - 20, False), (STALE + 5, True)])
-def test_an_owner_elsewhere_is_dead_when_its_last_sign_of_life_is_old(tmp_path, age, free):
-    somebody(tmp_path, age=age)
-    if free:
-        lock_of(tmp_path).acquire()
-    else:
+def test_an_owner_elsewhere_that_gives_signs_of_life_is_left_alone(tmp_path):
+    somebody(tmp_path)
+    with beating(tmp_path):
         assert "expires after 60 s" in refusal(lock_of(tmp_path))
+        with pytest.raises(FolderInUseError):
+            lock_of(tmp_path).require_free()
+
+
+def test_an_owner_elsewhere_without_a_sign_of_life_is_waited_for_and_then_followed(tmp_path):
+    """A node that died a second ago: the job that continues the run has another number, and must not be refused."""
+    somebody(tmp_path)
+    before = time.monotonic()
+    lock = lock_of(tmp_path)
+    lock.acquire()
+    assert time.monotonic() - before > 0.4
+    lock.check()
+
+
+def test_an_owner_elsewhere_whose_last_sign_of_life_is_old_is_followed_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock_module, "POLL", 1000)
+    somebody(tmp_path, age=5)
+    lock_of(tmp_path).acquire()
+
+
+def test_one_that_is_to_start_later_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock_module, "STALE", STALE)
+    monkeypatch.setattr(lock_module, "HEARTBEAT", 0.05)
+    somebody(tmp_path)
+    lock_of(tmp_path).require_free()
+    assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
+
+
+def test_a_new_owner_is_given_time_of_its_own(tmp_path, monkeypatch):
+    """While the lock of the dead is watched, another run takes it over."""
+    somebody(tmp_path)
+    looks = []
+
+    def look(path, look=lock_module._look):
+        looks.append(path)
+        if len(looks) == 3:
+            somebody(tmp_path, pid=4321)
+        return look(path)
+
+    monkeypatch.setattr(lock_module, "_look", look)
+    lock_of(tmp_path).acquire()
+    assert len(looks) > 5
 
 
 @pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b"null", b"[1]", b"\xff\xfe"])
 def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
     path = tmp_path / "lock"
     path.write_bytes(data)
-    assert "in use" in refusal(lock_of(tmp_path))
-    os.utime(path, (time.time() - STALE - 5,) * 2)
+    with beating(tmp_path):
+        assert "in use" in refusal(lock_of(tmp_path))
     lock_of(tmp_path).acquire()
 
 
@@ -223,8 +292,8 @@ def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(t
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
     find_stale_owner = late._find_stale_owner
 
-    def find_late(path):
-        found = find_stale_owner(path)
+    def find_late(path, *, patience):
+        found = find_stale_owner(path, patience=patience)
         if path == claim:
             other.acquire()
         return found
