@@ -10,10 +10,10 @@ from torch import Tensor
 from slipway.communicator import Communicator
 from slipway.stop import Reason, StopRequest
 
-EVERY = 0.5
+VOTE_INTERVAL = 0.5
 """Seconds between two agreements, roughly: the ranks count steps, so that all agree at the same."""
-AT_LEAST_EVERY = 1000
-"""Steps."""
+MOST_STEPS = 1000
+"""Steps between two agreements, at most."""
 
 
 class Pace:
@@ -24,8 +24,12 @@ class Pace:
         self.steps = 1
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Agree as often as fits ``steps`` that took ``seconds``, the same numbers on every rank."""
-        self.steps = min(AT_LEAST_EVERY, max(1, int(steps * EVERY / max(seconds, 1e-9))))
+        """Agree as often as fits ``steps`` that took ``seconds``, the same numbers on every rank.
+
+        The interval grows slowly and shrinks at once: a few fast steps say little of those to come.
+        """
+        fitting = int(steps * VOTE_INTERVAL / max(seconds, 1e-9))
+        self.steps = max(1, min(MOST_STEPS, 2 * self.steps, fitting))
 
 
 class Agreement:

@@ -1,13 +1,13 @@
 """An attempt at a run: who may write the run folder, from when on, and how it ends. Rank 0 alone makes one.
 
-It goes through four phases. ``acquire`` takes the lock; then the program validates that it may continue what is there;
-``begin`` records it; ``conclude``, or ``fail``, says how it ended. ``open_attempt`` sees to the first and the last.
+It goes through four phases. ``acquire`` takes the lock of the folder, and returns an ``Ownership``; the program
+validates that it may continue what is there; ``Ownership.begin`` records the ``Attempt``; ``conclude``, or ``fail``,
+says how it ended. ``open_folder`` acquires the folder on entry, and records a failure on exit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly
 from slipway.environment import Environment
-from slipway.errors import FolderNotWritableError, SlipwayError, is_retryable, one_line
+from slipway.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, one_line
 from slipway.files import write_atomically, write_json
 from slipway.layout import CONFIG, PROVENANCE, STOP
 from slipway.lock import Lock
@@ -25,103 +25,152 @@ from slipway.stop import Reason, read_stop_file
 
 
 class Attempt:
-    """One attempt at the run in a folder, which is locked until it concludes, fails, or is released."""
+    """One attempt at the run in a folder, from its beginning to its end."""
 
-    def __init__(
-        self, folder: RunFolder, lock: Lock, environment: Environment, stop_before: tuple[int, int] | None
-    ) -> None:
-        """Continue what ``folder`` holds; its ``lock`` is ours, and ``stop_before`` tells which STOP lay there."""
+    def __init__(self, folder: RunFolder, lock: Lock, environment: Environment, *, step: int) -> None:
+        """Begin in ``folder``, whose ``lock`` is ours, at ``step``; makes logs/N for it, with a number nobody had."""
         self.folder = folder
-        self.number = environment.attempt or 1 + folder.last_attempt
-        self._environment = environment
         self._lock = lock
-        self._before = read_status(folder.path)
-        self._stop_before = stop_before
-        self._status = Status(attempt=self.number, state="running")
-        self._begun = False
+        self.number = environment.attempt
+        if self.number:
+            self._own.mkdir(exist_ok=True)  # the job script has made it
+        else:
+            self._reserve_number()
+        self.status = Status(attempt=self.number, state="running", start_step=step, step=step)
+        """How far it is, or how it ended."""
         self._next_look = 0.0
-
-    def begin(self, *, config: str, provenance: Mapping[str, object], step: int) -> None:
-        """Record what runs here from now on, in the run folder and, for good, in logs/N of this attempt.
-
-        To be called once it is clear that this attempt may continue the run: until then nothing of that changes.
-
-        Args:
-            config: the experiment, as the text of config.toml.
-            provenance: for run.json, besides the variables of the environment.
-            step: optimiser steps done before.
-        """
-        self._begun = True
-        self._status = dataclasses.replace(self._status, start_step=step, step=step)
-        record = {**provenance, "attempt": self.number, "variables": self._environment.recorded}
-        self._own.mkdir(exist_ok=True)
-        for folder in (self._own, self.folder.path):
-            write_atomically(folder / CONFIG, config)
-            write_json(folder / PROVENANCE, record)
-        write_status(self.folder.path, self._status)
-        self._clear_stop_request()
+        self._asked = Reason.NONE
 
     def check(self) -> None:
         """Make sure that the folder is still ours; see Lock.check."""
         self._lock.check()
 
     def stop_request(self) -> Reason:
-        """Return what the file STOP asks of this attempt.
+        """Return what the file STOP has asked of this attempt; it looks at most once a second.
 
-        It looks at most once a second and says nothing in between. A time limit of an older attempt does not count.
+        A time limit of an older attempt does not count.
         """
-        if time.monotonic() < self._next_look:
-            return Reason.NONE
-        self._next_look = time.monotonic() + 1
-        reason, meant = read_stop_file(self.folder.path)
-        number = meant.rpartition("/")[2]
-        older = number.isdecimal() and int(number) < self.number
-        return Reason.NONE if reason == Reason.TIME_LIMIT and older else reason
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + 1
+            reason, meant = read_stop_file(self.folder.path)
+            number = meant.rpartition("/")[2]
+            older = number.isdecimal() and int(number) < self.number
+            if not (reason == Reason.TIME_LIMIT and older):
+                self._asked = max(self._asked, reason)
+        return self._asked
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
-        """Record that the attempt ended in good order at ``step``, done or stopped for ``reason``; free the folder."""
-        status = self._status.ended(reason, step=step)
-        self._record(status)
-        write_verdict(self.folder.path, status)
-        self.release()
-        return status
+        """Record that the attempt ended in good order at ``step``, done or stopped for ``reason``; free the folder.
 
-    def fail(self, error: BaseException, why: str) -> None:
-        """Record that the attempt ended in ``error``, and free the folder; leave it alone if it is another run's.
-
-        There is a verdict only where trying again unchanged cannot help. An attempt that had not begun is refused: it
-        leaves one if its number is the job script's, and nothing else where the folder holds a run.
-
-        Args:
-            error: what ended it.
-            why: the same as text, for people; of its first line, at most.
+        Raises:
+            LostFolderError: if the folder is no longer ours; nothing is recorded then.
         """
-        why = one_line(why) or type(error).__name__
-        with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide what went wrong
-            self.check()
-            status = self._status.failed(why, step=self.folder.last_step)
-            if not is_retryable(error) and (self._begun or self._environment.attempt):
-                with contextlib.suppress(OSError):
-                    write_verdict(self.folder.path, status)
-            if self._begun or not self.folder.holds_run:
-                self._record(status)
-        self.release()
-
-    def release(self) -> None:
-        """Free the folder."""
+        self.check()
+        self.record(self.status.ended(reason, step=step))
+        write_verdict(self.folder.path, self.status)
         self._lock.release()
+        return self.status
+
+    def record(self, status: Status) -> None:
+        """Write ``status`` into the run folder, and into the folder of this attempt."""
+        self.status = status
+        for folder in (self.folder.path, self._own):
+            write_status(folder, status)
+
+    def record_provenance(self, config: str, provenance: Mapping[str, object]) -> None:
+        """Write configuration and provenance into the run folder, and into the folder of this attempt."""
+        for folder in (self._own, self.folder.path):
+            write_atomically(folder / CONFIG, config)
+            write_json(folder / PROVENANCE, provenance)
 
     @property
     def _own(self) -> Path:
         """The folder of this attempt alone."""
         return self.folder.logs / str(self.number)
 
-    def _record(self, status: Status) -> None:
-        write_status(self.folder.path, status)
-        if self._begun:
-            write_status(self._own, status)
+    def _reserve_number(self) -> None:
+        """Take the next number, as a job script does: by making a folder that was not there."""
+        self.number = self.folder.last_attempt
+        while True:
+            self.number += 1
+            with contextlib.suppress(FileExistsError):
+                self._own.mkdir()
+                return
 
-    def _clear_stop_request(self) -> None:
+
+class Ownership:
+    """A run folder that this process has locked."""
+
+    def __init__(
+        self, folder: RunFolder, lock: Lock, environment: Environment, stop_before: tuple[int, int] | None
+    ) -> None:
+        """Own ``folder`` by ``lock``, which is held; ``stop_before`` tells which STOP lay there at first."""
+        self.folder = folder
+        self.attempt: Attempt | None = None
+        """The one that has begun, if any."""
+        self._lock = lock
+        self._environment = environment
+        self._before = read_status(folder.path)
+        self._stop_before = stop_before
+
+    def begin(self, *, config: str, provenance: Mapping[str, object], step: int) -> Attempt:
+        """Record what runs here from now on, in the run folder and, for good, in logs/N; return the attempt.
+
+        To be called once it is clear that this process may continue the run: until then nothing of that changes.
+
+        Args:
+            config: the experiment, as the text of config.toml.
+            provenance: for run.json, besides the variables of the environment.
+            step: optimiser steps done before.
+
+        Raises:
+            LostFolderError: if the folder is no longer ours.
+        """
+        self._lock.check()
+        attempt = self.attempt = Attempt(self.folder, self._lock, self._environment, step=step)
+        record = {**provenance, "attempt": attempt.number, "variables": self._environment.recorded}
+        attempt.record_provenance(config, record)
+        attempt.record(attempt.status)
+        self._clear_stop_request(attempt.number)
+        return attempt
+
+    def fail(self, error: BaseException, why: str) -> None:
+        """Record that ``error`` ended what was done here, and free the folder; leave it alone if it is another run's.
+
+        There is a verdict only where trying again unchanged cannot help. Before an attempt has begun it is refused:
+        there is a verdict if its number is the job script's, and nothing else changes where the folder holds a run.
+
+        Args:
+            error: what ended it.
+            why: one line for status.json and the verdict.
+        """
+        why = one_line(why) or type(error).__name__
+        with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide what went wrong
+            self._lock.check()
+            if self.attempt:
+                status = self.attempt.status
+            else:
+                status = Status(attempt=self._environment.attempt or 1 + self.folder.last_attempt, state="running")
+            status = status.failed(why, step=self.folder.last_step)
+            if not is_retryable(error) and (self.attempt or self._environment.attempt):
+                with contextlib.suppress(OSError):
+                    write_verdict(self.folder.path, status)
+            if self.attempt:
+                self.attempt.record(status)
+            elif not self.folder.holds_run:
+                write_status(self.folder.path, status)
+        self.release()
+
+    def require_concluded(self) -> None:
+        """Raise a RuntimeError if an attempt has begun and not been concluded."""
+        if self.attempt and self.attempt.status.state == "running":
+            raise RuntimeError("the attempt has ended without being concluded")
+
+    def release(self) -> None:
+        """Free the folder."""
+        self._lock.release()
+
+    def _clear_stop_request(self, number: int) -> None:
         """Remove a STOP that does not mean this attempt; any other stays, and stops it.
 
         That is one for the time limit of another attempt; and one that lay there when this attempt began, where the
@@ -130,13 +179,13 @@ class Attempt:
         before, stop = self._before, self.folder.path / STOP
         ended = before is not None and (before.reason == Reason.USER.word or before.state == "done")
         reason, meant = read_stop_file(self.folder.path)
-        this = f"{self._environment.job_id}/{self.number}"
+        this = f"{self._environment.job_id}/{number}"
         if (ended and _identity(stop) == self._stop_before) or (reason == Reason.TIME_LIMIT and meant != this):
             stop.unlink(missing_ok=True)
 
 
-def acquire(folder: RunFolder, environment: Environment) -> Attempt:
-    """Create ``folder``, lock it, and return an attempt that has not begun.
+def acquire(folder: RunFolder, environment: Environment) -> Ownership:
+    """Create ``folder`` and lock it.
 
     Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
 
@@ -150,24 +199,26 @@ def acquire(folder: RunFolder, environment: Environment) -> Attempt:
         lock.acquire()
         for path in (folder.figures, folder.logs, folder.checkpoints):
             path.mkdir(exist_ok=True)
-        return Attempt(folder, lock, environment, stop_before)
+        return Ownership(folder, lock, environment, stop_before)
     except OSError as error:
         lock.release()
-        raise FolderNotWritableError(folder=folder.path, reason=error.strerror) from error
+        failure = FolderNotWritableError(folder=folder.path, reason=error.strerror)
+        failure.retryable = error.errno in TRANSIENT
+        raise failure from error
     except BaseException:
         lock.release()
         raise
 
 
 @contextlib.contextmanager
-def open_attempt(
+def open_folder(
     folder: RunFolder,
     environment: Environment,
     comm: Communicator,
     describe: Callable[[BaseException], str],
     *,
     may_continue: bool,
-) -> Iterator[RootOnly[Attempt]]:
+) -> Iterator[RootOnly[Ownership]]:
     """Acquire ``folder`` on rank 0, and record an error that ends what is done within; all ranks must call this.
 
     Args:
@@ -175,28 +226,32 @@ def open_attempt(
         environment: of this process.
         comm: of this rank.
         describe: returns an error as text for people.
-        may_continue: whether the attempt may go on with a run that the folder holds.
+        may_continue: whether to go on with a run that the folder holds.
 
     Raises:
         RefusedError: on every rank, if the folder cannot be had, or holds a run that is not to be continued.
+        RuntimeError: if an attempt has begun, and not been concluded.
     """
     try:
-        attempt = RootOnly(comm, lambda: acquire(folder, environment))
+        ownership = RootOnly(comm, lambda: acquire(folder, environment))
     except BaseException as error:
         if comm.world.is_root and not is_retryable(error):
             folder.refuse(describe(error), environment)
         raise
+    owned = ownership.on_root
     try:
         if not may_continue:
-            attempt.run(lambda _: folder.require_no_run())
-        yield attempt
+            ownership.run(lambda _: folder.require_no_run())
+        yield ownership
+        if owned:
+            owned.require_concluded()
     except BaseException as error:
-        if attempt.here:
-            attempt.here.fail(error, describe(error))
+        if owned:
+            owned.fail(error, describe(error))
         raise
     finally:
-        if attempt.here:
-            attempt.here.release()
+        if owned:
+            owned.release()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

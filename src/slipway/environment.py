@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from slipway.errors import (
@@ -73,7 +73,7 @@ class Siblings:
 class Environment:
     """The variables that matter to a run; docs/contract.md says who sets them."""
 
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)  # some hold tokens
     launcher: Launcher
     attempt: int
     """Number of the attempt, given by the job script; 0 if nobody gives one."""

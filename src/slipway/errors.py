@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 from typing import Any, ClassVar, Dict, Type
 
-from slipway.foreign import os_error_numbers
 from slipway.layout import EXIT_CONFIG, STALE
+from slipway.third_party_errors import os_error_numbers
 
 NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 """Error numbers of a file system that takes no writes until somebody acts; others (EIO, ESTALE) may pass."""
+
+
+TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EHOSTDOWN, errno.ENOLINK}
+"""Error numbers of a file system that may soon answer again."""
 
 
 class SlipwayError(Exception):

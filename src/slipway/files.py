@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Atomic, durable writes: files are there whole or not at all, also after a power cut."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -32,12 +33,15 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that knows of no such thing
+            raise
     finally:
         os.close(descriptor)
 
 
-def point(link: Path, target: str) -> None:
-    """Let the symbolic link ``link`` point to ``target``, at no moment to nothing."""
+def replace_symlink(link: Path, target: str) -> None:
+    """Let the symbolic link ``link`` point to ``target``, atomically."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)

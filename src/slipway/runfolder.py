@@ -38,11 +38,11 @@ class RunFolder:
 
     def refuse(self, why: str, environment: Environment) -> None:
         """Leave the verdict of an attempt that ended before it had the folder, if a job script waits for it."""
-        self.answer_job_script(
+        self.write_verdict_if_awaited(
             Status(attempt=0, state="failed", reason=one_line(why), step=self.last_step), environment
         )
 
-    def answer_job_script(self, status: Status, environment: Environment) -> None:
+    def write_verdict_if_awaited(self, status: Status, environment: Environment) -> None:
         """Leave the verdict of an attempt that does not touch the run, if a job script waits for it."""
         if environment.attempt:
             with contextlib.suppress(OSError):

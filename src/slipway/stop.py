@@ -37,7 +37,7 @@ SIGNALS = {
 }
 
 
-IMPATIENT = 2
+PATIENT_INTERRUPTS = 2
 """Interrupts from the keyboard that are taken as requests; the next one ends the process at once."""
 
 
@@ -65,7 +65,7 @@ class StopRequest:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.reason = max(self.reason, SIGNALS[signal.Signals(number)])
         self._interrupts += number == signal.SIGINT
-        if self._interrupts == IMPATIENT:
+        if self._interrupts == PATIENT_INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

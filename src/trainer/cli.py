@@ -13,8 +13,8 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from slipway.flags import ArgumentError, read_arguments
-from slipway.foreign import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from slipway.layout import VERSION
+from slipway.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from trainer.config import ALTERNATIVES, Launch, Settings, experiment
 from trainer.errors import ConfigError, UsageError, did_you_mean
 from trainer.schema import schema

@@ -39,7 +39,7 @@ def temporary_folder(
         path = run_on_root(comm, lambda: _make_folder(folder, environment, may_continue=may_continue))
         yield RunFolder(path) if path else folder
         if path and (status := read_status(path)):
-            folder.answer_job_script(status, environment)
+            folder.write_verdict_if_awaited(status, environment)
     except BaseException as error:
         if comm.world.is_root and not is_retryable(error):
             folder.refuse(describe(error), environment)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
-from slipway.foreign import too_few_for_batch_norm
 from slipway.position import Position
+from slipway.third_party_errors import too_few_for_batch_norm
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.errors import TrainerError

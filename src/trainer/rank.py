@@ -15,10 +15,10 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
 from slipway.errors import SlipwayError, is_retryable
-from slipway.foreign import lost_peer
 from slipway.layout import EXIT_STOPPED
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
+from slipway.third_party_errors import lost_peer
 from slipway.world import World
 from trainer.config import Settings
 from trainer.errors import explain

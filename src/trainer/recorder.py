@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import tomli_w
 import torch
 
-from slipway.attempt import Attempt
+from slipway.attempt import Attempt, Ownership
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
@@ -28,26 +28,25 @@ class Recorder:
     """Writes the run folder of an attempt, from its beginning to its end. Rank 0 alone has one."""
 
     def __init__(
-        self, attempt: Attempt, config: Config, world: World, launched: Mapping[str, object], position: Position
+        self, owned: Ownership, config: Config, world: World, launched: Mapping[str, object], position: Position
     ) -> None:
-        """Begin ``attempt``.
+        """Begin an attempt.
 
         Args:
-            attempt: validated.
+            owned: the run folder.
             config: the experiment.
             world: the ranks that take part.
             launched: the settings of this launch as they were resolved.
             position: where it begins.
         """
-        folder = attempt.folder
-        begin(attempt, config, world, launched, step=position.step)
-        store = CheckpointStore(folder.checkpoints, keep=config.run.keep, check_owner=attempt.check)
+        folder = owned.folder
+        self.attempt = begin(owned, config, world, launched, step=position.step)
+        store = CheckpointStore(folder.checkpoints, keep=config.run.keep, check_owner=self.attempt.check)
         store.set_aside_after(position.step)
         writers: list[MetricWriter] = [JsonLines(folder.metrics, step=position.step)]
         if config.run.tensorboard:
             writers.append(TensorBoard(folder.path / "tensorboard", step=position.step))
         self.metrics = Tee(writers)
-        self._attempt = attempt
         self._saver = Saver(store)
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -56,7 +55,7 @@ class Recorder:
         Raises:
             LostFolderError: if the run folder is no longer ours.
         """
-        self._attempt.check()
+        self.attempt.check()
         self._saver.save(checkpoint)
 
     def wait(self) -> None:
@@ -86,11 +85,11 @@ class Recorder:
         self._saver.finish()
         self.metrics.close()
         if evaluation and not reason:
-            write_results(self._attempt.folder, evaluation, classes, title=title, figures=figures)
-        return self._attempt.conclude(reason, step=position.step)
+            write_results(self.attempt.folder, evaluation, classes, title=title, figures=figures)
+        return self.attempt.conclude(reason, step=position.step)
 
 
-def begin(attempt: Attempt, config: Config, world: World, launched: Mapping[str, object], *, step: int) -> None:
+def begin(owned: Ownership, config: Config, world: World, launched: Mapping[str, object], *, step: int) -> Attempt:
     """Record in the run folder what runs there from now on, and how."""
     provenance = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -101,4 +100,4 @@ def begin(attempt: Attempt, config: Config, world: World, launched: Mapping[str,
         "world_size": world.size,
         "launch": launched,
     }
-    attempt.begin(config=tomli_w.dumps(experiment(config)), provenance=provenance, step=step)
+    return owned.begin(config=tomli_w.dumps(experiment(config)), provenance=provenance, step=step)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slipway.agreement import Agreement
-from slipway.attempt import open_attempt
+from slipway.attempt import open_folder
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
@@ -74,28 +74,28 @@ def _train(
 ) -> Reason:
     """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
     launch = settings.launch
-    with open_attempt(folder, environment, comm, describe, may_continue=bool(launch.resume)) as attempt:
+    with open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership:
         parts = build_parts(settings, comm, strategy)
         start = _resume(parts.learner, settings, comm, resume_from)
         launched = resolved(launch, comm, strategy)
-        recorder = attempt.make(lambda held: Recorder(held, settings, comm.world, launched, start))
+        recorder = ownership.make(lambda owned: Recorder(owned, settings, comm.world, launched, start))
         progress = Progress(
             epochs=settings.train.epochs, samples_per_epoch=len(parts.train_set), shown=comm.world.is_root
         )
         monitor = Monitor(
             settings,
             parts.learner,
-            Agreement(comm, request, attempt.here.stop_request if attempt.here else None),
+            Agreement(comm, request, recorder.on_root.attempt.stop_request if recorder.on_root else None),
             samples_per_epoch=len(parts.train_set),
-            metrics=recorder.here.metrics if recorder.here else Tee([]),
+            metrics=recorder.on_root.metrics if recorder.on_root else Tee([]),
             progress=progress,
         )
         training = Training(settings, comm, folder, parts, recorder, monitor, progress, start)
         try:
             return training.run()
         finally:
-            if recorder.here:
-                recorder.here.wait()  # while the lock of the folder is still ours
+            if recorder.on_root:
+                recorder.on_root.wait()  # while the lock of the folder is still ours
 
 
 def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Position:
@@ -205,8 +205,8 @@ class Training:
     def _save(self, position: Position, *, accuracy: float | None = None) -> None:
         """Save the learner as it stands at ``position``, in the background."""
         self.learner.require_finite()
-        if self.recorder.here:
-            self.recorder.here.save(capture(self.learner, position, self.settings, accuracy=accuracy))
+        if self.recorder.on_root:
+            self.recorder.on_root.save(capture(self.learner, position, self.settings, accuracy=accuracy))
 
     def _conclude(self, recorder: Recorder, reason: Reason) -> None:
         settings, size = self.settings, self.comm.world.size

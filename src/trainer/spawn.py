@@ -34,7 +34,8 @@ def spawn(argv: list[str], ranks: int, request: StopRequest, environment: Enviro
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         meeting = Path(folder, "store").as_uri()
         flags = ["--backend", "ddp", "--init-method", meeting, "--nproc-per-node", "0"]
-        command = [sys.executable, "-m", "trainer", *argv, *flags]
+        end = argv.index("--") if "--" in argv else len(argv)
+        command = [sys.executable, "-m", "trainer", *argv[:end], *flags, *argv[end:]]
         # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import torch
 
-from slipway.foreign import operators_missing
+from slipway.third_party_errors import operators_missing
 
 
 @functools.cache

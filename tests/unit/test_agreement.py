@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ranks import CPU, OneOf, on_ranks
-from slipway.agreement import Agreement
+from slipway.agreement import Agreement, Pace
 from slipway.position import Position
 from slipway.stop import Reason, StopRequest
 from slipway.world import World
@@ -61,6 +61,12 @@ class TestAgreement:
         assert calls == [(3 + len(Reason),)]
 
 
+def observe(pace, steps, seconds):
+    """Let ``pace`` see the same often enough to settle."""
+    for _ in range(12):
+        pace.observe(steps, seconds)
+
+
 class TestSchedule:
     def steps(self, schedule, until):
         """Return the steps up to ``until`` at which something was due."""
@@ -76,7 +82,7 @@ class TestSchedule:
 
     def test_records_and_checkpoints_come_at_their_multiples_whatever_the_pace(self):
         schedule = Schedule(log_interval=10, checkpoint_interval=7)
-        schedule.pace.observe(steps=100, seconds=0.001)
+        observe(schedule.pace, steps=100, seconds=0.001)
         assert self.steps(schedule, 30) == [7, 10, 14, 20, 21, 28, 30]
         assert [schedule.log_due(step) for step in (7, 10, 20)] == [False, True, True]
         assert [schedule.checkpoint_due(step) for step in (7, 10, 70)] == [True, False, True]
@@ -87,6 +93,14 @@ class TestSchedule:
     )
     def test_the_pace_decides_how_often_ranks_agree(self, steps, seconds, interval):
         schedule = Schedule(log_interval=10**9, checkpoint_interval=None)
-        schedule.pace.observe(steps, seconds)
+        observe(schedule.pace, steps, seconds)
         schedule.plan(100)
         assert schedule.next_step == 100 + interval
+
+    def test_the_interval_grows_slowly_and_shrinks_at_once(self):
+        pace = Pace()
+        intervals = []
+        for steps, seconds in [(1, 0.005), (1, 0.005), (2, 0.01), (4, 0.02), (8, 16.0), (1, 2.0)]:
+            pace.observe(steps, seconds)
+            intervals.append(pace.steps)
+        assert intervals == [2, 4, 8, 16, 1, 1]

@@ -23,7 +23,18 @@ LEAVES = {"layout", "flags", "gpu"}
 """What jobgen reads of slipway: without torch, and on the old Python of a login node."""
 LIGHT = (
     *sorted(LEAVES),
-    *("environment", "errors", "files", "foreign", "lock", "position", "runfolder", "status", "stop", "world"),
+    *(
+        "environment",
+        "errors",
+        "files",
+        "third_party_errors",
+        "lock",
+        "position",
+        "runfolder",
+        "status",
+        "stop",
+        "world",
+    ),
 )
 """Modules of slipway that need no torch."""
 
@@ -95,7 +106,7 @@ def test_the_environment_is_read_once_by_each_program():
 
 def test_texts_of_foreign_errors_are_looked_into_in_one_place():
     for module, text in MODULES.items():
-        if not module.startswith("jobgen/") and module != "slipway/foreign.py":
+        if not module.startswith("jobgen/") and module != "slipway/third_party_errors.py":
             assert "in str(error)" not in text, module
 
 

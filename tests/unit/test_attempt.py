@@ -8,7 +8,7 @@ import stat
 import pytest
 import torch
 
-from slipway.attempt import acquire, open_attempt
+from slipway.attempt import acquire, open_folder
 from slipway.communicator import Alone
 from slipway.environment import read_environment
 from slipway.errors import (
@@ -37,10 +37,18 @@ def acquired(path, **env):
     return acquire(RunFolder(path), read_environment(env))
 
 
+def begin(owned, step=0):
+    return owned.begin(config="[model]\n", provenance={"host": "node1"}, step=step)
+
+
 def begun(path, step=0, **env):
-    attempt = acquired(path, **env)
-    attempt.begin(config="[model]\n", provenance={"host": "node1"}, step=step)
-    return attempt
+    return begin(acquired(path, **env), step)
+
+
+def owned_after_begin(path, step=0, **env):
+    owned = acquired(path, **env)
+    begin(owned, step)
+    return owned
 
 
 def ended(path, reason=Reason.NONE, step=9):
@@ -50,7 +58,7 @@ def ended(path, reason=Reason.NONE, step=9):
 
 def failed(path):
     """Leave ``path`` as an attempt that failed does."""
-    begun(path).fail(SlipwayError("the loss is nan"), "the loss is nan")
+    owned_after_begin(path).fail(SlipwayError("the loss is nan"), "the loss is nan")
 
 
 def saved(path, step):
@@ -66,7 +74,7 @@ def refused(path, error, *, may_continue=True, **env):
     folder = RunFolder(path)
     with (
         pytest.raises(type(error)),
-        open_attempt(folder, read_environment(env), ALONE, str, may_continue=may_continue),
+        open_folder(folder, read_environment(env), ALONE, str, may_continue=may_continue),
     ):
         raise error
     after = snapshot(path)
@@ -117,6 +125,15 @@ class TestAcquire:
         with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
             acquired(tmp_path)
 
+    def test_a_disk_that_stumbles_refuses_nothing_for_good(self, tmp_path, monkeypatch):
+        def stale(*_, **__):
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+        monkeypatch.setattr("slipway.lock.Lock.acquire", stale)
+        with pytest.raises(FolderNotWritableError) as error:
+            acquired(tmp_path)
+        assert error.value.retryable
+
     def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -126,24 +143,31 @@ class TestAcquire:
     @pytest.mark.parametrize("text", ["", "null", "{}", '{"attempt": 1}'])
     def test_a_status_that_makes_no_sense_counts_as_none(self, tmp_path, text):
         (tmp_path / "status.json").write_text(text)
-        assert acquired(tmp_path).number == 1
+        assert begun(tmp_path).number == 1
 
     def test_fields_that_a_later_version_added_are_passed_over(self, tmp_path):
         (tmp_path / "status.json").write_text('{"attempt": 4, "state": "done", "nodes": 3}')
-        assert acquired(tmp_path).number == 5
+        assert begun(tmp_path).number == 5
 
     @pytest.mark.parametrize("left", ["logs/6", "verdict.6"])
     def test_an_attempt_that_left_no_status_counts_too(self, tmp_path, left):
         ended(tmp_path)
         for name in (left, "logs/samples.rank9.jsonl", "verdict.x", ".verdict.9.123"):
             (tmp_path / name).mkdir()
-        assert acquired(tmp_path).number == 7
+        assert begun(tmp_path).number == 7
 
     def test_attempts_are_counted_unless_the_job_script_counts(self, tmp_path):
         for number, env in enumerate([{}, {}, {"TRAINER_ATTEMPT": ""}, {"TRAINER_ATTEMPT": "7"}], start=1):
-            attempt = begun(tmp_path, **env)
-            assert attempt.number == (7 if env.get("TRAINER_ATTEMPT") else number)
-            attempt.release()
+            owned = owned_after_begin(tmp_path, **env)
+            assert owned.attempt.number == (7 if env.get("TRAINER_ATTEMPT") else number)
+            owned.release()
+
+    def test_a_number_that_a_job_script_takes_meanwhile_is_left_to_it(self, tmp_path, monkeypatch):
+        owned = acquired(tmp_path)
+        for number in (1, 2):
+            (tmp_path / "logs" / str(number)).mkdir()
+        monkeypatch.setattr(RunFolder, "last_attempt", 0)
+        assert begin(owned).number == 3
 
 
 class TestOpenAttempt:
@@ -156,27 +180,35 @@ class TestOpenAttempt:
         environment = read_environment({})
         with (
             pytest.raises(FolderHoldsRunError, match="holds a run already"),
-            open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=False),
+            open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=False),
         ):
             pytest.fail("it was let in")
-        with open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=True) as attempt:
-            assert attempt.here.number == 2
+        with open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=True):
+            pass
 
     def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
         failed(tmp_path)
-        with open_attempt(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=False) as attempt:
-            assert attempt.here.number == 2
+        with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=False):
+            pass
+
+    def test_an_attempt_that_nobody_concludes_has_failed(self, tmp_path):
+        with (
+            pytest.raises(RuntimeError, match="ended without being concluded"),
+            open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True) as ownership,
+        ):
+            begin(ownership.on_root)
+        assert (status_of(tmp_path)["state"], list(tmp_path.glob("verdict.*"))) == ("failed", [])
 
     def test_the_folder_is_free_afterwards(self, tmp_path):
         for _ in range(2):
-            with open_attempt(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True):
+            with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True):
                 assert (tmp_path / "lock").exists()
             assert not (tmp_path / "lock").exists()
 
 
 class TestBegin:
     def test_what_runs_is_recorded_in_the_folder_and_for_this_attempt(self, tmp_path):
-        begun(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
+        owned_after_begin(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"host": "node1", "attempt": 1, "variables": {"TRAINER_JOB_ID": "42"}}
         assert (tmp_path / "config.toml").read_text() == "[model]\n"
@@ -212,7 +244,7 @@ class TestStatus:
         assert (tmp_path / "logs" / "1" / "status.json").read_bytes() == (tmp_path / "status.json").read_bytes()
 
     def test_a_failure_keeps_what_was_saved_and_frees_the_folder(self, tmp_path):
-        attempt = begun(tmp_path, step=5)
+        attempt = owned_after_begin(tmp_path, step=5)
         saved(tmp_path, 8)
         attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
         assert status_of(tmp_path) == {
@@ -231,10 +263,11 @@ class TestStatus:
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["requeue"]) == (2, False)
 
     def test_a_run_that_lost_its_folder_leaves_the_new_owners_status_alone(self, tmp_path):
-        first = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
+        first = owned_after_begin(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
         second = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
-        with pytest.raises(LostFolderError, match="is no longer this run's"):
-            first.check()
+        for act in (first.attempt.check, lambda: first.attempt.conclude(Reason.NONE, step=3), lambda: begin(first)):
+            with pytest.raises(LostFolderError, match="is no longer this run's"):
+                act()
         first.fail(SlipwayError("another run has taken over"), "another run has taken over")
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")
         assert not (tmp_path / "verdict.1").exists()
@@ -270,7 +303,7 @@ class TestVerdict:
         ],
     )
     def test_an_error_that_would_come_again_leaves_one(self, tmp_path, error):
-        begun(tmp_path).fail(error, str(error))
+        owned_after_begin(tmp_path).fail(error, str(error))
         assert verdict_of(tmp_path) == f"failed 0 {error}\n"
 
     @pytest.mark.parametrize(
@@ -287,26 +320,26 @@ class TestVerdict:
         ids=repr,
     )
     def test_any_other_leaves_none(self, tmp_path, error):
-        begun(tmp_path).fail(error, str(error))
+        owned_after_begin(tmp_path).fail(error, str(error))
         assert list(tmp_path.glob("verdict.*")) == []
         assert status_of(tmp_path)["state"] == "failed"
 
     def test_its_reason_is_one_line_of_what_can_be_printed(self, tmp_path):
-        begun(tmp_path).fail(SlipwayError(""), "no data in a\nb\x1b[31m\u2028c\udcff: look there")
+        owned_after_begin(tmp_path).fail(SlipwayError(""), "no data in a\nb\x1b[31m\u2028c\udcff: look there")
         assert verdict_of(tmp_path) == "failed 0 no data in a b [31m c : look there\n"
 
     def test_it_names_the_step_of_the_last_checkpoint(self, tmp_path):
-        attempt = begun(tmp_path)
+        attempt = owned_after_begin(tmp_path)
         saved(tmp_path, 23)
         attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
         assert verdict_of(tmp_path) == "failed 23 the loss is nan\n"
 
     def test_where_it_cannot_be_written_the_attempt_has_failed(self, tmp_path):
-        attempt = begun(tmp_path)
+        owned = owned_after_begin(tmp_path)
         (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
         with pytest.raises(OSError, match="Is a directory"):
-            attempt.conclude(Reason.NONE, step=9)
-        attempt.fail(SlipwayError("cannot write"), "cannot write")
+            owned.attempt.conclude(Reason.NONE, step=9)
+        owned.fail(SlipwayError("cannot write"), "cannot write")
         assert status_of(tmp_path)["state"] == "failed"
         assert not (tmp_path / "lock").exists()
 
@@ -337,7 +370,7 @@ class TestRefusal:
         environment = read_environment({"TRAINER_ATTEMPT": "2"})
         with (
             pytest.raises(FolderInUseError, match="in use by"),
-            open_attempt(RunFolder(tmp_path), environment, ALONE, str, may_continue=True),
+            open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=True),
         ):
             pytest.fail("it was let in")
         after = snapshot(tmp_path)
@@ -366,6 +399,7 @@ class TestStopFile:
         assert attempt.stop_request() == Reason.NONE
         attempt._next_look = 0.0
         assert attempt.stop_request().word == word
+        assert attempt.stop_request().word == word, "it is not forgotten until the next look"
 
     def test_one_for_the_time_limit_is_removed_on_the_next_start(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
@@ -400,11 +434,10 @@ class TestStopFile:
     def test_one_written_while_the_next_attempt_starts_stops_that(self, tmp_path, before):
         ended(tmp_path, before)
         self.write(tmp_path, "user")
-        attempt = acquired(tmp_path)
+        owned = acquired(tmp_path)
         (tmp_path / "STOP").unlink()
         self.write(tmp_path, "user")
-        attempt.begin(config="", provenance={}, step=0)
-        assert attempt.stop_request() == Reason.USER
+        assert begin(owned).stop_request() == Reason.USER
 
     @pytest.mark.parametrize(
         ("meant", "reason"),

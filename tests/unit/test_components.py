@@ -109,7 +109,6 @@ class Pair(NamedTuple):
         *({"a": object()}, {"a": {(1, 2): 3}}, {"a": [{1, 2}]}, {"a": 1j}, {"a": torch.Size([2])}, {"a": Pair(1)}),
         *({"a": defaultdict(int)}, {"a": np.float64(1)}),
     ],
-    ids=str,
 )
 def test_what_cannot_be_saved_is_named(state):
     with pytest.raises(TypeError, match=r"part/'a'.* is of \w+: a checkpoint holds tensors, numbers"):

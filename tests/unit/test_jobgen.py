@@ -25,7 +25,7 @@ LAYERS = [
     "submit",
     "follow",
     "runs",
-    "files",
+    "scripts",
     "flags",
     "load",
     "render",

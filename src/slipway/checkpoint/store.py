@@ -20,7 +20,7 @@ from slipway.checkpoint.folder import (
 )
 from slipway.checkpoint.header import Metric
 from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError
-from slipway.files import point
+from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class CheckpointStore:
             remove(leftover)
         name = checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(self.path / name, checkpoint)
-        point(self.path / LATEST, name)
+        replace_symlink(self.path / LATEST, name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
         for old in self._newest_first()[self._keep :]:
@@ -105,7 +105,7 @@ class CheckpointStore:
             if metric and (best is None or metric.is_better_than(best[1])):
                 best = path.name, metric
         if best:
-            point(self.path / BEST, best[0])
+            replace_symlink(self.path / BEST, best[0])
         else:
             (self.path / BEST).unlink(missing_ok=True)
 

@@ -56,9 +56,9 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
 
     Raises:
-        SlipwayError: on every rank, if the action raised one, or an OSError.
-        Exception: whatever else it raised, on rank 0; a SlipwayError with its text on the others, so that none waits
-            for a rank that is gone.
+        Exception: on rank 0, what the action raised, but a SlipwayError for an OSError. On the others the same error if
+            its class is one of ``slipway.errors``, else a SlipwayError with its text, exit code and ``retryable``; so
+            that none waits for a rank that is gone.
     """
     result: T | None = None
     error: Exception | None = None
@@ -70,7 +70,9 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     failure = broadcast_json(comm, error and to_json(error))
     if failure is None:
         return result
-    if error and not isinstance(error, SlipwayError | OSError):
+    if isinstance(error, SlipwayError):
+        error.raised_on_all_ranks = True
+    if error and not isinstance(error, OSError):
         raise error
     forwarded = from_json(failure)
     forwarded.raised_on_all_ranks = True
@@ -83,16 +85,16 @@ class RootOnly(Generic[T]):
     def __init__(self, comm: Communicator, make: Callable[[], T]) -> None:
         """Let rank 0 ``make`` the object, while the others wait; see ``run_on_root``."""
         self._comm = comm
-        self.here: T | None = run_on_root(comm, make)
-        """The object on rank 0, and None on the others: for what no other rank waits for."""
+        self.on_root: T | None = run_on_root(comm, make)
+        """The object on rank 0, None on the others. To be used only where no other rank waits for the outcome."""
 
     def run(self, action: Callable[[T], R]) -> R | None:
         """Run ``action`` with the object on rank 0, while the others wait; see ``run_on_root``."""
-        return run_on_root(self._comm, lambda: action(cast("T", self.here)))
+        return run_on_root(self._comm, lambda: action(cast("T", self.on_root)))
 
     def make(self, action: Callable[[T], R]) -> RootOnly[R]:
         """Return what ``action`` makes of the object, on rank 0 alone too."""
-        return RootOnly(self._comm, lambda: action(cast("T", self.here)))
+        return RootOnly(self._comm, lambda: action(cast("T", self.on_root)))
 
 
 def count_alike(comm: Communicator, key: str, device: torch.device | None = None) -> int:

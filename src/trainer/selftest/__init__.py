@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from slipway.attempt import open_attempt
+from slipway.attempt import open_folder
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json
 from slipway.environment import Environment
@@ -38,8 +38,8 @@ def self_test(
         ConfigError: on every rank, saying all that is wrong.
     """
     launched = resolved(settings.launch, comm, strategy)
-    with open_attempt(folder, environment, comm, describe, may_continue=False) as attempt:
-        attempt.run(lambda held: begin(held, settings, comm.world, launched, step=0))
+    with open_folder(folder, environment, comm, describe, may_continue=False) as ownership:
+        attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
         facts = measure(settings.launch, comm)
         sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
         sys.stdout.flush()
@@ -49,6 +49,6 @@ def self_test(
             error = ConfigError(f"self-test: {'; '.join(found)}")
             error.raised_on_all_ranks = True
             raise error
-        attempt.run(lambda held: held.conclude(Reason.NONE, step=0))
+        attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))
     log.info("self-test: %d ranks on %d nodes, nothing wrong", len(ranks), len({facts.host for facts in ranks}))
     return Reason.NONE

@@ -1,7 +1,7 @@
-"""What other programs' errors mean, told from their texts where nothing else tells it.
+"""Classify third-party exceptions by their message, where they have no type or code of their own.
 
-A text is no promise of its author, so tests/unit/test_foreign.py and tests/distributed/test_faults.py hold each pattern
-against what the installed version says.
+A message is no promise of its author, so tests/unit/test_third_party_errors.py and tests/distributed/test_faults.py
+hold each pattern against what the installed version says.
 """
 
 from __future__ import annotations

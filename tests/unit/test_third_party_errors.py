@@ -10,30 +10,30 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from slipway import foreign
+from slipway import third_party_errors as errors
 
 
 def test_batch_norm_of_one_sample():
     with pytest.raises(ValueError, match="1 value per channel") as error:
         nn.BatchNorm1d(3)(torch.zeros(1, 3))
-    assert foreign.too_few_for_batch_norm(error.value)
+    assert errors.too_few_for_batch_norm(error.value)
     with pytest.raises(ValueError, match="expected") as other:
         nn.BatchNorm1d(3)(torch.zeros(1, 3, 3, 3))
-    assert not foreign.too_few_for_batch_norm(other.value)
+    assert not errors.too_few_for_batch_norm(other.value)
 
 
 def test_the_error_number_of_safetensors(tmp_path):
     with pytest.raises(Exception, match="os error") as error:
         save_file({"a": torch.zeros(1)}, tmp_path)
-    assert foreign.os_error_numbers(error.value) == [21]  # EISDIR
-    assert foreign.os_error_numbers(ValueError("no number")) == []
+    assert errors.os_error_numbers(error.value) == [21]  # EISDIR
+    assert errors.os_error_numbers(ValueError("no number")) == []
 
 
 def test_operators_that_do_not_fit():
     code = "import torch; torch.library.register_fake('torchvision::nms')(lambda *_: None)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
-    assert foreign.operators_missing(RuntimeError(said.strip().splitlines()[-1]))
-    assert not foreign.operators_missing(RuntimeError("operator of torchvision"))
+    assert errors.operators_missing(RuntimeError(said.strip().splitlines()[-1]))
+    assert not errors.operators_missing(RuntimeError("operator of torchvision"))
 
 
 class Inner(msgspec.Struct):
@@ -43,8 +43,8 @@ class Inner(msgspec.Struct):
 
 
 INNER = {
-    "count": ("one", foreign.InvalidValue("Expected `int`, got `str`", "inner", "count")),
-    "shape": ([1, "x"], foreign.InvalidValue("Expected `int`, got `str`", "inner", "shape[1]")),
+    "count": ("one", errors.InvalidValue("Expected `int`, got `str`", "inner", "count")),
+    "shape": ([1, "x"], errors.InvalidValue("Expected `int`, got `str`", "inner", "shape[1]")),
 }
 
 
@@ -54,24 +54,24 @@ def test_where_a_value_is_refused(key):
     outer = msgspec.defstruct("Outer", [("inner", Inner)])
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert({"inner": {key: value}}, outer)
-    assert foreign.invalid_value(error.value) == expected
+    assert errors.invalid_value(error.value) == expected
 
 
 @pytest.mark.parametrize(("text", "reason"), [("a` b", "a` b"), ("a\nb", "a\nb"), ("", "")])
 def test_a_refusal_that_names_no_place_is_a_reason(text, reason):
-    assert foreign.invalid_value(ValueError(text)) == (reason, "", "")
+    assert errors.invalid_value(ValueError(text)) == (reason, "", "")
 
 
 def test_why_a_value_is_refused():
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", Literal["red", "blue"])
-    assert foreign.invalid_choice(str(error.value)) == "teal"
+    assert errors.invalid_choice(str(error.value)) == "teal"
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", Annotated[str, msgspec.Meta(pattern="^red$")])
-    assert foreign.matches_no_pattern(str(error.value))
+    assert errors.matches_no_pattern(str(error.value))
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", int)
-    assert (foreign.invalid_choice(str(error.value)), foreign.matches_no_pattern(str(error.value))) == (None, False)
+    assert (errors.invalid_choice(str(error.value)), errors.matches_no_pattern(str(error.value))) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_why_a_value_is_refused():
 )
 def test_a_peer_that_is_gone(text, lost):
     """Real ones: tests/distributed/test_faults.py."""
-    assert foreign.lost_peer(RuntimeError(text)) is lost
-    assert foreign.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))
+    assert errors.lost_peer(RuntimeError(text)) is lost
+    assert errors.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))
