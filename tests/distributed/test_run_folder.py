@@ -132,3 +132,36 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_pat
     assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 30 * 23 + 1))
     assert verdict(tmp_path / "kept") == f"done {30 * 23} complete\n"
     assert last_step(tmp_path / "kept") == 30 * 23
+
+
+KEEPS_A_POOL = """
+from concurrent.futures import ThreadPoolExecutor
+
+from trainer.data.digits import digits
+
+POOL = ThreadPoolExecutor(1)
+
+
+def data(config):
+    POOL.submit(int).result()
+    return digits(config)
+"""
+"""A data set whose module leaves a thread that is no daemon, as libraries for object stores do."""
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), 0), (("--lr", "1e30"), 1)])
+def test_ranks_end_although_a_library_keeps_threads(tmp_path, flags, code):
+    (tmp_path / "pooled.py").write_text(KEEPS_A_POOL)
+    words = [*SHORT, "--dataset", "pooled:data", "--optimizer", "sgd", *flags]
+    train("spawn", 2, tmp_path / "run", *words, code=code, PYTHONPATH=str(tmp_path))
+
+
+def test_files_may_stand_behind_a_double_dash(tmp_path):
+    words = [*TRAINER, "--output-dir", str(tmp_path / "run"), *SHORT, "--nproc-per-node", "2", "--", str(DIGITS)]
+    with started(words, tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+
+
+def test_a_run_begun_by_hand_has_logs_of_its_own_so_that_a_job_script_counts_on(finished):
+    """The library of the job scripts takes the next number by the folders in logs/."""
+    assert (finished / "logs" / "1" / "status.json").read_bytes() == (finished / "status.json").read_bytes()

@@ -56,6 +56,15 @@ def test_its_error_is_raised_on_every_rank(error, code, retryable):
         assert isinstance(found, type(error)) or not isinstance(error, FolderInUseError)
 
 
+def test_rank_0_itself_keeps_the_class_of_its_error():
+    def action(comm):
+        with pytest.raises(SlipwayError) as found:
+            run_on_root(comm, lambda: (_ for _ in ()).throw(ConfigError("no such model")))
+        return type(found.value)
+
+    assert on_ranks(2, action) == [ConfigError, SlipwayError]
+
+
 def test_a_bug_on_rank_0_keeps_its_traceback_there_and_lets_no_other_rank_wait():
     def action(comm):
         with pytest.raises(Exception, match="missing") as found:
