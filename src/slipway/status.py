@@ -15,7 +15,7 @@ from slipway.stop import Reason
 State = Literal["running", "done", "stopped", "failed"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Status:
     """The one line of status.json."""
 

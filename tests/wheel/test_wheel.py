@@ -56,6 +56,18 @@ def test_torch_is_absent(bare):
     assert _output(bare / "python", "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None\n"
 
 
+def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
+    """The modules of LIGHT in tests/unit/test_architecture.py."""
+    modules = (
+        *("environment", "errors", "files", "flags", "gpu", "layout", "lock", "position", "runfolder", "status"),
+        *("stop", "third_party_errors", "world"),
+    )
+    code = (
+        "".join(f"import slipway.{name}; " for name in modules) + "import jobgen.cli, sys; print(sys.version_info[:2])"
+    )
+    assert _output(bare / "python", "-c", code)
+
+
 def test_in_a_clone_the_scripts_are_rendered_as_they_are_committed(bare, table):
     assert _output(bare / "jobgen", "check") == ""
     installed = _output(bare / "python", "-m", "pip", "list", "--format=freeze").split()
