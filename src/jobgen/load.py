@@ -10,8 +10,8 @@ import msgspec
 from jobgen.errors import JobgenError, nearest
 from jobgen.launchers import launcher_names
 from jobgen.model import JobSpec, Site
-from jobgen.reading import read_start
 from jobgen.schedulers import scheduler_names
+from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,8 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError
 from jobgen.queues import JobId, job_id
-from jobgen.reading import read_end, read_start
 from slipway import layout
+from slipway.reading import read_end, read_start
 
 SMALL = 1 << 16
 """Bytes that are read of a file at most: what is looked for stands at its start, or at its end."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from slipway.errors import FolderInUseError, LostFolderError
 from slipway.layout import HEARTBEAT, LOCK, STALE
+from slipway.reading import SMALL, read_start
 
 POLL = 1.0
 """Seconds between two looks at the lock of an owner who may live elsewhere."""
@@ -184,10 +185,10 @@ def _look(path: Path) -> tuple[dict[str, Any], float] | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the owner that a lock names, {} where it was only half written; None if there is no lock."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(json.loads(read_start(path, limit=SMALL)))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return {}
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from slipway.files import write_atomically, write_json
 from slipway.layout import STATUS, verdict_file
+from slipway.reading import SMALL, read_start
 from slipway.stop import Reason
 
 State = Literal["running", "done", "stopped", "failed"]
@@ -66,8 +67,10 @@ def read_status(folder: Path) -> Status | None:
 
     Fields that a later version has added are passed over.
     """
-    known = {field.name for field in dataclasses.fields(Status)}
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        found = dict(json.loads((folder / STATUS).read_text(encoding="utf-8")))
-        return Status(**{name: value for name, value in found.items() if name in known})
+    defaults = dataclasses.asdict(Status(attempt=0, state="running"))
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        found = dict(json.loads(read_start(folder / STATUS, limit=SMALL)))
+        values = {name: found[name] for name in defaults if name in found}
+        if all(type(value) is type(defaults[name]) for name, value in values.items()):
+            return Status(**values)
     return None

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from slipway.layout import STOP
+from slipway.reading import SMALL, read_start
 
 
 class Reason(IntEnum):
@@ -82,7 +83,7 @@ def read_stop_file(folder: Path) -> tuple[Reason, str]:
     remember for up to a minute that a file was missing.
     """
     try:
-        words = (folder / STOP).read_text(encoding="utf-8", errors="replace").split()
+        words = read_start(folder / STOP, limit=SMALL).decode(errors="replace").split()
     except OSError:
         return Reason.NONE, ""
     if words[:1] == [Reason.TIME_LIMIT.word]:

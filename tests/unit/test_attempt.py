@@ -140,7 +140,14 @@ class TestAcquire:
             with pytest.raises(FolderNotWritableError, match=f"cannot write to the run folder {path}: "):
                 acquired(path)
 
-    @pytest.mark.parametrize("text", ["", "null", "{}", '{"attempt": 1}'])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("", "null", "{}", '{"attempt": 1}', "[" * 100_000),
+            *('{"attempt": "7", "state": "done"}', '{"attempt": 1e400, "state": "done"}'),
+        ],
+        ids=range(7),
+    )
     def test_a_status_that_makes_no_sense_counts_as_none(self, tmp_path, text):
         (tmp_path / "status.json").write_text(text)
         assert begun(tmp_path).number == 1
@@ -168,6 +175,16 @@ class TestAcquire:
             (tmp_path / "logs" / str(number)).mkdir()
         monkeypatch.setattr(RunFolder, "last_attempt", 0)
         assert begin(owned).number == 3
+
+
+@pytest.mark.parametrize("name", ["lock", "STOP", "status.json"])
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    if name == "lock":
+        with pytest.raises(FolderNotWritableError, match="Not a regular file"):
+            acquired(tmp_path)
+    else:
+        assert begun(tmp_path).stop_request() == Reason.NONE
 
 
 class TestOpenAttempt:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import struct
 import time
 
@@ -110,6 +111,11 @@ class TestJsonLines:
             with pytest.raises(OSError, match="the last lines cannot be written: File too large") as error:
                 writer.close()
         assert not is_retryable(error.value)
+
+    def test_a_fifo_is_not_waited_for(self, tmp_path):
+        os.mkfifo(tmp_path / "metrics.jsonl")
+        with pytest.raises(OSError, match="Not a regular file"):
+            JsonLines(tmp_path / "metrics.jsonl", step=0)
 
     def test_without_a_file_there_is_no_record(self, tmp_path):
         assert read_records(tmp_path / "gone") == []

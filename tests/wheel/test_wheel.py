@@ -59,8 +59,20 @@ def test_torch_is_absent(bare):
 def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
     """The modules of LIGHT in tests/unit/test_architecture.py."""
     modules = (
-        *("environment", "errors", "files", "flags", "gpu", "layout", "lock", "position", "runfolder", "status"),
-        *("stop", "third_party_errors", "world"),
+        *(
+            "environment",
+            "errors",
+            "files",
+            "flags",
+            "gpu",
+            "layout",
+            "lock",
+            "position",
+            "reading",
+            "runfolder",
+            "status",
+        ),
+        *("status", "stop", "third_party_errors", "world"),
     )
     code = (
         "".join(f"import slipway.{name}; " for name in modules) + "import jobgen.cli, sys; print(sys.version_info[:2])"

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
 from slipway.files import sync_folder, write_json
+from slipway.reading import read_whole
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         DamagedError: if it is missing, not what was written, or of another schema.
     """
     try:
-        manifest = dict(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
+        manifest = dict(json.loads(read_whole(path / MANIFEST)))
         digest, schema = manifest.pop("manifest_sha256"), manifest["schema"]
     except ABSENT as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error

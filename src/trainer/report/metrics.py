@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slipway.files import LineFile, write_atomically
+from slipway.reading import read_whole
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Tee:
 def read_records(path: Path) -> list[Record]:
     """Return the records of a metrics.jsonl, without lines that a crash cut off; none if there is no file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_whole(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return []
     records = []

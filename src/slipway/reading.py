@@ -8,6 +8,18 @@ import stat
 from pathlib import Path
 from typing import Tuple, Union
 
+SMALL = 1 << 16
+"""Bytes that a file of one line has at most."""
+
+
+def read_whole(path: Union[str, Path]) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: as ``read_start``.
+    """
+    return _read(path, limit=-1)[0]
+
 
 def read_start(path: Union[str, Path], *, limit: int) -> bytes:
     """Return the first ``limit`` bytes of a file.
@@ -31,7 +43,7 @@ def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tupl
     with open(path, "rb", opener=_open_without_waiting) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file")
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
         start = max(found.st_size - limit, 0) if from_end else 0
         file.seek(start)
         return file.read(limit), start == 0
