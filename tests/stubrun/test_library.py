@@ -222,6 +222,7 @@ class TestSettings:
         assert bash("export A=; B=1; for n in A B C; do ! is_exported $n || echo $n; done")[1] == "A\n"
 
     def test_settings_to_keep(self, bash):
+        assert bash("settings_to_keep", SLIPWAY_IMAGE="x")[1].split().count("SLIPWAY_IMAGE") == 1
         out = bash("kept_settings=(SLIPWAY_DEVICE); settings_to_keep", SLIPWAY_STAGE="0", SLIPWAY_OUTPUT="x")[1]
         assert out.split() == ["SLIPWAY_IMAGE", "SLIPWAY_VENV", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_STAGE"]
 
@@ -257,6 +258,16 @@ class TestRunFolder:
         assert (folder / "lib" / "slurm.bash").read_text() == (LIB / "slurm.bash").read_text()
         assert "x.job: attempt 1 in " in err
 
+    def test_a_number_that_another_job_takes_at_the_same_moment_is_left_to_it(self, bash, place):
+        (place / "new" / "logs" / "1").mkdir(parents=True)
+        code, out, _ = bash('last_attempt() { echo 0; }; run_dir=new; open_run_folder; echo "$attempt"')
+        assert (code, out) == (0, "2\n")
+
+    def test_a_disk_that_takes_no_folder_is_named(self, bash, stub):
+        stub("mkdir", 'case "$*" in */logs/1) exit 1 ;; esac; exec /bin/mkdir "$@"')
+        code, _, err = bash("run_dir=new; open_run_folder")
+        assert (code, "cannot write" in err, "is the disk full?" in err) == (78, True, True)
+
     def test_its_mode_is_its_own(self, bash, place):
         assert bash("umask 022; run_dir=new/a; open_run_folder; run_dir=other/b; open_run_folder 750")[0] == 0
         modes = [(place / name).stat().st_mode & 0o777 for name in ("new", "new/a", "other", "other/b")]
@@ -278,8 +289,12 @@ class TestRunFolder:
         (place / "run" / "lib" / "mark").touch()
         assert bash("keep_library")[0] == 0
         assert (place / "run" / "lib" / "mark").exists()
+        (place / "run" / "job.sh").unlink()
+        (place / "run" / "lib" / "mark").unlink()
+        assert bash("keep_library")[0] == 0, "another job that begins here has the same library"
+        assert list((place / "run").glob(".lib.*")) == []
         assert bash("copy_library copy; ls copy/slurm.bash")[1] == "copy/slurm.bash\n"
-        code, _, err = bash("rm run/job.sh; copy_library() { return 1; }; keep_library")
+        code, _, err = bash("rm --force run/job.sh; copy_library() { return 1; }; keep_library")
         assert (code, "is the disk full?" in err) == (78, True)
 
     def test_keep_script_and_kept_lines(self, bash, place):
@@ -364,13 +379,17 @@ class TestScratch:
         ):
             stub("scontrol", said)
             assert bash(over)[1] == expected, said
-        stub("qstat", '[ "$2" = "99[1]" ] && echo "    job_state = R"')
+        runs_as = 'if [ "$2" = "{}" ]; then echo "    job_state = R"; else echo "Unknown Job Id"; exit 153; fi'
+        stub("qstat", runs_as.format("99[1]"))
         # once: asks for 99[1, without the closing bracket
         assert bash(over, scheduler="pbs")[1] == ""
+        stub("qstat", runs_as.format("99"))
+        assert bash("! job_is_over 99 || echo over", scheduler="pbs")[1] == ""
         # in a container all scripts may have the same number: it is this one's, or that of another program
         over = "! job_is_over x-$$ || echo over; ! job_is_over x-1 || echo over; ! job_is_over x-999999999 || echo gone"
         assert bash(over, scheduler="local")[1] == "over\nover\ngone\n"
-        runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & ! job_is_over x-$! || echo over; kill $!"
+        runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & "
+        runs += "until grep -q run/job.sh /proc/$!/cmdline; do :; done; ! job_is_over x-$! || echo over; kill $!"
         assert bash(runs, scheduler="local")[1] == ""
 
     # once: SLIPWAY_RUN_DIR=$HOME removed ~/lib, and wrote over ~/input.toml
@@ -415,6 +434,8 @@ class TestScratch:
         code = 'SLIPWAY_STAGE=1 data=$PWD/i scratch=$PWD/disk; stage_to_local_disk; cat "$image" "$data/i.sif"'
         assert bash(code)[1] == "imagedata"
         assert bash("stage_to_local_disk; echo $?")[1] == "0\n"
+        kept = bash('SLIPWAY_STAGE=1 scratch=$PWD/disk; stage_to_local_disk; echo "$image"', USE_CONTAINER="0")
+        assert kept[:2] == (0, f"{place}/i.sif\n"), "an image that is not used stays where it is"
         stub("srun", "exit 1")
         code, _, err = bash("SLIPWAY_STAGE=1 scratch=$PWD/disk; stage_to_local_disk")
         assert (code, "could not be copied" in err) == (78, True)
@@ -696,6 +717,10 @@ class TestRanks:
         assert bash(code, HOROVOD_GLOO_TIMEOUT_SECONDS="60")[1] == "60\n"
         stub("python3", "exit 1")
         code, _, err = bash("MASTER_ADDR=x; start_horovod_server")
+        assert (code, "did not start" in err) == (78, True)
+        stub("python3", "exec sleep 20 >/dev/null 2>&1")
+        silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
+        code, _, err = bash(f"{silent}; echo it waits for ever")  # 142: as `read -t` ends after a second
         assert (code, "did not start" in err) == (78, True)
         assert bash("open_rendezvous") == (0, "", "")
 

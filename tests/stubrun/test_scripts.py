@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slipway.flags import read_arguments
 from stubs import DONE, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
+from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
 SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
@@ -30,6 +32,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert words[words.index("trainer") + 1] == str(project.folder / "configs" / "digits.toml")
     assert words[words.index("--output-dir") + 1] == str(ended.run_dir)
     assert words[-2:] == ["--epochs", "a b"]
+    assert read_arguments([*words[words.index("trainer") + 1 : -2]], schema()).tables["launch"]["resume"] == "auto"
     assert ("--self-test" in words) == (script == "selftest.job")
     # the plan
     ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 4)

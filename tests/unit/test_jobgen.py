@@ -13,7 +13,8 @@ import pytest
 
 from jobgen.cli import main
 from jobgen.errors import JobgenError
-from jobgen.shell import Expansion, array, default, option, quote
+from jobgen.render import _commented
+from jobgen.shell import COLUMNS, Expansion, array, default, option, quote
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "jobgen"
@@ -105,6 +106,12 @@ def test_what_is_no_file_keeps_its_mode(tmp_path):
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o600
 
 
+class TestComments:
+    @pytest.mark.parametrize(("length", "lines"), [(COLUMNS - 9, 1), (COLUMNS - 8, 2)])
+    def test_one_stands_beside_its_line_up_to_the_last_column(self, length, lines):
+        assert len(_commented([("a=1", "y" * length)], column=6).splitlines()) == lines
+
+
 class TestSettings:
     def test_an_option_has_the_schedulers_own_name(self, capsys):
         text = rendered(capsys, "options.qos=high", "options.exclusive=true", "options.nodes=7")
@@ -114,7 +121,8 @@ class TestSettings:
 
     def test_an_environment_on_each_nodes_disk_is_made_there(self, capsys):
         text = rendered(capsys, "venv=local", "container=none")
-        assert "\nlocal_venv=1" in text
+        assert "\nlocal_venv=1 " in text
+        assert '\n: "${USE_CONTAINER:=0}"' in text
         assert "\nbuild_local_venv " in text
 
     def test_one_can_be_dropped(self, capsys):
