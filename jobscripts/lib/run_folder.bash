@@ -60,12 +60,12 @@ refuse_company() {
     [ "$code" != 1 ] || die "job $job runs in $RUN_DIR: wait for its end, or stop it"
 }
 
-# The number of the last attempt; 0 if there was none.
+# The number of the last attempt, by its folder or its verdict; 0 if there was none.
 last_attempt() {
-    local folder number last=0
-    for folder in "$RUN_DIR"/logs/*/; do
-        number=${folder%/}
-        number=${number##*/}
+    local left number last=0
+    for left in "$RUN_DIR"/logs/*/ "$RUN_DIR"/verdict.*; do
+        number=${left%/}
+        number=${number##*[/.]}
         [[ $number =~ ^[1-9][0-9]{0,8}$ ]] || continue
         ((number <= last)) || last=$number
     done

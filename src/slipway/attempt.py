@@ -17,7 +17,7 @@ from slipway.communicator.collectives import RootOnly
 from slipway.environment import Environment
 from slipway.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, one_line
 from slipway.files import write_atomically, write_json
-from slipway.layout import CONFIG, PROVENANCE, STOP
+from slipway.layout import CONFIG, PROVENANCE, STATUS, STOP
 from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.status import Status, read_status, write_status, write_verdict
@@ -112,6 +112,7 @@ class Ownership:
         self._environment = environment
         self._before = read_status(folder.path)
         self._stop_before = stop_before
+        self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
     def begin(self, *, config: str, provenance: Mapping[str, object], step: int) -> Attempt:
         """Record what runs here from now on, in the run folder and, for good, in logs/N; return the attempt.
@@ -174,10 +175,10 @@ class Ownership:
         """Remove a STOP that does not mean this attempt; any other stays, and stops it.
 
         That is one for the time limit of another attempt; and one that lay there when this attempt began, where the
-        last one had ended on it or the run was done.
+        run was done, or the last attempt had stopped after it was written.
         """
         before, stop = self._before, self.folder.path / STOP
-        ended = before is not None and (before.reason == Reason.USER.word or before.state == "done")
+        ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_seen))
         reason, meant = read_stop_file(self.folder.path)
         this = f"{self._environment.job_id}/{number}"
         if (ended and _identity(stop) == self._stop_before) or (reason == Reason.TIME_LIMIT and meant != this):
@@ -202,9 +203,7 @@ def acquire(folder: RunFolder, environment: Environment) -> Ownership:
         return Ownership(folder, lock, environment, stop_before)
     except OSError as error:
         lock.release()
-        failure = FolderNotWritableError(folder=folder.path, reason=error.strerror)
-        failure.retryable = error.errno in TRANSIENT
-        raise failure from error
+        raise cannot_write(folder.path, error) from error
     except BaseException:
         lock.release()
         raise
@@ -252,6 +251,22 @@ def open_folder(
     finally:
         if owned:
             owned.release()
+
+
+def cannot_write(folder: Path, error: OSError) -> FolderNotWritableError:
+    """Return what to raise where ``error`` says that ``folder`` cannot be written; trying again may help, or not."""
+    failure = FolderNotWritableError(folder=folder, reason=error.strerror)
+    if error.errno in TRANSIENT:
+        failure.retryable, failure.exit_code = True, SlipwayError.exit_code
+    return failure
+
+
+def _modified(path: Path) -> int:
+    """Return when a file was changed, in nanoseconds by the clock of its file server; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

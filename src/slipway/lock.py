@@ -85,10 +85,15 @@ class Lock:
 
     def _create(self, path: Path) -> bool:
         try:
-            with path.open("x", encoding="utf-8") as file:
-                json.dump(self._owner, file)
+            file = path.open("x", encoding="utf-8")
         except FileExistsError:
             return False
+        try:
+            with file:
+                json.dump(self._owner, file)
+        except OSError:  # a full disk
+            path.unlink(missing_ok=True)
+            raise
         return True
 
     def _read(self) -> dict[str, Any] | None:
@@ -105,13 +110,13 @@ class Lock:
             FolderInUseError: if its owner lives.
         """
         first: tuple[dict[str, Any], float] | None = None
-        deadline = time.monotonic() + patience
+        deadline = 0.0
         while (found := _look(path)) is not None:
             owner, beat = found
             if self._is_dead(owner) or _age(path) > STALE:
                 return owner
             if first is None or first[0] != owner:
-                first = found
+                first, deadline = found, time.monotonic() + patience
             if self._lives_here(owner) or beat != first[1]:
                 raise _in_use(path, owner)
             if time.monotonic() > deadline:

@@ -54,8 +54,8 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
     return components.capture(_components(learner), Header(position, metric, facts))
 
 
-def restore(learner: Learner, found: Checkpoint | None) -> Position:
-    """Bring ``learner`` to where ``found`` was captured and return its position; all ranks must call this.
+def restore(learner: Learner, found: Checkpoint | None) -> Header:
+    """Bring ``learner`` to where ``found`` was captured and return its header; all ranks must call this.
 
     Args:
         learner: freshly built, on each rank.
@@ -63,10 +63,10 @@ def restore(learner: Learner, found: Checkpoint | None) -> Position:
     """
     restored = components.restore(_components(learner), found, learner.comm)
     if restored is None:
-        return Position()
+        return Header(Position())
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
-    return restored.header.position
+    return restored.header
 
 
 def _components(learner: Learner) -> dict[str, Stateful]:
@@ -154,4 +154,4 @@ class Average:
         """Take them over."""
         averages = dict(state_dict)
         self._ema.n_averaged.copy_(averages.pop("n_averaged"))
-        self._ema.module.load_state_dict(averages)
+        components.load_module(self._ema.module, averages)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slipway.attempt import cannot_write
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from slipway.environment import Environment
-from slipway.errors import FolderNotWritableError, is_retryable
+from slipway.errors import is_retryable
 from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.status import read_status
@@ -61,4 +62,4 @@ def _make_folder(folder: RunFolder, environment: Environment, *, may_continue: b
         parent = next(path for path in folder.path.absolute().parents if path.is_dir())
         return Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.path.name}.dry-run."))
     except OSError as error:
-        raise FolderNotWritableError(folder=folder.path, reason=error.strerror) from error
+        raise cannot_write(folder.path, error) from error

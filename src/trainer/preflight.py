@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipway.environment import Environment, read_environment
-from slipway.errors import SlipwayError, one_line
+from slipway.errors import FolderNotWritableError, SlipwayError, one_line
 from slipway.lock import Lock
 from trainer.errors import ConfigError, explain
 from trainer.plugin import SEPARATOR, find_factory
@@ -116,8 +116,12 @@ def check_lock(folder: Path, environment: Environment) -> None:
 
     Raises:
         FolderInUseError: naming the owner.
+        FolderNotWritableError: if there is no telling.
     """
-    Lock(folder, job_id=environment.job_id, attempt=environment.attempt).require_free()
+    try:
+        Lock(folder, job_id=environment.job_id, attempt=environment.attempt).require_free()
+    except OSError as error:
+        raise FolderNotWritableError(folder=folder, reason=error.strerror) from error
 
 
 def check_head(address: str) -> None:

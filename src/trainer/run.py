@@ -9,6 +9,7 @@ from pathlib import Path
 from slipway.agreement import Agreement
 from slipway.attempt import open_folder
 from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, run_on_root
@@ -76,9 +77,9 @@ def _train(
     launch = settings.launch
     with open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership:
         parts = build_parts(settings, comm, strategy)
-        start = _resume(parts.learner, settings, comm, resume_from)
+        found = _resume(parts.learner, settings, comm, resume_from)
         launched = resolved(launch, comm, strategy)
-        recorder = ownership.make(lambda owned: Recorder(owned, settings, comm.world, launched, start))
+        recorder = ownership.make(lambda owned: Recorder(owned, settings, comm.world, launched, found.position))
         progress = Progress(
             epochs=settings.train.epochs, samples_per_epoch=len(parts.train_set), shown=comm.world.is_root
         )
@@ -90,7 +91,7 @@ def _train(
             metrics=recorder.on_root.metrics if recorder.on_root else Tee([]),
             progress=progress,
         )
-        training = Training(settings, comm, folder, parts, recorder, monitor, progress, start)
+        training = Training(settings, comm, folder, parts, recorder, monitor, progress, found)
         try:
             return training.run()
         finally:
@@ -98,8 +99,8 @@ def _train(
                 recorder.on_root.wait()  # while the lock of the folder is still ours
 
 
-def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Position:
-    """Bring ``learner`` to where --resume says, and return its position; all ranks must call this."""
+def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Header:
+    """Bring ``learner`` to where --resume says, and return what is known of that; all ranks must call this."""
     launch = settings.launch
 
     def find() -> Checkpoint | None:
@@ -124,13 +125,15 @@ class Training:
         recorder: RootOnly[Recorder],
         monitor: Monitor,
         progress: Progress,
-        start: Position,
+        found: Header,
     ) -> None:
-        """Go on from ``start``."""
+        """Go on from what was ``found``."""
         self.settings, self.comm, self.folder = settings, comm, folder
         self.parts, self.learner = parts, parts.learner
         self.recorder, self.monitor, self.progress = recorder, monitor, progress
-        self.start = self.position = start
+        self.start = self.position = found.position
+        self.evaluated = found.metric is not None
+        """Whether an evaluation at ``start`` has been recorded."""
         self.evaluation: Evaluation | None = None
 
     def run(self) -> Reason:
@@ -145,8 +148,11 @@ class Training:
                 self._end_epoch()
         if reason and self.position.step > self.start.step:
             self._save(self.position)
-        if not reason and self.evaluation is None:  # it had been finished before
-            self.evaluation = self._evaluate()
+        if not reason and self.evaluation is None:  # no step was left
+            if self.evaluated:
+                self.evaluation = self._evaluate()
+            else:  # the last attempt stopped behind the last step
+                self._end_epoch()
         self.progress.close()
         self.recorder.run(lambda recorder: self._conclude(recorder, reason))
         return reason

@@ -1,12 +1,13 @@
 """Ranks that a job script starts itself, one process each: they meet where its variables say, and nowhere else."""
 
+import re
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from support import DIGITS, TRAINER, launch_words, started, status
+from support import DIGITS, ROOT, TRAINER, launch_words, started, status
 
 FLAGS = ["--epochs", "1", "--no-figures", "--backend", "ddp"]
 
@@ -73,6 +74,17 @@ def test_a_missing_address_is_named(tmp_path):
         "the rendezvous env:// needs MASTER_ADDR and MASTER_PORT: where rank 0 listens. Start it with torchrun"
         in only.output
     )
+
+
+def test_a_port_that_is_taken_is_named_as_the_job_script_expects(tmp_path):
+    """It then starts the ranks again at another port (port_was_taken)."""
+    library = (ROOT / "jobscripts" / "lib" / "launch.bash").read_text(encoding="utf-8")
+    pattern = re.search(r'grep --quiet "(port: .*EADDRINUSE)"', library)[1]
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
+        port = str(server.getsockname()[1])
+        first, _ = start_ranks(stack, tmp_path, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        assert first.wait() == 78
+    assert re.search(pattern.replace("$MASTER_PORT", port), first.output)
 
 
 @pytest.mark.horovod

@@ -165,3 +165,20 @@ def test_files_may_stand_behind_a_double_dash(tmp_path):
 def test_a_run_begun_by_hand_has_logs_of_its_own_so_that_a_job_script_counts_on(finished):
     """The library of the job scripts takes the next number by the folders in logs/."""
     assert (finished / "logs" / "1" / "status.json").read_bytes() == (finished / "status.json").read_bytes()
+
+
+def test_a_stop_behind_the_last_step_costs_no_evaluation(tmp_path):
+    out = tmp_path / "run"
+    words = [*TRAINER, str(DIGITS), "--output-dir", str(out), *SHORT, "--max-steps", "5"]
+    with started(words, tmp_path / "log") as launch:
+        launch.until(lambda: (out / "lock").exists(), "its folder")
+        (out / "STOP").write_text("user\n")
+        assert launch.wait() == 75, launch.output
+    step = last_step(out)
+    train("single", 1, out, *SHORT, "--max-steps", str(step), "--resume", "auto")
+    kinds = [json.loads(line)["kind"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert kinds[-1] == "validation"
+    assert (out / "checkpoints" / "best").exists()
+    again = len(kinds)
+    train("single", 1, out, *SHORT, "--max-steps", str(step), "--resume", "auto")
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == again, "what is finished is not recorded again"

@@ -249,6 +249,13 @@ class TestRunFolder:
         (place / "run" / "logs" / "99").touch()
         assert bash("last_attempt")[1] == "10\n"
 
+    def test_last_attempt_counts_verdicts_too(self, bash, place):
+        """Version 0.1 of the trainer, started by hand, left a verdict and no folder in logs."""
+        (place / "run").mkdir()
+        for name in ("verdict.3", "verdict.x", ".verdict.9.7", "verdict.08"):
+            (place / "run" / name).touch()
+        assert bash("last_attempt")[1] == "3\n"
+
     def test_open_run_folder(self, bash, place):
         code = 'run_dir=new/r; open_run_folder; printf "%s\\n" "$RUN_DIR" "$attempt" "$log_dir" "$lib"'
         code, out, err = bash(code)

@@ -439,9 +439,18 @@ class TestStopFile:
         attempt = begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
         assert attempt.stop_request() == reason
 
-    @pytest.mark.parametrize("before", [Reason.USER, Reason.NONE])
-    def test_the_users_is_removed_once_an_attempt_has_ended_on_it_or_the_run_was_done(self, tmp_path, before):
-        ended(tmp_path, before)
+    # once: where a signal came with it, the status named that, and the STOP stopped the next attempt too
+    @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
+    def test_the_users_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
+        attempt = begun(tmp_path)
+        self.write(tmp_path, "user")
+        attempt.conclude(before, step=9)
+        attempt = begun(tmp_path)
+        assert attempt.stop_request() == Reason.NONE
+        assert not (tmp_path / "STOP").exists()
+
+    def test_one_written_after_the_run_was_done_is_removed(self, tmp_path):
+        ended(tmp_path)
         self.write(tmp_path, "user")
         attempt = begun(tmp_path)
         assert attempt.stop_request() == Reason.NONE
@@ -472,8 +481,10 @@ class TestStopFile:
         self.write(tmp_path, f"time-limit {meant}")
         assert attempt.stop_request() == reason
 
-    @pytest.mark.parametrize("leave", [lambda path: ended(path, Reason.TIME_LIMIT), failed, lambda _: None])
-    def test_the_users_stays_until_then(self, tmp_path, leave):
+    LEFT = (lambda path: ended(path, Reason.TIME_LIMIT), lambda path: ended(path, Reason.USER), failed, lambda _: None)
+
+    @pytest.mark.parametrize("leave", LEFT)
+    def test_the_users_that_came_while_nothing_ran_stays(self, tmp_path, leave):
         leave(tmp_path)
         self.write(tmp_path, "user")
         assert begun(tmp_path).stop_request() == Reason.USER

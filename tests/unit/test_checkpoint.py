@@ -223,6 +223,11 @@ class TestStore:
         assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004"]
         assert (store.path / "best").readlink() == Path("step_00000004")
 
+    def test_a_metric_that_is_no_number_is_never_the_best(self, store):
+        for step, accuracy in [(1, float("nan")), (2, 0.1), (3, float("inf"))]:
+            store.add(checkpoint_of(step, accuracy=accuracy))
+        assert (store.path / "best").readlink() == Path("step_00000002")
+
     def test_a_damaged_one_is_passed_over_in_words(self, store, caplog):
         store.add(checkpoint_of(1))
         store.add(checkpoint_of(2))
@@ -245,13 +250,19 @@ class TestStore:
             (store.path / f"step_{step:08d}" / "model.safetensors").unlink()
         store.add(checkpoint_of(1))
         store.set_aside_after(1)
-        assert "step_00000009 is kept as step_00000009.set-aside." in caplog.text
+        assert "step_00000009 is kept as step_00000009.set-aside.1" in caplog.text
+        assert (store.path / "latest").readlink() == Path("step_00000001")
+        assert not (store.path / "best").is_symlink(), "none that is left was evaluated"
+        assert not store.is_newest(store.path / "step_00000009.set-aside.1")
         for step in (2, 3, 9):
             store.add(checkpoint_of(step, accuracy=step / 100))
         assert [name for name in self.names(store) if "set-aside" not in name] == [
             *("best", "latest", "step_00000003", "step_00000009")
         ]
         assert len([name for name in self.names(store) if "set-aside" in name]) == 2
+        store.set_aside_after(3)
+        assert "step_00000009.set-aside.2" in self.names(store)
+        store.add(checkpoint_of(9, accuracy=0.5))
         assert (store.path / "best").readlink() == Path("step_00000009")
         assert store.is_newest(store.path / "step_00000009")
 

@@ -134,6 +134,30 @@ def test_tensors_are_broadcast_in_chunks(monkeypatch, chunk):
     assert on_ranks(2, action) == [str(state)] * 2
 
 
+class Versioned(nn.Linear):
+    """A module that asks for its version, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state, prefix, metadata, *rest):
+        assert metadata.get("version") == 2
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def test_a_module_that_asks_for_its_version_is_restored(tmp_path):
+    found = through_disk(components.capture({"model": Versioned(3, 2)}, HEADER), tmp_path)
+    again = Versioned(3, 2)
+    components.restore({"model": again}, found, Alone(torch.device("cpu")))
+    assert torch.equal(again.weight, found.tensors["model"]["weight"])
+
+
+def test_tensors_are_copies_so_that_no_file_stays_open(tmp_path):
+    found = through_disk(components.capture({"a": Component({"step": torch.zeros(())})}, HEADER), tmp_path)
+    part = Component()
+    components.restore({"a": part}, found, Alone(torch.device("cpu")))
+    assert part.state["step"].data_ptr() != found.tensors["a"]["step"].data_ptr()
+
+
 def test_what_rank_0_found_reaches_every_rank():
     state = {"w": torch.arange(4, dtype=torch.float64), "n": torch.tensor(3)}
     found = components.capture({"a": Component(state), "b": Component({"lr": [0.1, (2,)]})}, HEADER)

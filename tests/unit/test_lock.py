@@ -14,6 +14,7 @@ import pytest
 from slipway import lock as lock_module
 from slipway.errors import FolderInUseError, LostFolderError
 from slipway.lock import STALE, Lock
+from support import file_size_limit
 
 HOLD = """
 import sys
@@ -209,17 +210,24 @@ def test_one_that_is_to_start_later_waits_for_two_heartbeats_only(tmp_path, monk
 def test_a_new_owner_is_given_time_of_its_own(tmp_path, monkeypatch):
     """While the lock of the dead is watched, another run takes it over."""
     somebody(tmp_path)
-    looks = []
+    began = time.monotonic()
+    taken = []
 
     def look(path, look=lock_module._look):
-        looks.append(path)
-        if len(looks) == 3:
+        if time.monotonic() - began > 0.4 and not taken:
             somebody(tmp_path, pid=4321)
+            taken.append(time.monotonic())
         return look(path)
 
     monkeypatch.setattr(lock_module, "_look", look)
     lock_of(tmp_path).acquire()
-    assert len(looks) > 5
+    assert time.monotonic() - taken[0] > 0.45
+
+
+def test_a_disk_that_is_full_leaves_no_empty_lock(tmp_path):
+    with file_size_limit(10), pytest.raises(OSError, match="File too large"):
+        lock_of(tmp_path).acquire()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b"null", b"[1]", b"\xff\xfe"])

@@ -87,7 +87,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     saver.finish()
 
     resumed = learner_of(config)
-    assert restore(resumed, store.newest()) == POSITION
+    assert restore(resumed, store.newest()).position == POSITION
     train(resumed, range(3, 6))
     expected, found = tensors_of(straight), tensors_of(resumed)
     assert found.keys() == expected.keys()
@@ -98,7 +98,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
 def test_without_a_checkpoint_the_learner_starts_from_the_beginning():
     learner = learner_of(config_of())
     before = tensors_of(learner)
-    assert restore(learner, None) == Position()
+    assert restore(learner, None).position == Position()
     assert all(torch.equal(value, before[name]) for name, value in tensors_of(learner).items())
 
 

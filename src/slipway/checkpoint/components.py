@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
@@ -83,8 +83,22 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
     for name in saved:
         tensors = _broadcast(comm, found.tensors.get(name) if found else None, shapes.get(name, {}))
         if name in components:
-            components[name].load_state_dict(join(tensors, header.trees.get(name)))
+            _load(components[name], join(tensors, header.trees.get(name)))
     return Restored(header, [name for name in components if name not in saved])
+
+
+def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load ``state``, of a checkpoint, into ``module``, with the versions of the layers, for which some modules ask."""
+    versioned = OrderedDict(state)
+    versioned._metadata = module.state_dict()._metadata  # type: ignore[attr-defined] # noqa: SLF001 -- torch's
+    module.load_state_dict(versioned)
+
+
+def _load(component: Stateful, state: dict[str, Any]) -> None:
+    if isinstance(component, nn.Module):
+        load_module(component, state)
+    else:
+        component.load_state_dict(state)
 
 
 def split(state: Mapping[Any, Any], component: str) -> tuple[dict[str, Tensor], Any]:
@@ -166,6 +180,7 @@ def _broadcast(
         )
         if sum(tensor.nbytes for tensor in chunk.values()) >= CHUNK or len(received) + len(chunk) == len(shapes):
             comm.broadcast(list(chunk.values()))
-            received |= {name: tensor.cpu() for name, tensor in chunk.items()}
+            # Copies: the tensors of rank 0 lie in its file, which stays open as long as one of them is there.
+            received |= {name: tensor.clone().cpu() for name, tensor in chunk.items()}
             chunk.clear()
     return received

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,14 +79,19 @@ class CheckpointStore:
 
         Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
         """
-        for path in self._newest_first():
-            if (checkpoint_step(path.name) or 0) > step:
-                aside = path.rename(path.with_name(f"{path.name}.set-aside.{os.getpid()}"))
-                log.warning("checkpoint %s is kept as %s", path, aside.name)
+        beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
+        for path in beyond:
+            names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
+            aside = path.rename(next(name for name in names if not name.exists()))
+            log.warning("checkpoint %s is kept as %s", path, aside.name)
+        if beyond:
+            for newest in self._newest_first()[:1]:
+                replace_symlink(self.path / LATEST, newest.name)
+            self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""
-        return path.resolve() == self._newest_first()[0]
+        return path.resolve() in self._newest_first()[:1]
 
     def _newest_first(self) -> list[Path]:
         steps = {path.resolve(): checkpoint_step(path.name) for path in self.path.glob("step_*")}
@@ -102,7 +108,7 @@ class CheckpointStore:
                 continue
             except OSError:  # the disk does not answer: nothing is known of what was the best so far
                 return
-            if metric and (best is None or metric.is_better_than(best[1])):
+            if metric and math.isfinite(metric.value) and (best is None or metric.is_better_than(best[1])):
                 best = path.name, metric
         if best:
             replace_symlink(self.path / BEST, best[0])

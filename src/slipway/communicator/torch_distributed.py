@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 from collections.abc import Sequence
@@ -104,7 +105,11 @@ def _store(address: str, port: int, world: World, timeout: timedelta) -> Any:
     listener = None
     if world.is_root:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((address, port), family=family, backlog=world.size)
+        try:
+            listener = socket.create_server((address, port), family=family, backlog=world.size)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "")  # as torch names it: job scripts try another port
+            raise OSError(f"cannot listen at {address}, port: {port}, {name}: {error.strerror}") from error
     return dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
         address,
         port,

@@ -30,7 +30,8 @@ def load_weights(model: nn.Module, path: str) -> None:
     if wrong:
         named = ", ".join([*wrong[:3], "..."] if wrong[3:] else wrong)
         raise ConfigError(f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
-    model.load_state_dict(given)
+    own.update(given)  # it knows the versions of the layers, and some models ask for them
+    model.load_state_dict(own)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
