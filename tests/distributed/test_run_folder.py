@@ -171,7 +171,7 @@ def test_a_stop_behind_the_last_step_costs_no_evaluation(tmp_path):
     out = tmp_path / "run"
     words = [*TRAINER, str(DIGITS), "--output-dir", str(out), *SHORT, "--max-steps", "5"]
     with started(words, tmp_path / "log") as launch:
-        launch.until(lambda: (out / "lock").exists(), "its folder")
+        launch.until((out / "lock").exists, "its folder")
         (out / "STOP").write_text("user\n")
         assert launch.wait() == 75, launch.output
     step = last_step(out)
