@@ -130,9 +130,28 @@ class TestAcquire:
             raise OSError(errno.ESTALE, "Stale file handle")
 
         monkeypatch.setattr("slipway.lock.Lock.acquire", stale)
-        with pytest.raises(FolderNotWritableError) as error:
+        folder, environment = RunFolder(tmp_path), read_environment({"TRAINER_ATTEMPT": "2"})
+        with (
+            pytest.raises(FolderNotWritableError) as error,
+            open_folder(folder, environment, ALONE, str, may_continue=True),
+        ):
+            pytest.fail("it was let in")
+        assert (error.value.retryable, error.value.exit_code) == (True, 1)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+    def test_the_lock_is_given_back_where_the_rest_cannot_be_made(self, tmp_path, monkeypatch, error):
+        mkdir = os.mkdir
+
+        def failing(path, *arguments):
+            if str(path).endswith("logs"):
+                raise error
+            mkdir(path, *arguments)
+
+        monkeypatch.setattr(os, "mkdir", failing)
+        with pytest.raises((FolderNotWritableError, KeyboardInterrupt)):
             acquired(tmp_path)
-        assert error.value.retryable
+        assert not (tmp_path / "lock").exists()
 
     def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
         (tmp_path / "file").touch()
@@ -409,12 +428,15 @@ class TestStopFile:
         (path / "STOP").write_text(f"{text}\n")
 
     @pytest.mark.parametrize("word", ["user", "time-limit"])
-    def test_it_is_looked_at_at_most_once_a_second(self, tmp_path, word):
+    def test_it_is_looked_at_once_a_second(self, tmp_path, monkeypatch, word):
         attempt = begun(tmp_path)
+        now = [100.0]
+        monkeypatch.setattr("slipway.attempt.time.monotonic", lambda: now[0])
         assert attempt.stop_request() == Reason.NONE
         self.write(tmp_path, word)
+        now[0] = 100.9
         assert attempt.stop_request() == Reason.NONE
-        attempt._next_look = 0.0
+        now[0] = 101.0
         assert attempt.stop_request().word == word
         assert attempt.stop_request().word == word, "it is not forgotten until the next look"
 

@@ -17,8 +17,9 @@ from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_c
 from slipway.checkpoint.folder import write_checkpoint as write
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
-from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError
+from slipway.errors import AllDamagedError, DamagedCheckpointError, LostFolderError, NoCheckpointError
 from slipway.position import Position
+from support import file_size_limit
 
 
 def checkpoint_of(step=5, *, accuracy=None, size=100):
@@ -159,6 +160,36 @@ class TestOneCheckpoint:
         )
         require_equal(found, Checkpoint(checkpoint_of().tensors, found.header))
 
+    def test_what_a_save_of_this_process_left_behind_is_in_nobodys_way(self, path):
+        left = path.with_name(f".{path.name}.new.{os.getpid()}")
+        left.mkdir()
+        (left / "model.safetensors").write_text("half of it")
+        write(path, checkpoint_of())
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+    def test_a_save_that_fails_leaves_nothing(self, path):
+        with file_size_limit(100), pytest.raises(Exception, match=r"os error 27|File too large"):
+            write(path.with_name("step_00000006"), checkpoint_of(6))
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+    def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(self, path, monkeypatch):
+        synced, fsync, rename = [], os.fsync, Path.rename
+
+        def watched_fsync(descriptor):
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.removeprefix(".").split(".json")[0])
+            fsync(descriptor)
+
+        def watched_rename(self, target):
+            synced.append("renamed")
+            return rename(self, target)
+
+        monkeypatch.setattr(os, "fsync", watched_fsync)
+        monkeypatch.setattr(Path, "rename", watched_rename)
+        write(path.with_name("step_00000006"), checkpoint_of(6))
+        before, after = synced[: synced.index("renamed")], synced[synced.index("renamed") :]
+        assert {"model.safetensors", "optimizer.safetensors", "manifest"} <= set(before)
+        assert path.parent.name in after, "and its name after that"
+
     def test_the_same_step_saved_again_replaces_it(self, path):
         other = Checkpoint({"model": {"w": torch.ones(3)}}, Header(Position(step=5)))
         write(path, other)
@@ -222,6 +253,15 @@ class TestStore:
             store.add(checkpoint_of(step, accuracy=accuracy))
         assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004"]
         assert (store.path / "best").readlink() == Path("step_00000004")
+
+    def test_nothing_is_touched_where_the_folder_is_no_longer_ours(self, tmp_path):
+        def lost():
+            raise LostFolderError(lock="lock")
+
+        (tmp_path / ".step_00000001.new.7").mkdir()
+        with pytest.raises(LostFolderError):
+            CheckpointStore(tmp_path, keep=2, check_owner=lost).add(checkpoint_of(1))
+        assert [entry.name for entry in tmp_path.iterdir()] == [".step_00000001.new.7"]
 
     def test_a_metric_that_is_no_number_is_never_the_best(self, store):
         for step, accuracy in [(1, float("nan")), (2, 0.1), (3, float("inf"))]:

@@ -112,6 +112,7 @@ def test_a_free_folder_is_locked_and_unlocked(tmp_path):
     lock = lock_of(tmp_path, job_id="42", attempt=3)
     lock.acquire()
     record = json.loads((tmp_path / "lock").read_text())
+    assert record["pid_namespace"] == Path("/proc/self/ns/pid").stat().st_ino
     assert (record["pid"], record["host"], record["job_id"], record["attempt"]) == (
         os.getpid(),
         os.uname().nodename,
@@ -172,7 +173,7 @@ def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
 def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
     somebody(tmp_path, job_id="", attempt=1)
     with beating(tmp_path):
-        assert "(job none" in refusal(lock_of(tmp_path, attempt=2))
+        assert "(job none, since" in refusal(lock_of(tmp_path, attempt=2))
 
 
 def test_an_owner_elsewhere_that_gives_signs_of_life_is_left_alone(tmp_path):

@@ -134,6 +134,16 @@ def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
     train(resumed, [2])
 
 
+def test_the_facts_of_a_checkpoint():
+    config = config_of()
+    facts = capture(learner_of(config), POSITION, config, accuracy=0.5).header.facts
+    assert list(facts) == [
+        *("seed", "world_size", "backend", "sampler_version", "identity", "identity_sha256", "may_differ")
+    ]
+    assert (facts["seed"], facts["world_size"], facts["backend"]) == (0, 1, "single")
+    assert facts["may_differ"] == "every key of config.toml that is not in identity"
+
+
 class TestIdentity:
     @pytest.fixture
     def found(self):
