@@ -78,7 +78,9 @@ class TestOneCheckpoint:
         assert manifest["files"]["model.safetensors"]["bytes"] == (path / "model.safetensors").stat().st_size
         assert manifest["schema"] == 2
 
-    @pytest.mark.parametrize(("umask", "folder", "file"), [(0o027, 0o750, 0o640), (0o077, 0o700, 0o600)])
+    @pytest.mark.parametrize(
+        ("umask", "folder", "file"), [(0o022, 0o755, 0o644), (0o027, 0o750, 0o640), (0o077, 0o700, 0o600)]
+    )
     def test_the_umask_says_who_may_read_it(self, tmp_path, umask, folder, file):
         before = os.umask(umask)
         try:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.header import Metric
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
@@ -136,7 +137,8 @@ def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
 
 def test_the_facts_of_a_checkpoint():
     config = config_of()
-    facts = capture(learner_of(config), POSITION, config, accuracy=0.5).header.facts
+    position, metric, facts, _ = capture(learner_of(config), POSITION, config, accuracy=0.5).header
+    assert (position, metric) == (POSITION, Metric("accuracy", 0.5, maximize=True))
     assert list(facts) == [
         *("seed", "world_size", "backend", "sampler_version", "identity", "identity_sha256", "may_differ")
     ]
