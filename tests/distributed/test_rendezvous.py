@@ -80,11 +80,13 @@ def test_a_port_that_is_taken_is_named_as_the_job_script_expects(tmp_path):
     """It then starts the ranks again at another port (port_was_taken)."""
     library = (ROOT / "jobscripts" / "lib" / "launch.bash").read_text(encoding="utf-8")
     pattern = re.search(r'grep --quiet "(port: .*EADDRINUSE)"', library)[1]
-    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
+    words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        first, _ = start_ranks(stack, tmp_path, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        assert first.wait() == 1
-    assert re.search(pattern.replace("$MASTER_PORT", port), first.output)
+        with started(words, tmp_path / "log", **place, MASTER_PORT=port) as launch:
+            assert launch.wait() == 1
+    assert re.search(pattern.replace("$MASTER_PORT", port), launch.output)
 
 
 @pytest.mark.horovod
