@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
-ROUNDS = 9
+ROUNDS = 7
 STEPS = 3000
 CHECKPOINTS = 30
 SMALL = ("--arch", "mlp", "--batch-size", "16", "--log-interval", "100")
@@ -50,7 +50,7 @@ def _of_training(record: dict) -> bool:
 
 def start_up(checkout: Path) -> float:
     """Return the seconds from start to end of a run of one step."""
-    return run(checkout, *SMALL, "--max-steps", "1")[0]
+    return run(checkout, *SMALL, "--log-interval", "1", "--max-steps", "1")[0]
 
 
 def step(checkout: Path) -> float:
