@@ -32,8 +32,8 @@ def spawn(argv: list[str], ranks: int, request: StopRequest, environment: Enviro
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
         )
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
-        meeting = Path(folder, "store").as_uri()
-        flags = ["--backend", "ddp", "--init-method", meeting, "--nproc-per-node", "0"]
+        rendezvous = Path(folder, "store").as_uri()
+        flags = ["--backend", "ddp", "--init-method", rendezvous, "--nproc-per-node", "0"]
         end = argv.index("--") if "--" in argv else len(argv)
         command = [sys.executable, "-m", "trainer", *argv[:end], *flags, *argv[end:]]
         # A rank starts with these signals blocked and takes them once it listens: none can hit it before.

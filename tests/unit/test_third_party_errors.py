@@ -1,4 +1,4 @@
-"""The texts by which other programs' errors are told apart, held against what the installed versions say."""
+"""The patterns that classify third-party errors, tested against the installed versions."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""One checkpoint: a folder of safetensors files and a manifest that vouches for each byte of them.
+"""One checkpoint: a folder of safetensors files, and a manifest with the SHA-256 of each.
 
 Nothing in it is pickled. ``model.safetensors`` holds the bare model's parameters and buffers and loads in plain torch::
 
