@@ -111,8 +111,8 @@ def _read_tables(path: Path) -> Tables:
     return tables
 
 
-MOVED = {"launch": {"run": get_type_hints(Launch).keys(), "train": ["dry_run"]}}
-"""Keys of a section that version 0.1 had in other ones."""
+MOVED = {"run": [*get_type_hints(Launch)], "train": ["dry_run"]}
+"""Keys of [launch], by the section in which version 0.1 had them."""
 
 
 RENAMED = {"train": {"test_batch_size": "val_batch_size"}}
@@ -126,16 +126,16 @@ def _moved(tables: dict[str, Any]) -> Tables:
         for old_name, name in names.items():
             if isinstance(tables.get(section), dict) and old_name in tables[section]:
                 tables[section].setdefault(name, tables[section].pop(old_name))
-    for section, sources in MOVED.items():
-        for source, keys in sources.items():
-            old = tables.get(source)
-            if isinstance(old, dict):
-                moved = {key: old.pop(key) for key in keys if key in old}
-                if moved:
-                    tables[section] = {**moved, **tables.get(section, {})}
-                    for name, default, alternative in ALTERNATIVES:  # config.toml had both, and the latter counted
-                        if tables.get(name, {}).get(alternative):
-                            tables[name].pop(default, None)
+    launch: dict[str, Any] = {}
+    for section, keys in MOVED.items():
+        old = tables.get(section)
+        if isinstance(old, dict):
+            launch |= {key: old.pop(key) for key in keys if key in old}
+    if launch:
+        tables["launch"] = {**launch, **tables.get("launch", {})}
+        for section, default, alternative in ALTERNATIVES:  # config.toml had both, and the latter counted
+            if tables.get(section, {}).get(alternative):
+                tables[section].pop(default, None)
     return tables
 
 

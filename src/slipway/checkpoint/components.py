@@ -172,15 +172,18 @@ def _broadcast(
     """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU."""
     received: dict[str, Tensor] = {}
     chunk: dict[str, Tensor] = {}
+    size = 0
     for name, (shape, dtype) in shapes.items():
         chunk[name] = (
             tensors[name].to(comm.device)
             if tensors
             else torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
         )
-        if sum(tensor.nbytes for tensor in chunk.values()) >= CHUNK or len(received) + len(chunk) == len(shapes):
+        size += chunk[name].nbytes
+        if size >= CHUNK or len(received) + len(chunk) == len(shapes):
             comm.broadcast(list(chunk.values()))
             # Copies: the tensors of rank 0 lie in its file, which stays open as long as one of them is there.
-            received |= {name: tensor.clone().cpu() for name, tensor in chunk.items()}
+            received |= {name: tensor.to("cpu", copy=True) for name, tensor in chunk.items()}
             chunk.clear()
+            size = 0
     return received
