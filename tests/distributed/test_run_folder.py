@@ -115,8 +115,11 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_pat
         mount -t tmpfs -o size=8m none {disk}
         "$@" & trainer=$!
         until grep -q '"step": 30,' {out}/metrics.jsonl; do kill -0 $trainer || exit; sleep 0.1; done
-        cat /dev/zero >{disk}/filler
-        until [ -e {tmp_path}/room ]; do kill -0 $trainer || exit; sleep 0.1; done
+        until [ -e {tmp_path}/room ]; do  # again and again: a checkpoint that fails gives its room back
+            kill -0 $trainer || exit
+            cat /dev/zero >>{disk}/filler
+            sleep 0.1
+        done
         rm {disk}/filler
         wait $trainer; echo exit $?
         cp -r {out} {tmp_path}/kept
