@@ -159,6 +159,13 @@ class Cluster:
         """Return the job of that number, which writes to ``log``."""
         return Job(self, number, log)
 
+    def cancel_jobs(self) -> None:
+        """Cancel all jobs, and wait until the nodes are free."""
+        deadline = time.monotonic() + 60
+        while (left := self.run("squeue", "--noheader", "--format=%A").split()) and time.monotonic() < deadline:
+            self.run("scancel", *left)
+            time.sleep(1)
+
     def close(self) -> None:
         self.control("down")
         self.lease.close()

@@ -28,6 +28,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.close()
 
 
+@pytest.fixture(autouse=True)
+def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Cancel the jobs that a test left when it failed: they would keep the nodes from all later tests."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").cancel_jobs()
+
+
 @pytest.fixture(scope="session")
 def openpbs_prefix() -> str:
     """Return the folder of an OpenPBS: compiled from OPENPBS_SOURCE, or without that, where it was compiled before."""
