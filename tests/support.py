@@ -228,6 +228,6 @@ def digest(checkpoint: Path) -> str:
 
 def _is_python(pid: int) -> bool:
     try:
-        return b"trainer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

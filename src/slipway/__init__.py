@@ -1,1 +1,28 @@
-"""What makes a training run safe to stop, resume and requeue. Importing the package loads no torch."""
+"""What makes a training run safe to stop, resume and requeue. Importing the package loads no torch.
+
+Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md); the rest serves them, the
+trainer and jobgen, and may change with each version.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipway.errors import SessionError as SessionError
+    from slipway.run import Stopped as Stopped
+    from slipway.sampler import Sampler as Sampler
+    from slipway.session import Session as Session
+
+HOME = {"Session": "session", "Sampler": "sampler", "Stopped": "run", "SessionError": "errors"}
+"""The modules of the public names, most of which load torch."""
+
+__all__ = ["Sampler", "Session", "SessionError", "Stopped"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in HOME:
+        raise AttributeError(f"module 'slipway' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"slipway.{HOME[name]}"), name)

@@ -77,10 +77,11 @@ class Attempt:
         for folder in (self.folder.path, self._own):
             write_status(folder, status)
 
-    def record_provenance(self, config: str, provenance: Mapping[str, object]) -> None:
+    def record_provenance(self, config: str | None, provenance: Mapping[str, object]) -> None:
         """Write configuration and provenance into the run folder, and into the folder of this attempt."""
         for folder in (self._own, self.folder.path):
-            write_atomically(folder / CONFIG, config)
+            if config is not None:
+                write_atomically(folder / CONFIG, config)
             write_json(folder / PROVENANCE, provenance)
 
     @property
@@ -114,13 +115,13 @@ class Ownership:
         self._stop_before = stop_before
         self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
-    def begin(self, *, config: str, provenance: Mapping[str, object], step: int) -> Attempt:
+    def begin(self, *, config: str | None = None, provenance: Mapping[str, object], step: int) -> Attempt:
         """Record what runs here from now on, in the run folder and, for good, in logs/N; return the attempt.
 
         To be called once it is clear that this process may continue the run: until then nothing of that changes.
 
         Args:
-            config: the experiment, as the text of config.toml.
+            config: the experiment, as the text of config.toml; None where a script keeps none.
             provenance: for run.json, besides the variables of the environment.
             step: optimiser steps done before.
 

@@ -14,6 +14,7 @@ from slipway.errors import (
     RendezvousError,
     WorldSizeError,
 )
+from slipway.layout import EXIT_STOPPED
 from slipway.world import World
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -84,6 +85,8 @@ class Environment:
     planned_ranks_per_node: str
     threads: int | None
     """OMP_NUM_THREADS, where it is a number."""
+    run_dir: str
+    """The run folder that the job script names; "" if there is none."""
     mpi: str
     """What the MPI that starts the ranks says of itself; "" for ranks that MPI does not start."""
     pmix: str
@@ -105,6 +108,20 @@ class Environment:
     def recorded(self) -> dict[str, str]:
         """The variables that a run folder records."""
         return {name: self.variables[name] for name in RECORDED if name in self.variables}
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank on its node, as far as a launcher says; 0 if none does."""
+        number = self.variables.get("LOCAL_RANK", "")
+        return int(number) if number.isdecimal() else 0
+
+    def exit_code(self, *, stopped: bool, ranks: int) -> int:
+        """Return the exit code of a rank that ends in good order.
+
+        Launchers take a code other than 0 for a failure, and kill ranks that still save.
+        """
+        alone = ranks == 1 and self.launcher is not Launcher.TORCHRUN
+        return EXIT_STOPPED if stopped and (alone or self.launcher is Launcher.SPAWN) else 0
 
     def world(self) -> World:
         """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not known yet.
@@ -177,6 +194,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         planned_size=variables.get("TRAINER_WORLD_SIZE", ""),
         planned_ranks_per_node=variables.get("TRAINER_RANKS_PER_NODE", ""),
         threads=(int(threads) or None) if threads.isdecimal() else None,
+        run_dir=variables.get("RUN_DIR", ""),
         mpi=variables.get("TRAINER_MPI", ""),
         pmix=variables.get("PMIX_VERSION", ""),
         siblings=Siblings(siblings[0], variables[siblings[0]], SIZE_VARIABLES[siblings[0]]) if siblings else None,

@@ -160,6 +160,22 @@ class LostFolderError(RunError):
     retryable = True
 
 
+class SessionError(RunError):
+    """A script uses a Session as it cannot be used; the message says what to do instead."""
+
+    text = "{message}"
+
+    def __init__(self, message: str) -> None:
+        """Say ``message``."""
+        super().__init__(message=message)
+
+
+class StateMismatchError(SessionError):
+    """What a script builds is not what the checkpoint was saved of."""
+
+    exit_code = EXIT_CONFIG
+
+
 def to_json(error: Exception) -> dict[str, Any]:
     """Return what ``from_json`` makes the same error of on another rank."""
     code = error.exit_code if isinstance(error, SlipwayError) else SlipwayError.exit_code

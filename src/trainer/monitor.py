@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 import torch
 
 from slipway.agreement import Agreement
+from slipway.metrics import Record
 from slipway.position import Position
+from slipway.schedule import Schedule
 from slipway.stop import Reason
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner
-from trainer.report.metrics import MetricWriter
 from trainer.report.progress import Progress
-from trainer.schedule import Schedule
 
 
 class Meter:
@@ -54,14 +55,14 @@ class Monitor:
         agreement: Agreement,
         *,
         samples_per_epoch: int,
-        metrics: MetricWriter,
+        record: Callable[[Record], None],
         progress: Progress,
     ) -> None:
         """Watch ``learner``."""
         self._learner = learner
         self._agreement = agreement
         self._samples_per_epoch = samples_per_epoch
-        self._metrics = metrics
+        self._record = record
         self._progress = progress
         self._bad_share = config.data.bad_image_share
         self._schedule = Schedule(
@@ -120,7 +121,7 @@ class Monitor:
 
     def evaluated(self, position: Position, result: Evaluation) -> None:
         """Record what the evaluation at ``position`` has come to."""
-        self._metrics.write(
+        self._record(
             {
                 "kind": "validation",
                 "step": position.step,
@@ -146,7 +147,7 @@ class Monitor:
             )
 
     def _write(self, position: Position) -> None:
-        self._metrics.write(
+        self._record(
             {
                 "kind": "train",
                 "step": position.step,

@@ -15,7 +15,6 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
 from slipway.errors import SlipwayError, is_retryable
-from slipway.layout import EXIT_STOPPED
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
 from slipway.third_party_errors import lost_peer
@@ -46,9 +45,8 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         _abandon(error, comm.world)
     comm.close()
+    code = environment.exit_code(stopped=bool(stopped), ranks=comm.world.size)
     alone = comm.world.size == 1 and environment.launcher is not Launcher.TORCHRUN
-    # Other launchers would take a code other than 0 for a failure, and kill ranks that still save.
-    code = EXIT_STOPPED if stopped and (alone or environment.launcher is Launcher.SPAWN) else 0
     return code if alone else _leave(code)
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slipway.agreement import Agreement
-from slipway.attempt import open_folder
+from slipway.attempt import Ownership, open_folder
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, run_on_root
 from slipway.environment import Environment
+from slipway.metrics import MetricWriter, Record, TensorBoard
 from slipway.position import Position
+from slipway.recorder import Recorder
 from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
+from slipway.world import World
 from trainer.checkpoint import capture, check_resumable, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
@@ -28,10 +31,9 @@ from trainer.learner import Learner
 from trainer.loop import train_epoch
 from trainer.monitor import Monitor
 from trainer.parts import Parts, build_parts
-from trainer.recorder import Recorder
-from trainer.report.metrics import Tee
+from trainer.provenance import begin
 from trainer.report.progress import Progress
-from trainer.report.summary import log_end
+from trainer.report.summary import log_end, write_results
 from trainer.strategies import Strategy, resolved
 from trainer.threads import set_threads
 
@@ -79,7 +81,7 @@ def _train(
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, resume_from)
         launched = resolved(launch, comm, strategy)
-        recorder = ownership.make(lambda owned: Recorder(owned, settings, comm.world, launched, found.position))
+        recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, found.position.step))
         progress = Progress(
             epochs=settings.train.epochs, samples_per_epoch=len(parts.train_set), shown=comm.world.is_root
         )
@@ -88,7 +90,7 @@ def _train(
             parts.learner,
             Agreement(comm, request, recorder.on_root.attempt.stop_request if recorder.on_root else None),
             samples_per_epoch=len(parts.train_set),
-            metrics=recorder.on_root.metrics if recorder.on_root else Tee([]),
+            record=recorder.on_root.write if recorder.on_root else _nowhere,
             progress=progress,
         )
         training = Training(settings, comm, folder, parts, recorder, monitor, progress, found)
@@ -97,6 +99,19 @@ def _train(
         finally:
             if recorder.on_root:
                 recorder.on_root.wait()  # while the lock of the folder is still ours
+
+
+def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping[str, object], step: int) -> Recorder:
+    """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
+    trackers: list[MetricWriter] = []
+    if settings.run.tensorboard:
+        trackers.append(TensorBoard(owned.folder.path / "tensorboard", step=step))
+    attempt = begin(owned, settings, world, launched, step=step)
+    return Recorder(attempt, keep=settings.run.keep, step=step, trackers=trackers)
+
+
+def _nowhere(_record: Record) -> None:
+    """Take a record on a rank that writes none."""
 
 
 def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Header:
@@ -217,14 +232,11 @@ class Training:
     def _conclude(self, recorder: Recorder, reason: Reason) -> None:
         settings, size = self.settings, self.comm.world.size
         title = f"{settings.model.arch} on {settings.data.dataset}, {size} rank(s)"
-        status = recorder.conclude(
-            reason,
-            self.position,
-            self.evaluation,
-            classes=self.parts.validation_set.classes,
-            title=title,
-            figures=settings.run.figures,
-        )
+        recorder.finish()
+        if self.evaluation and not reason:
+            classes, figures = self.parts.validation_set.classes, settings.run.figures
+            write_results(self.folder, self.evaluation, classes, title=title, figures=figures)
+        status = recorder.conclude(reason, step=self.position.step)
         log_end(
             status,
             self.folder,

@@ -6,9 +6,9 @@ import torch
 from ranks import CPU, OneOf, on_ranks
 from slipway.agreement import Agreement, Pace
 from slipway.position import Position
+from slipway.schedule import Schedule
 from slipway.stop import Reason, StopRequest
 from slipway.world import World
-from trainer.schedule import Schedule
 
 
 class TestPosition:

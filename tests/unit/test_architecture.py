@@ -70,10 +70,14 @@ def test_there_is_something_to_look_at():
 
 def test_only_communicator_and_self_test_know_of_process_groups():
     assert users_of("torch.distributed") == {
+        "slipway/communicator/adopt.py",
         "slipway/communicator/torch_distributed.py",
         "trainer/selftest/measure.py",
     }
-    assert users_of("torch.nn.parallel") == {"trainer/strategies/ddp.py"}
+    assert users_of("torch.nn.parallel") == {
+        *("slipway/state.py", "slipway/warm_up.py"),  # which unwrap what a script has wrapped
+        "trainer/strategies/ddp.py",
+    }
 
 
 def test_only_communicator_and_strategy_know_of_horovod():
@@ -99,6 +103,7 @@ def test_no_scheduler_is_named_but_to_refuse_ranks_that_nobody_named(scheduler, 
 def test_the_environment_is_read_once_by_each_program():
     assert users_of("os.environ") | users_of("os.getenv") == {
         *("jobgen/runs.py", "jobgen/submit.py"),
+        "slipway/opening.py",  # of a script's own
         *("trainer/__main__.py", "trainer/preflight.py"),
         "trainer/spawn.py",  # hands it on to the ranks
     }

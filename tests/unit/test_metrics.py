@@ -12,10 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from slipway.errors import is_retryable
 from slipway.files import LineFile
+from slipway.metrics import JsonLines, Tee, TensorBoard, read_records
 from support import file_size_limit
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
-from trainer.report.metrics import JsonLines, Tee, TensorBoard, read_records
 from trainer.report.tables import write_classes, write_confusion
 
 CLASSES = ("ant", "bee", "cat")

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,8 @@ from slipway.communicator.collectives import broadcast_json
 PLAIN = {bool, int, float, str, type(None)}
 CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
 """What may hold other values, by its name in a tree. No subclasses: they would come back as something else."""
+NUMPY_KINDS = "biufc"
+"""Kinds of numpy's dtypes that can be saved: booleans and numbers. Arrays are small here, states of generators."""
 CHUNK = 1 << 26
 """Bytes that are broadcast at once, and are on a GPU besides the model."""
 
@@ -125,6 +128,12 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors[place] = value.detach()
         return {"tensor": place}
+    if type(value) is bytes:
+        return {"bytes": value.hex()}
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMPY_KINDS:
+        return {
+            "numpy": [value.dtype.str, None if isinstance(value, np.generic) else value.shape, value.tobytes().hex()]
+        }
     if type(value) is not CONTAINERS.get(kind):
         return _require_plain(value, place)
     if isinstance(value, dict):
@@ -137,8 +146,8 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
 def _require_plain(value: Any, place: str) -> Any:
     if type(value) not in PLAIN:
         raise TypeError(
-            f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, and lists, tuples and "
-            "dictionaries of these"
+            f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, bytes, arrays, and "
+            "lists, tuples and dictionaries of these"
         )
     return value
 
@@ -149,6 +158,12 @@ def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     ((kind, content),) = tree.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "numpy":
+        dtype, shape, data = content
+        array = np.frombuffer(bytes.fromhex(data), dtype)
+        return array[0] if shape is None else array.reshape(shape).copy()
     if kind not in CONTAINERS:
         raise ValueError(f"a state holds a {kind}, of which this version knows nothing")
     if issubclass(CONTAINERS[kind], dict):

@@ -14,9 +14,16 @@ from slipway.world import World
 class HorovodCommunicator:
     """One rank of Horovod's world."""
 
-    def __init__(self, pick_device: Callable[[World], torch.device]) -> None:
-        """Join it, waiting for all ranks; ``pick_device`` chooses where this rank computes, once its place is known."""
-        hvd.init()
+    def __init__(self, pick_device: Callable[[World], torch.device], *, owned: bool = True) -> None:
+        """Join it, waiting for all ranks.
+
+        Args:
+            pick_device: chooses where this rank computes, once its place is known.
+            owned: whether ``close`` shuts Horovod down; not where a script has joined the world before.
+        """
+        self._owned = owned
+        if owned:
+            hvd.init()
         self.world = World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
         self.device = pick_device(self.world)
 
@@ -32,6 +39,7 @@ class HorovodCommunicator:
             hvd.synchronize(handle)
 
     def close(self) -> None:
-        """Shut down once all ranks have come here."""
+        """Wait until all ranks have come here, and shut down what is owned."""
         hvd.barrier()
-        hvd.shutdown()
+        if self._owned:
+            hvd.shutdown()

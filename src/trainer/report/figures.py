@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from slipway.metrics import Record
 from trainer.evaluation import Evaluation
-from trainer.report.metrics import Record
 
 VALIDATION = ("validation", "test")
 """Kinds of the records of an evaluation; version 0.1 called it a test."""

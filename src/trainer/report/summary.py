@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from slipway.metrics import read_records
 from slipway.runfolder import RunFolder
 from slipway.status import Status
 from trainer.evaluation import Evaluation
-from trainer.report.metrics import read_records
 from trainer.report.tables import write_classes, write_confusion
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from slipway.runfolder import RunFolder
 from slipway.stop import Reason
 from trainer.config import Settings
 from trainer.errors import ConfigError, describe
-from trainer.recorder import begin
+from trainer.provenance import begin
 from trainer.selftest.measure import Facts, measure
 from trainer.selftest.verdict import faults
 from trainer.strategies import Strategy, resolved

@@ -1,0 +1,56 @@
+"""The ranks that a script has joined already, for a group of its own to talk over."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from slipway.communicator import Alone, Communicator
+from slipway.communicator.torch_distributed import TorchCommunicator
+from slipway.environment import Environment
+
+CPU = torch.device("cpu")
+
+
+def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
+    """Return this rank's end of a group of all ranks, apart from the one over which the script trains.
+
+    It is of Gloo, over which a message does not wait for the GPU. A script that has joined Horovod's world shares that.
+
+    Args:
+        environment: of this process.
+        timeout: seconds that the ranks wait for each other.
+
+    Raises:
+        AloneError: if the script has joined no world, and a launcher started more than this process.
+        WorldSizeError: if the world has another size than planned.
+    """
+    comm: Communicator = Alone(CPU)
+    if dist.is_available() and dist.is_initialized():
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        comm = TorchCommunicator(group, CPU, local_rank=environment.local_rank)
+    elif (hvd := sys.modules.get("horovod.torch")) and hvd.is_initialized():
+        from slipway.communicator.horovod import HorovodCommunicator  # noqa: PLC0415 -- only where it is installed
+
+        comm = HorovodCommunicator(lambda _: CPU, owned=False)
+    environment.check_size(comm.world.size)
+    return comm
+
+
+def leave_at_exit() -> None:
+    """Destroy the script's process group when it exits, which it may no longer do itself.
+
+    Without that, gloo ranks of torch 2.13 now and then abort at exit.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    gc.collect()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

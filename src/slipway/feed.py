@@ -1,0 +1,136 @@
+"""Where a rank stands within the data of an epoch, and the batches that are left from there on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from slipway.errors import StateMismatchError
+from slipway.loading import Origin, Pass, Replay, can_replay, start_unindexed
+from slipway.seeding import Purpose, derive
+from slipway.workers import has_running_workers
+from slipway.world import World
+
+log = logging.getLogger(__name__)
+
+
+class Feed:
+    """The passes over loaders in an epoch: as a rule one, but a body may have several, one after the other."""
+
+    def __init__(self, world: World, *, seed: int, repeat_epoch: bool) -> None:
+        """Feed the rank of ``world``; see Session for the rest."""
+        self._world = world
+        self._seed = seed
+        self._repeat_epoch = repeat_epoch
+        self._replays: dict[int, tuple[object, Replay]] = {}
+        self._replay: Replay | None = None
+        self._origin = Origin()
+        self._saved: dict[str, Any] | None = None
+        self._saved_place: list[Any] = []
+        self.number = 0
+        """Of the pass under way, or the next one, in its epoch."""
+        self.batch = 0
+        """Batches of this pass done."""
+        self.total: int | None = None
+        """Batches of this pass; None if nobody knows."""
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Go on in the epoch where ``facts``, of a checkpoint, say."""
+        places = facts["places"]
+        self._saved_place = places[self._world.rank if len(places) == self._world.size else 0]
+        if any([number, batch] != [0, 0] for number, batch, _ in places):
+            self._saved = facts
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the pass in which the run was saved has not begun again yet."""
+        return self._saved is not None
+
+    @property
+    def place(self) -> list[Any]:
+        """Where this rank stands: the number of the pass, its batches done, and of how many."""
+        return [self.number, self.batch, self.total]
+
+    def facts(self, places: list[Any]) -> dict[str, Any]:
+        """Return what ``resume`` takes; ``places`` are those of all ranks."""
+        samples = 0
+        if self._replay and self._replay.sampler:
+            samples = self._replay.consumed(self.batch, self._origin, self._world)
+        return {"places": places, "origin": list(self._origin), "samples": samples}
+
+    def next_epoch(self) -> None:
+        """Begin to count anew."""
+        self.number = -1
+        self.next_pass()
+
+    def next_pass(self) -> None:
+        """Go on behind a pass that has ended."""
+        if self.is_resuming and self._saved_place[0] <= self.number:
+            self._saved = None
+        self.number += 1
+        self.batch, self.total, self._replay, self._origin = 0, None, None, Origin()
+
+    def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
+        """Begin a pass over ``loader``, behind the batches that are done.
+
+        Raises:
+            StateMismatchError: if these are not known for this loader, or on this number of ranks.
+        """
+        if has_running_workers(loader):
+            log.warning("workers of a loader run since before the session: a signal to all processes ends them")
+        if set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None):
+            set_epoch(epoch)
+        self._replay = self._replay_of(loader)
+        if self.is_resuming and self.number < self._saved_place[0]:  # this pass was over
+            return Pass(iter(()), None)
+        saved, self._saved = self._saved, None
+        self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
+        found = self._start(loader, epoch)
+        expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
+        if expected not in {None, found.total}:
+            raise StateMismatchError(
+                f"the loader has {found.total} batches, and had {expected} when the run was saved: use the same data, "
+                "batch size and sampler."
+            )
+        self.total = found.total
+        return found
+
+    def close(self) -> None:
+        """Let go of the loaders' copies, and so end their workers."""
+        self._replays.clear()
+        self._replay = None
+
+    def _start(self, loader: Iterable[Any], epoch: int) -> Pass:
+        order_seed = derive(self._seed, Purpose.ORDER, epoch, self.number)
+        if self._replay:
+            fetch_seed = derive(self._seed, Purpose.FETCH, epoch, self.number, self._world.rank)
+            return self._replay.start(
+                skip=self.batch, origin=self._origin, world=self._world, order_seed=order_seed, fetch_seed=fetch_seed
+            )
+        if self.batch:
+            log.warning("this loader has no index: its first %d batches are fetched again, and dropped", self.batch)
+        return start_unindexed(loader, skip=self.batch, order_seed=order_seed)
+
+    def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
+        """Return how many batches this rank has done, and where they are counted from."""
+        ranks, done = len(saved["places"]), self._saved_place[1]
+        if ranks == self._world.size or not done:
+            return done, Origin(*saved["origin"])
+        if self._replay and self._replay.sampler:
+            return done, Origin(saved["samples"], done)
+        if self._repeat_epoch:
+            log.warning("epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+            return 0, Origin()
+        raise StateMismatchError(
+            f"the run was saved by {ranks} rank(s) in mid-epoch, and {self._world.size} continue it: only "
+            "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch."
+        )
+
+    def _replay_of(self, loader: Any) -> Replay | None:
+        """Return the copy of ``loader``, which keeps its workers from epoch to epoch; None if there can be none."""
+        if not can_replay(loader):
+            return None
+        if id(loader) not in self._replays:
+            self._replays[id(loader)] = loader, Replay(loader)
+        return self._replays[id(loader)][1]

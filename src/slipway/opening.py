@@ -1,0 +1,164 @@
+"""Opening the run folder for a script: signals, ranks, lock, what to resume from, and the record of the attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from slipway.attempt import Ownership, open_folder
+from slipway.checkpoint.components import Stateful, restore
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.communicator import Communicator
+from slipway.communicator.adopt import adopt_ranks, leave_at_exit
+from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_root
+from slipway.environment import Environment, read_environment
+from slipway.errors import (
+    AloneError,
+    FolderInUseError,
+    FolderNotWritableError,
+    SessionError,
+    SlipwayError,
+    StateMismatchError,
+)
+from slipway.position import Position
+from slipway.recorder import Recorder, provenance
+from slipway.run import Stopped
+from slipway.runfolder import RunFolder
+from slipway.stop import StopRequest
+from slipway.terminal import shown_log
+from slipway.workers import shielded_workers
+
+REMEDIES: dict[type[SlipwayError], str] = {
+    FolderInUseError: "Name another one by Session(folder=...), or stop that run.",
+    FolderNotWritableError: "Name another one by Session(folder=...), or by RUN_DIR.",
+    AloneError: "Join the process group, or call horovod.torch.init, before the session; or start one process.",
+}
+"""What to do about an error, in the words of a script."""
+
+
+class Opened(NamedTuple):
+    """What a session stands on."""
+
+    comm: Communicator
+    environment: Environment
+    request: StopRequest
+    folder: RunFolder
+    recorder: RootOnly[Recorder]
+    found: Header
+    """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
+
+
+@contextlib.contextmanager
+def open_run(
+    components: Mapping[str, Stateful],
+    *,
+    path: str | os.PathLike[str] | None,
+    facts: Mapping[str, object],
+    keep: int,
+    timeout: float,
+) -> Iterator[Opened]:
+    """Open the run folder on all ranks, bring ``components`` to where it was saved, and begin an attempt.
+
+    Args:
+        components: what trains, freshly built.
+        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
+        facts: what a checkpoint must say to be resumed from.
+        keep: number of the newest checkpoints that stay, besides the best.
+        timeout: seconds that the ranks wait for each other.
+
+    Raises:
+        RefusedError: on every rank, if the folder cannot be had.
+        SessionError: on every rank, if what it holds does not fit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise SessionError("a session listens to signals: open it in the main thread.")
+    environment = read_environment(os.environ)
+    with contextlib.ExitStack() as stack:
+        request = StopRequest()
+        request.listen()
+        stack.callback(request.close)
+        stack.enter_context(shielded_workers())
+        try:
+            comm = adopt_ranks(environment, timeout=timeout)
+            stack.enter_context(shown_log(comm.world))
+            folder = _name_folder(path, comm, environment)
+            ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
+            found = _resume(components, folder, comm, facts)
+            recorder = ownership.make(lambda owned: _begin(owned, comm, keep=keep, step=found.position.step))
+        except SlipwayError as error:
+            if remedy := _remedy(error):
+                error.add_note(remedy)
+            raise
+        try:
+            yield Opened(comm, environment, request, folder, recorder, found)
+        except Stopped:
+            comm.close()
+            leave_at_exit()
+            raise
+        else:
+            comm.close()
+        finally:
+            if recorder.on_root:
+                recorder.on_root.wait()  # while the lock of the folder is still ours
+
+
+def _name_folder(path: str | os.PathLike[str] | None, comm: Communicator, environment: Environment) -> RunFolder:
+    """Return the run folder, which rank 0 names for all."""
+    name = path or environment.run_dir or f"runs/{Path(sys.argv[0]).stem or 'session'}"
+    return RunFolder(Path(broadcast_json(comm, os.fspath(name))).absolute())
+
+
+def _resume(
+    components: Mapping[str, Stateful], folder: RunFolder, comm: Communicator, facts: Mapping[str, object]
+) -> Header:
+    def find() -> Checkpoint | None:
+        found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
+        if found:
+            _require_fitting(found, components, facts, folder.path)
+        return found
+
+    restored = restore(components, run_on_root(comm, find), comm)
+    return restored.header if restored else Header(Position())
+
+
+def _require_fitting(
+    found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
+) -> None:
+    """Raise a StateMismatchError if ``found`` is not of ``components``, or does not say ``facts``."""
+    saved = {*found.tensors, *found.header.trees}
+    differing = [
+        f"{name} was {found.header.facts[name]!r} and is {value!r}"
+        for name, value in facts.items()
+        if found.header.facts.get(name, value) != value
+    ]
+    differing += [f"{name} was not saved" for name in components if name not in saved]
+    differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
+    if facts.keys() - found.header.facts.keys():
+        differing = ["another program has made it"]
+    if differing:
+        raise StateMismatchError(
+            f"{folder} holds a run that does not fit: {'; '.join(differing)}. Set it back, or name another folder."
+        )
+
+
+def _begin(owned: Ownership, comm: Communicator, *, keep: int, step: int) -> Recorder:
+    attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
+    return Recorder(attempt, keep=keep, step=step)
+
+
+def describe(error: BaseException) -> str:
+    """Return any error as text for people."""
+    if isinstance(error, SlipwayError):
+        return f"{error} {_remedy(error)}".rstrip()
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(": ")
+
+
+def _remedy(error: SlipwayError) -> str:
+    return next((REMEDIES[cls] for cls in type(error).__mro__ if cls in REMEDIES), "")

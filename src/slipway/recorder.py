@@ -1,0 +1,94 @@
+"""What rank 0 writes while a run goes on, and at its end: checkpoints, metrics, the status."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from slipway.attempt import Attempt
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore
+from slipway.metrics import JsonLines, MetricWriter, Record, Tee, read_records
+from slipway.status import Status
+from slipway.stop import Reason
+from slipway.world import World
+
+
+class Recorder:
+    """Writes the run folder of an attempt, from its beginning to its end. Rank 0 alone has one."""
+
+    def __init__(self, attempt: Attempt, *, keep: int, step: int, trackers: Sequence[MetricWriter] = ()) -> None:
+        """Record ``attempt``, which begins at ``step``.
+
+        Args:
+            attempt: that has begun.
+            keep: number of the newest checkpoints that stay, besides the best.
+            step: optimiser steps done before; what the folder holds beyond it is undone.
+            trackers: get each record that metrics.jsonl gets.
+        """
+        folder = attempt.folder
+        self.attempt = attempt
+        store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
+        store.set_aside_after(step)
+        self._metrics = Tee([JsonLines(folder.metrics, step=step), *trackers])
+        self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
+        self._saver = Saver(store)
+
+    def write(self, record: Record) -> None:
+        """Append a record to metrics.jsonl, and to what else takes them; not one that was there at the start."""
+        if _place(record) not in self._known:
+            self._metrics.write(record)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Save ``checkpoint`` in the background.
+
+        Raises:
+            LostFolderError: if the run folder is no longer ours.
+        """
+        self.attempt.check()
+        self._saver.save(checkpoint)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written any more."""
+        self._saver.wait()
+
+    def finish(self) -> None:
+        """Make everything durable.
+
+        Raises:
+            NotSavedError: if the last checkpoint could not be written.
+            OSError: if the last records could not.
+        """
+        self._saver.finish()
+        self._metrics.close()
+
+    def conclude(self, reason: Reason, *, step: int) -> Status:
+        """Say what became of the attempt, once everything is durable: done, or stopped for ``reason``, at ``step``."""
+        return self.attempt.conclude(reason, step=step)
+
+
+def _place(record: Record) -> tuple[str, int]:
+    return record["kind"], record["step"]
+
+
+def provenance(world: World, launched: Mapping[str, object]) -> dict[str, object]:
+    """Return what run.json says of this process: when, where, by which command and versions it runs.
+
+    Args:
+        world: the ranks that take part.
+        launched: the settings of this launch as they were resolved.
+    """
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": platform.node(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "world_size": world.size,
+        "launch": launched,
+    }

@@ -1,0 +1,248 @@
+"""A run under way, on all ranks: its steps, when the ranks agree, what is recorded and saved, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from slipway.agreement import Agreement
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Metric
+from slipway.communicator import Communicator
+from slipway.communicator.collectives import RootOnly, all_gather_json
+from slipway.environment import Environment
+from slipway.errors import SessionError
+from slipway.metrics import Record
+from slipway.recorder import Recorder
+from slipway.schedule import Schedule
+from slipway.stop import Reason
+from slipway.terminal import ProgressLine
+from slipway.window import Window
+
+log = logging.getLogger(__name__)
+
+
+class Stopped(SystemExit):
+    """All ranks have agreed to stop, and the run is saved: the program ends here, with the contract's exit code."""
+
+    def __init__(self, code: int, reason: Reason) -> None:
+        """End with ``code``, for ``reason``."""
+        super().__init__(code)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often something is due, and what ends a run."""
+
+    log_interval: int
+    """Steps between two records."""
+    checkpoint_steps: int | None
+    """Steps between two checkpoints; None for no such."""
+    checkpoint_minutes: float | None
+    """Minutes between two checkpoints; None for no such."""
+    allow_nonfinite: bool
+    """Whether training goes on after inf or nan was logged."""
+
+
+class Program(Protocol):
+    """What trains in a run."""
+
+    def place(self) -> Any:
+        """Return where this rank stands within the epoch, as JSON."""
+        ...
+
+    def facts(self, places: list[Any]) -> dict[str, Any]:
+        """Return what a checkpoint must say to continue from ``places``, those of all ranks."""
+        ...
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of all that trains; called on rank 0 alone."""
+        ...
+
+    def describe(self) -> dict[str, float]:
+        """Return the epoch, fractions of it too, and what else a record of training says."""
+        ...
+
+    def progress(self) -> float:
+        """Return the part of the whole training that is done: from 0 to 1."""
+        ...
+
+
+class Run:
+    """A run under way. All ranks call the same methods in the same order, but for the number of steps in an epoch."""
+
+    def __init__(
+        self,
+        program: Program,
+        comm: Communicator,
+        recorder: RootOnly[Recorder],
+        agreement: Agreement,
+        environment: Environment,
+        *,
+        found: Header,
+        policy: Policy,
+    ) -> None:
+        """Go on from what was ``found``."""
+        self._program = program
+        self._comm = comm
+        self._recorder = recorder
+        self._agreement = agreement
+        self._environment = environment
+        self._policy = policy
+        self._schedule = Schedule(log_interval=policy.log_interval, checkpoint_interval=policy.checkpoint_steps)
+        self._checked = found.position
+        self._checked_at = self._saved_at = time.monotonic()
+        self._saved_step = found.position.step
+        self.position = self.start = found.position
+        self.window = Window(found.facts.get("window"))
+        self.reason = Reason.NONE
+        """Why to stop, as of the last agreement."""
+        self._progress = ProgressLine()
+        self._schedule.plan(self.position.step)
+
+    def start_clock(self) -> None:
+        """Begin to measure the time of steps, after something else."""
+        self._checked_at = time.monotonic()
+
+    def advance(self) -> None:
+        """Count an optimiser step that is done, and see whether something is due after it.
+
+        Raises:
+            Stopped: if the ranks agree on that; everything is saved then.
+            SessionError: on every rank, if something that was logged is not finite.
+        """
+        self.position = self.position.advance(0)
+        if self.position.step == self._schedule.next_step:
+            self._check(ended=False, save=False, blocked=False)
+
+    def join(self, *, blocked: bool) -> None:
+        """Take part in what the other ranks agree on, until all have ended the loop over their batches.
+
+        Args:
+            blocked: whether gradients wait for an optimiser step, so that this is no place to stop.
+
+        Raises:
+            Stopped, SessionError: as ``advance`` does.
+        """
+        while not self._check(ended=True, save=False, blocked=blocked):
+            pass
+        steps = all_gather_json(self._comm, self.position.step)
+        if len(set(steps)) > 1:  # a rank with fewer batches; all count on from the same number
+            self.position = self.position._replace(step=max(steps))
+            self._checked = self.position
+        self._schedule.plan(self.position.step)
+
+    def end_epoch(self, metric: Metric | None, *, last: bool, blocked: bool) -> None:
+        """Save at the beginning of the next epoch, and stop there if the ranks agree on that.
+
+        Raises:
+            Stopped, SessionError: as ``advance`` does.
+        """
+        self._check(ended=False, save=True, blocked=blocked and not last, metric=metric, last=last)
+        self._schedule.plan(self.position.step)
+
+    def conclude(self) -> None:
+        """Save what is not saved, and record that the run is done.
+
+        Raises:
+            SlipwayError: on every rank, if that could not be written.
+        """
+        places = self._gather()
+        if self.position.step != self._saved_step:
+            self._save(places, None)
+        self._end(Reason.NONE)
+        log.info("done at step %d", self.position.step)
+
+    def _check(
+        self, *, ended: bool, save: bool, blocked: bool, metric: Metric | None = None, last: bool = False
+    ) -> bool:
+        """Let the ranks agree, and do what is due by the votes of all; return whether all have ended."""
+        now, step = time.monotonic(), self.position.step
+        log_due = not ended and step > self._checked.step and self._schedule.log_due(step)
+        save = save or (not ended and self._checkpoint_due(now))
+        votes = [now - self._checked_at, step - self._checked.step, ended, log_due, save, blocked]
+        reason, totals = self._agreement.agree(torch.tensor(votes, dtype=torch.float64))
+        seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks = totals
+        self.reason = reason
+        self.position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
+        if steps:
+            self._schedule.pace.observe(int(steps), seconds)
+        stops = bool(reason) and not last and not blocked_ranks
+        if log_votes or stops or (save_votes and not blocked_ranks):
+            places = self._gather()
+            if log_votes:
+                self._record(steps / max(seconds, 1e-9))
+            if stops:
+                self._stop(places, metric)
+            if save_votes and not blocked_ranks:
+                self._save(places, metric)
+        self._checked, self._checked_at = self.position, time.monotonic()
+        self._schedule.plan(step)
+        return ended_ranks == self._comm.world.size
+
+    def _checkpoint_due(self, now: float) -> bool:
+        if self._schedule.checkpoint_due(self.position.step):
+            return True
+        minutes = self._policy.checkpoint_minutes
+        return bool(minutes) and self._comm.world.is_root and now - self._saved_at >= 60 * (minutes or 0)
+
+    def _gather(self) -> list[Any]:
+        """Add up what all ranks have logged, and return where they stand."""
+        found = all_gather_json(self._comm, [self.window.take(), self._program.place()])
+        self.window.add([part for part, _ in found])
+        names = self.window.not_finite
+        if names and not self._policy.allow_nonfinite:
+            error = SessionError(
+                f"{', '.join(names)} became inf or nan by step {self.position.step}: training diverged. Nothing of "
+                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
+            )
+            error.raised_on_all_ranks = True
+            raise error
+        return [place for _, place in found]
+
+    def _record(self, rate: float) -> None:
+        means = self.window.means
+        self.window.clear()
+        record: Record = {
+            "kind": "train",
+            "step": self.position.step,
+            **self._program.describe(),
+            "elapsed": self.position.elapsed,
+            **means,
+            "steps_per_second": rate,
+        }
+        self.write(record)
+        self._progress.show(record, rate=rate, done=self._program.progress())
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append ``record`` to metrics.jsonl, on rank 0."""
+        if self._recorder.on_root:
+            self._recorder.on_root.write(dict(record))
+
+    def _save(self, places: list[Any], metric: Metric | None) -> None:
+        """Save in the background."""
+        facts = self._program.facts(places) | {"window": self.window.totals}
+        if self._recorder.on_root:
+            self._recorder.on_root.save(self._program.capture(Header(self.position, metric, facts)))
+        self._saved_step, self._saved_at = self.position.step, time.monotonic()
+
+    def _stop(self, places: list[Any], metric: Metric | None) -> None:
+        reason = self.reason
+        if self.position.step > self.start.step or metric:
+            self._save(places, metric)
+        self._end(reason)
+        log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self.position.step)
+        raise Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
+
+    def _end(self, reason: Reason) -> None:
+        def end(recorder: Recorder) -> None:
+            recorder.finish()
+            recorder.conclude(reason, step=self.position.step)
+
+        self._recorder.run(end)

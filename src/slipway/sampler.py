@@ -1,0 +1,67 @@
+"""Which samples each rank takes: one order for all world sizes, and each sample exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import TypeVar
+
+import torch
+from torch.utils.data import Sampler as TorchSampler
+
+T = TypeVar("T")
+
+
+class Sampler(TorchSampler[int]):
+    """A sampler for ``Session.batches``, with which a run may be resumed on another number of ranks in mid-epoch.
+
+    ``DataLoader(dataset, batch_size=32, sampler=slipway.Sampler(dataset))`` gives each rank 32 samples a step. The last
+    batch of an epoch is divided among the ranks, as evenly as possible; nothing is repeated or left out, unless fewer
+    samples are left than there are ranks. Iterated by itself, it gives the whole order, as a world of one rank has it.
+    """
+
+    def __init__(self, dataset: Sized, *, shuffle: bool = True) -> None:
+        """Sample from ``dataset``, in its own order if not ``shuffle``."""
+        self.samples = len(dataset)
+        self._shuffle = shuffle
+        self.generator: torch.Generator = torch.Generator()
+        """Draws the order; seeded by the session before each epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield every index, in the order of the epoch."""
+        return iter(self.order())
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.samples
+
+    def order(self) -> list[int]:
+        """Return a permutation of all indices, drawn from ``generator``."""
+        if self._shuffle:
+            return torch.randperm(self.samples, generator=self.generator).tolist()
+        return list(range(self.samples))
+
+
+def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool) -> list[int]:
+    """Return the sizes of the batches over all ranks, into which ``samples`` are divided.
+
+    All but the last hold ``batch_size`` for each rank. A rest that is smaller than the number of ranks joins the batch
+    before it, since a rank without a sample would be missed in the all-reduce of the gradients.
+    """
+    full, rest = divmod(samples, batch_size * ranks)
+    sizes = [batch_size * ranks] * full
+    if rest and not drop_last:
+        if rest >= ranks or not sizes:
+            sizes.append(rest)
+        else:
+            sizes[-1] += rest
+    return sizes
+
+
+def share(batch: Sequence[T], rank: int, ranks: int) -> Sequence[T]:
+    """Return the part of ``rank``, contiguous; the first ranks have one more if need be.
+
+    Where there are more ranks than samples, those that would have none repeat the first one.
+    """
+    least, longer = divmod(len(batch), ranks)
+    begin = rank * least + min(rank, longer)
+    return batch[begin : begin + least + (rank < longer)] or batch[:1]

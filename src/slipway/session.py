@@ -1,0 +1,389 @@
+"""``slipway.Session``: exact resume, stop and requeue for any training script."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from torch import Tensor
+
+from slipway.agreement import Agreement
+from slipway.checkpoint import components
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Metric
+from slipway.errors import SessionError
+from slipway.feed import Feed
+from slipway.loading import Pass
+from slipway.opening import open_run
+from slipway.run import Policy, Run
+from slipway.seeding import Purpose, derive, seed_generators
+from slipway.state import component, named_objects, unwrap
+from slipway.steps import StepCounter
+from slipway.warm_up import needs_warm_up, without_trace
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
+
+
+class Session:
+    """Makes the training loop of a script stoppable and resumable; see docs/session.md.
+
+    ::
+
+        with Session(model=model, optimizer=optimizer, scheduler=scheduler) as session:
+            for epoch in session.epochs(20):
+                for inputs, targets in session.batches(loader):
+                    ...  # forward, backward, optimizer.step(), as ever
+                    session.log(loss=loss)
+                session.metrics(accuracy=validate(model))
+
+    On entry a run that the folder holds is resumed: the objects are restored, and ``epochs`` and ``batches`` go on
+    where it was saved. All ranks open a session, after they have joined the process group or Horovod's world, and call
+    its methods alike.
+    """
+
+    _is_open = False
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        extra: Any = None,
+        folder: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        log_interval: int = 50,
+        checkpoint_steps: int | None = None,
+        checkpoint_minutes: float | None = 15,
+        keep: int = 3,
+        best: str | None = None,
+        minimize: bool = False,
+        repeat_epoch: bool = False,
+        allow_nonfinite: bool = False,
+        timeout: float = 1800,
+    ) -> None:
+        """Describe what is to be saved, each argument one object, a dictionary of some by name, or a list.
+
+        Args:
+            model: bare, compiled, or wrapped by DistributedDataParallel or DataParallel; saved without the wrapper.
+            optimizer: of ``torch.optim`` or with its methods, Horovod's too.
+            scheduler: of the learning rate.
+            scaler: a ``torch.amp.GradScaler``.
+            extra: anything else with ``state_dict`` and ``load_state_dict``, and generators of torch, numpy and Python.
+            folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
+            seed: of everything that is drawn; another one makes another run.
+            log_interval: steps between two records in metrics.jsonl.
+            checkpoint_steps: steps between two checkpoints; None for none but those by time and at the ends of epochs.
+            checkpoint_minutes: minutes between two checkpoints; None for none but those by steps and at ends of epochs.
+            keep: number of the newest checkpoints that stay, besides the best.
+            best: name of the metric by which the best checkpoint is chosen.
+            minimize: whether a smaller value of it is better.
+            repeat_epoch: whether an epoch is begun anew where the number of ranks has changed within it, and the
+                loader's sampler is not ``slipway.Sampler``; otherwise that is refused.
+            allow_nonfinite: whether training goes on after inf or nan was logged.
+            timeout: seconds that ranks wait for each other.
+
+        Raises:
+            SessionError: if an object has no state that can be saved.
+        """
+        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
+        self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
+        self._components = {
+            name: component(name, value) for named in self._objects.values() for name, value in named.items()
+        }
+        if not self._components:
+            raise SessionError("a session needs something to save: Session(model=model, optimizer=optimizer).")
+        for name in ("log_interval", "checkpoint_steps", "checkpoint_minutes", "keep"):
+            value = locals()[name]
+            if value is not None and not value > 0:
+                raise SessionError(f"{name}={value!r} must be a number above 0.")
+        self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes, allow_nonfinite)
+        self._where = folder
+        self._seed, self._keep, self._timeout = seed, keep, timeout
+        self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
+        self._counter = StepCounter()
+        self._metric: Metric | None = None
+        self._in_pass = self._in_body = self._blocked = False
+        self._counted = 0
+        self._total_epochs = self._total_steps = 0
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps done, in all attempts."""
+        return self._run.position.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return self._run.position.epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches of the epoch done: the first number in ``enumerate(session.batches(loader), session.batch)``."""
+        return self._feed.batch
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this attempt goes on with a run that was saved."""
+        return self._run.start.step > 0
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is rank 0, which alone writes into the run folder."""
+        return self._opened.comm.world.is_root
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, the same on all ranks."""
+        return self._opened.folder.path
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the ranks have agreed to stop, as of their last agreement; asks nobody."""
+        return bool(self._run.reason)
+
+    def __enter__(self) -> Self:
+        """Open the run folder, and resume what it holds.
+
+        Raises:
+            RefusedError: if the folder cannot be written, or is in use.
+            SessionError: if it holds what does not fit the objects, or if a session is open already.
+        """
+        if Session._is_open:
+            raise SessionError("a session is open already: a process has one at a time.")
+        with contextlib.ExitStack() as stack:
+            facts = {"session": FORMAT, "seed": self._seed}
+            opened = self._opened = stack.enter_context(
+                open_run(self._components, path=self._where, facts=facts, keep=self._keep, timeout=self._timeout)
+            )
+            self._feed = Feed(opened.comm.world, seed=self._seed, repeat_epoch=self._repeat_epoch)
+            stack.callback(self._feed.close)
+            if "feed" in opened.found.facts:
+                self._feed.resume(opened.found.facts["feed"])
+            root = opened.recorder.on_root
+            self._run = Run(
+                self,
+                opened.comm,
+                opened.recorder,
+                Agreement(opened.comm, opened.request, root.attempt.stop_request if root else None),
+                opened.environment,
+                found=opened.found,
+                policy=self._policy,
+            )
+            self._counter.watch(self._objects["optimizer"].values(), "step")
+            self._counter.watch(self._objects["scaler"].values(), "update")
+            stack.callback(self._counter.close)
+            Session._is_open = True
+            stack.callback(setattr, Session, "_is_open", False)
+            self._stack = stack.pop_all()
+        self._announce()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Save what is not saved and record that the run is done; after an error, record that."""
+        with contextlib.ExitStack() as stack:
+            stack.push(self._stack)
+            if error:
+                raise error
+            self._end_pass()
+            self._run.conclude()
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
+
+        In an epoch that is resumed, what stands before ``batches`` runs again.
+
+        Raises:
+            Stopped: if the ranks agree on that; everything is saved then.
+        """
+        self._total_epochs = total
+        while self.epoch < total:
+            self._seed_generators(Purpose.EPOCH)
+            yield self.epoch
+            self._end_pass()
+            if self._feed.is_resuming:
+                raise SessionError("the run was saved within session.batches, which this epoch has not called.")
+            if self.step == 0:
+                raise SessionError(f"no optimiser of the session has stepped in an epoch: {self._optimizers()}.")
+            self._run.position = self._run.position.next_epoch()
+            self._feed.next_epoch()
+            metric, self._metric = self._metric, None
+            self._run.end_epoch(metric, last=self.epoch >= total, blocked=self._blocked)
+
+    def batches(self, loader: Iterable[T]) -> Batches[T]:
+        """Return the batches of ``loader`` that are left in this epoch.
+
+        Map-style loaders continue by index, exactly. Others are read again up to there: IterableDataset, loaders of
+        other libraries, lists; a data set that keeps a state of its own has to save it, by ``extra``.
+
+        Raises:
+            StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
+        """
+        self._end_pass()
+        found = self._feed.begin(loader, epoch=self.epoch)
+        self._run.start_clock()
+        return Batches(self._iterate(found), None if found.total is None else found.total - self.batch)
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
+
+        What the body draws from the global generators depends on the number alone. An iterator of its own over a
+        loader begins anew in each attempt.
+
+        Raises:
+            Stopped: if the ranks agree on that; everything is saved then.
+        """
+        self._total_steps = total
+        self._run.start_clock()
+        while self.step < total:
+            self._seed_generators(Purpose.BODY, self.step)
+            yield self.step
+            self._run.advance()
+
+    def log(self, **values: float | Tensor) -> None:
+        """Log numbers of this step; metrics.jsonl gets their means over steps and ranks, every ``log_interval`` steps.
+
+        Args:
+            values: numbers, or tensors of one element, which stay on their device until then.
+        """
+        self._run.window.log(values)
+
+    def metrics(self, **values: float) -> None:
+        """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint."""
+        numbers = {name: float(value) for name, value in values.items()}
+        if self._best is not None:
+            if self._best not in numbers:
+                raise SessionError(f"best={self._best!r} is not among the metrics {', '.join(numbers)}.")
+            self._metric = Metric(self._best, numbers[self._best], maximize=not self._minimize)
+        record = {"kind": "validation", "step": self.step, **self.describe(), "elapsed": self._run.position.elapsed}
+        self._run.write(record | numbers)
+
+    def warm_up(self, step: Callable[[], object]) -> None:
+        """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
+
+        With it DistributedDataParallel on three ranks or more resumes bitwise (docs/decisions/0003).
+        """
+        modules = [unwrap(model) for model in self._objects["model"].values()]
+        self._seed_generators(Purpose.EPOCH)
+        with without_trace(modules):
+            step()
+
+    # What the run asks.
+
+    def place(self) -> list[Any]:
+        """Return where this rank stands in the data."""
+        return self._feed.place
+
+    def facts(self, places: list[Any]) -> dict[str, Any]:
+        """Return what a checkpoint says besides."""
+        world = self._opened.comm.world
+        return {
+            "session": FORMAT,
+            "seed": self._seed,
+            "world_size": world.size,
+            "feed": self._feed.facts(places),
+        }
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of the objects."""
+        return components.capture(self._components, header)
+
+    def describe(self) -> dict[str, float]:
+        """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
+        rates = [float(group["lr"]) for o in self._objects["optimizer"].values() for group in o.param_groups]
+        return {"epoch": self._epochs_done, **({"lr": rates[0]} if rates else {})}
+
+    def progress(self) -> float:
+        """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
+        return self._epochs_done / self._total_epochs if self._total_epochs else self.step / max(1, self._total_steps)
+
+    # Inside.
+
+    @property
+    def _epochs_done(self) -> float:
+        """Epochs done, with the fraction of the one under way, where that is known."""
+        feed = self._feed
+        return self.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
+
+    def _iterate(self, found: Pass) -> Iterator[Any]:
+        self._in_pass = True
+        base = derive(self._seed, Purpose.BODY, self.epoch, self._feed.number, self._opened.comm.world.rank)
+        for item in found.batches:
+            seed_generators(derive(base, self._feed.batch))
+            self._in_body = True
+            yield item
+            self._end_body()
+        self._end_pass()
+
+    def _end_body(self) -> None:
+        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
+        self._in_body = False
+        self._feed.batch += 1
+        self._blocked = self._counter.count == self._counted  # gradients wait for more
+        if not self._blocked:
+            self._counted = self._counter.count
+            self._run.advance()
+
+    def _end_pass(self) -> None:
+        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
+        if not self._in_pass:
+            return
+        if self._in_body:
+            self._end_body()
+        self._in_pass = False
+        self._feed.next_pass()
+        self._run.join(blocked=self._blocked)
+        self._seed_generators(Purpose.VALIDATION, self._feed.number)
+
+    def _seed_generators(self, purpose: Purpose, *key: int) -> None:
+        rank = self._opened.comm.world.rank
+        seed_generators(derive(self._seed, purpose, self.epoch, rank, *key))
+
+    def _optimizers(self) -> str:
+        given = ", ".join(self._objects["optimizer"]) or "none"
+        return f"Session(optimizer=...) was given {given}"
+
+    def _announce(self) -> None:
+        if self.resumed:
+            log.info("resumed at step %d, in epoch %d", self.step, self.epoch + 1)
+        ranks = self._opened.comm.world.size
+        log.info("%d rank(s), run folder %s", ranks, self.folder)
+        for name, model in self._objects["model"].items():
+            if needs_warm_up(model, ranks):
+                log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)
+
+
+class Batches(Generic[T]):
+    """The batches that are left of a pass; iterate over them once."""
+
+    def __init__(self, batches: Iterator[T], left: int | None) -> None:
+        """Yield ``batches``, of which there are ``left``."""
+        self._batches = batches
+        self._left = left
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield them."""
+        return self._batches
+
+    def __len__(self) -> int:
+        """Return how many there are.
+
+        Raises:
+            TypeError: if nobody knows.
+        """
+        if self._left is None:
+            raise TypeError("this loader does not know its length")
+        return self._left

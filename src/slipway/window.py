@@ -1,0 +1,85 @@
+"""Numbers that a script logs: summed where they are, and read back once in a while."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slipway.errors import SessionError
+
+Sums = dict[str, list[float]]
+"""By name: the sum of what was logged, and how many values that is."""
+DIGITS = 7
+"""Significant digits of a mean: those of float32, in which losses are computed."""
+
+
+class Window:
+    """What has been logged since the last record."""
+
+    def __init__(self, carried: Mapping[str, list[float]] | None = None) -> None:
+        """Begin with what a checkpoint ``carried`` over."""
+        self._totals: Sums = {name: list(pair) for name, pair in (carried or {}).items()}
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def log(self, values: Mapping[str, float | Tensor]) -> None:
+        """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU.
+
+        Sums are float64, in which those of float32 are exact: they do not depend on how ranks and saves divide them.
+        """
+        for name, value in values.items():
+            if name not in self._counts:
+                self._begin(name, value)
+            if isinstance(value, Tensor):
+                self._sums[name].add_(value.detach().view(()))
+            else:
+                self._sums[name] += value
+            self._counts[name] += 1
+
+    def _begin(self, name: str, value: float | Tensor) -> None:
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise SessionError(f"log({name}=...) takes a number, not a tensor of {list(value.shape)}.")
+            self._sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+        elif isinstance(value, (int, float)):
+            self._sums[name] = 0.0
+        else:
+            raise SessionError(f"log({name}=...) takes a number, not a {type(value).__name__}.")
+        self._counts[name] = 0
+
+    def take(self) -> Sums:
+        """Return this rank's part since the last call, and begin anew."""
+        part = {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return part
+
+    def add(self, parts: list[Sums]) -> None:
+        """Add the parts of all ranks to the totals."""
+        for part in parts:
+            for name, (total, count) in part.items():
+                pair = self._totals.setdefault(name, [0.0, 0])
+                pair[0] += total
+                pair[1] += count
+
+    @property
+    def totals(self) -> Sums:
+        """A copy of the sums over all ranks, up to the last ``add``."""
+        return {name: list(pair) for name, pair in self._totals.items()}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The means over ranks and steps."""
+        return {name: float(f"{total / count:.{DIGITS}g}") for name, (total, count) in self._totals.items() if count}
+
+    @property
+    def not_finite(self) -> list[str]:
+        """Names of what became inf or nan."""
+        return [name for name, (total, _) in self._totals.items() if not math.isfinite(total)]
+
+    def clear(self) -> None:
+        """Begin the next record."""
+        self._totals = {}

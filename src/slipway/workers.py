@@ -1,0 +1,74 @@
+"""Worker processes of DataLoaders, which a signal to all processes of a job must not kill before the rank has saved."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from ctypes import c_bool
+from types import FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from slipway.stop import SIGNALS
+
+
+class Shield:
+    """A ``worker_init_fn`` that passes over signals while a session is open, and then calls the user's own."""
+
+    def __init__(self, own: Callable[[int], None] | None, closed: Any) -> None:
+        """Call ``own`` after that; ``closed``, in shared memory, says that the session is over."""
+        self._own = own
+        self._closed = closed
+
+    def __call__(self, worker: int) -> None:
+        """Begin in a worker process; its signals have been blocked since before it was started."""
+        for number in SIGNALS:
+            signal.signal(number, self._obey_once_closed)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        if self._own:
+            self._own(worker)
+
+    def _obey_once_closed(self, number: int, _frame: FrameType | None) -> None:
+        if self._closed.value:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def shielded_workers() -> Iterator[None]:
+    """Shield the workers that any DataLoader starts within, those of a validation set too.
+
+    The signals are blocked while they start, as a process that is spawned inherits that, and would die of a signal
+    before it can set a handler.
+    """
+    closed = multiprocessing.RawValue(c_bool, False)
+    get_iterator = DataLoader._get_iterator  # noqa: SLF001 -- all of torch's ways to start workers pass here
+
+    def get_shielded(loader: DataLoader[Any]) -> Any:
+        if loader.num_workers == 0:
+            return get_iterator(loader)
+        own = loader.worker_init_fn
+        if not isinstance(own, Shield):
+            loader.worker_init_fn = Shield(own, closed)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            return get_iterator(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            loader.worker_init_fn = own
+
+    DataLoader._get_iterator = get_shielded  # type: ignore[assignment, method-assign] # noqa: SLF001
+    try:
+        yield
+    finally:
+        DataLoader._get_iterator = get_iterator  # type: ignore[method-assign] # noqa: SLF001
+        closed.value = True
+
+
+def has_running_workers(loader: object) -> bool:
+    """Return whether ``loader`` has workers that persist and were started before."""
+    return isinstance(loader, DataLoader) and loader._iterator is not None  # noqa: SLF001

@@ -1,0 +1,25 @@
+"""What a run folder says of how the trainer was started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tomli_w
+
+from slipway.attempt import Attempt, Ownership
+from slipway.recorder import provenance
+from slipway.world import World
+from trainer.config import Config, experiment
+
+
+def begin(owned: Ownership, config: Config, world: World, launched: Mapping[str, object], *, step: int) -> Attempt:
+    """Record in the run folder what runs there from now on, and how.
+
+    Args:
+        owned: the run folder.
+        config: the experiment.
+        world: the ranks that take part.
+        launched: the settings of this launch as they were resolved.
+        step: optimiser steps done before.
+    """
+    return owned.begin(config=tomli_w.dumps(experiment(config)), provenance=provenance(world, launched), step=step)
