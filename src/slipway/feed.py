@@ -66,9 +66,9 @@ class Feed:
 
     def next_pass(self) -> None:
         """Go on behind a pass that has ended."""
-        if self.is_resuming and self._saved_place[0] <= self.number:
-            self._saved = None
         self.number += 1
+        if self._saved and self._saved_place[:2] <= [self.number, 0]:
+            self._saved = None
         self.batch, self.total, self._replay, self._origin = 0, None, None, Origin()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:

@@ -35,7 +35,7 @@ class Window:
             if name not in self._counts:
                 self._begin(name, value)
             if isinstance(value, Tensor):
-                self._sums[name].add_(value.detach().view(()))
+                self._sums[name].add_(value.detach())
             else:
                 self._sums[name] += value
             self._counts[name] += 1
@@ -44,7 +44,7 @@ class Window:
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise SessionError(f"log({name}=...) takes a number, not a tensor of {list(value.shape)}.")
-            self._sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self._sums[name] = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
         elif isinstance(value, (int, float)):
             self._sums[name] = 0.0
         else:

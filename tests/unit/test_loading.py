@@ -1,0 +1,171 @@
+"""The batches of a loader from any place on, whoever fetches them; slipway.Sampler over numbers of ranks."""
+
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from slipway.errors import SessionError
+from slipway.loading import Origin, Replay, can_replay
+from slipway.sampler import Sampler, global_batches, share
+from slipway.world import World
+
+SAMPLES = 23
+
+
+class Noisy(Dataset):
+    def __init__(self, samples=SAMPLES):
+        self.samples = samples
+        self.offset = 0.0
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        return torch.tensor([index, random.random() + self.offset, np.random.rand(), torch.rand(1).item()])
+
+
+def set_offset(_worker):
+    get_worker_info().dataset.offset = 1.0
+
+
+SAMPLERS = {
+    "shuffle": lambda _: {"shuffle": True, "batch_size": 4},
+    "in order, ragged end dropped": lambda _: {"batch_size": 4, "drop_last": True},
+    "own generator": lambda data: {
+        "sampler": RandomSampler(data, generator=torch.Generator().manual_seed(5)),
+        "batch_size": 4,
+    },
+    "loader's generator": lambda _: {"shuffle": True, "batch_size": 4, "generator": torch.Generator()},
+    "weighted": lambda _: {"sampler": WeightedRandomSampler([1.0] * 9 + [2.0] * 14, 20), "batch_size": 4},
+    "subset": lambda _: {"sampler": SubsetRandomSampler(range(3, 17)), "batch_size": 4},
+    "distributed": lambda data: {"sampler": DistributedSampler(data, num_replicas=2, rank=1), "batch_size": 4},
+    "batch sampler": lambda data: {"batch_sampler": BatchSampler(RandomSampler(data), 5, drop_last=False)},
+    "no batches": lambda _: {"batch_size": None, "shuffle": True},
+    "slipway's": lambda data: {"sampler": Sampler(data), "batch_size": 4},
+}
+
+
+ALONE, BEGIN = World(), Origin()
+
+
+def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
+    return [
+        batch.tolist()
+        for batch in replay.start(skip=skip, origin=origin, world=world, order_seed=seed, fetch_seed=seed + 100).batches
+    ]
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_what_follows_a_place_does_not_depend_on_who_was_there(name, workers):
+    data = Noisy()
+    loader = DataLoader(data, **SAMPLERS[name](data), **workers)
+    whole = batches(Replay(loader))
+    torch.rand(7)
+    again = Replay(loader)
+    assert batches(again, skip=3) == whole[3:]
+    assert batches(again) == whole  # a second pass, by workers that persist
+    assert batches(again, seed=2) != whole
+
+
+def test_workers_do_not_change_what_is_fetched():
+    loaders = [DataLoader(Noisy(), 4, shuffle=True, num_workers=workers) for workers in (0, 1, 3)]
+    found = [batches(Replay(loader)) for loader in loaders]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_worker_sees_its_data_set():
+    loader = DataLoader(Noisy(), 4, num_workers=1, worker_init_fn=set_offset)
+    assert all(sample[1] >= 1 for batch in batches(Replay(loader)) for sample in batch)
+
+
+def test_a_data_set_may_fetch_at_once():
+    class AtOnce(Noisy):
+        def __getitems__(self, indices):
+            return [torch.tensor([float(index)]) for index in indices]
+
+    assert batches(Replay(DataLoader(AtOnce(), 10)))[0] == [[float(index)] for index in range(10)]
+
+
+def test_what_can_be_replayed():
+    class Own(DataLoader):
+        def __iter__(self):
+            return super().__iter__()
+
+    assert can_replay(DataLoader(Noisy(), 4))
+    assert not can_replay(Own(Noisy(), 4))
+    assert not can_replay([1, 2])
+
+
+def test_a_sampler_without_end():
+    class Forever(torch.utils.data.Sampler):
+        def __iter__(self):
+            index = 0
+            while True:
+                yield index % SAMPLES
+                index += 1
+
+    loader = DataLoader(Noisy(), batch_size=None, sampler=Forever())
+    found = Replay(loader).start(skip=30, origin=Origin(), world=World(), order_seed=1, fetch_seed=2)
+    assert (next(found.batches)[0].item(), found.total) == (7.0, None)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("samples", [1, 2, 3, 23, 24, 25, 203])
+def test_global_batches_hold_each_sample_once_and_no_rank_goes_without(samples, ranks, drop_last):
+    sizes = global_batches(samples, batch_size=4, ranks=ranks, drop_last=drop_last)
+    begin = 0
+    for size in sizes:
+        parts = [list(share(range(begin, begin + size), rank, ranks)) for rank in range(ranks)]
+        assert all(parts)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        assert max(map(len, parts)) <= 5
+        if size >= ranks:
+            assert list(chain(*parts)) == list(range(begin, begin + size))
+        begin += size
+    assert begin == samples if not drop_last else samples - 4 * ranks < begin <= samples
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
+def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes):
+    data = Noisy(203)
+    loader = DataLoader(data, 5, sampler=Sampler(data))
+    seen, done, origin = [], 0, Origin()
+    for number, size in enumerate(sizes):
+        steps = 6 if number < len(sizes) - 1 else None
+        for rank in range(size):
+            replay = Replay(loader)
+            world = World(rank, size, rank, size)
+            left = batches(replay, skip=done, world=world, origin=origin)
+            seen += [int(sample[0]) for batch in left[:steps] for sample in batch]
+        consumed = replay.consumed(done + 6, origin, world)
+        done += 6
+        origin = Origin(consumed, done)
+    assert sorted(seen) == list(range(203))
+
+
+def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
+    data = Noisy()
+    with pytest.raises(SessionError, match="give DataLoader a batch_size"):
+        Replay(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
+
+
+def test_a_sampler_by_itself_gives_the_whole_order():
+    sampler = Sampler(Noisy())
+    assert sorted(sampler) == list(range(SAMPLES))
+    assert len(sampler) == SAMPLES
+    assert list(Sampler(Noisy(), shuffle=False)) == list(range(SAMPLES))

@@ -1,0 +1,441 @@
+"""A session in this process: what it promises a script, and what it says to one that uses it as it cannot be used."""
+
+import json
+import os
+import random
+import signal
+import threading
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import slipway
+from slipway import Session, SessionError, Stopped
+from slipway.status import read_status
+from support import file_size_limit
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Script:
+    """A training of one linear layer on 12 samples, 4 in a batch."""
+
+    def __init__(self, folder, **options):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.loader = DataLoader(TensorDataset(torch.arange(24.0).view(12, 2) / 24), 4, shuffle=True)
+        options = {"log_interval": 2, **options}
+        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder, **options)
+        self.seen = []
+
+    def step(self, inputs):
+        self.seen.append(inputs[:, 0].mul(12).round().int().tolist())
+        self.optimizer.zero_grad()
+        loss = self.model(inputs).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.session.log(loss=loss)
+
+    def run(self, epochs=2, *, stop_at=None):
+        with self.session as session:
+            for _ in session.epochs(epochs):
+                for (inputs,) in session.batches(self.loader):
+                    self.step(inputs)
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return self
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_importing_the_package_loads_no_torch_until_a_name_is_used():
+    assert {*slipway.__all__} <= {*dir(slipway), *slipway.HOME}
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        slipway.Nonsense  # noqa: B018 -- the look-up is the test
+
+
+def test_a_run_that_is_done_leaves_checkpoints_metrics_and_a_verdict(tmp_path):
+    Script(tmp_path / "run").run()
+    assert read_status(tmp_path / "run").verdict == "done 6 complete"
+    assert [(record["step"], record["epoch"]) for record in records(tmp_path / "run")] == [
+        *((2, 2 / 3), (4, 4 / 3), (6, 2.0)),
+    ]
+    assert (tmp_path / "run" / "checkpoints" / "latest").resolve().name == "step_00000006"
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 5])
+def test_a_run_that_is_stopped_goes_on_where_it_was(stop_at, tmp_path):
+    whole = Script(tmp_path / "whole").run()
+    first, second = Script(tmp_path / "run"), Script(tmp_path / "run")
+    with pytest.raises(Stopped) as stopped:
+        first.run(stop_at=stop_at)
+    assert (stopped.value.code, stopped.value.reason.word) == (75, "signal")
+    assert read_status(tmp_path / "run").verdict == f"stopped {stop_at} signal"
+    second.run()
+    assert first.seen + second.seen == whole.seen
+    assert all(map(torch.equal, second.model.state_dict().values(), whole.model.state_dict().values()))
+    times = ("elapsed", "steps_per_second")
+    both = [[{k: v for k, v in r.items() if k not in times} for r in records(tmp_path / n)] for n in ("whole", "run")]
+    assert both[0] == both[1]
+
+
+def test_a_run_that_is_done_is_not_trained_again_unless_more_is_asked(tmp_path):
+    Script(tmp_path).run()
+    assert Script(tmp_path).run().seen == []
+    assert len(Script(tmp_path).run(epochs=3).seen) == 3
+
+
+def test_every_epoch_has_an_order_and_draws_of_its_own(tmp_path):
+    seen = Script(tmp_path).run(epochs=2).seen
+    assert seen[:3] != seen[3:]
+    assert sorted(chain(*seen[:3])) == sorted(chain(*seen[3:])) == list(range(12))
+
+
+def test_all_global_generators_are_functions_of_the_place(tmp_path):
+    drawn = []
+
+    def draw():
+        drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))
+
+    for attempt in range(2):
+        script = Script(tmp_path / str(attempt))
+        random.seed(attempt)
+        with script.session as session:
+            for _ in session.epochs(1):
+                draw()
+                for (inputs,) in session.batches(script.loader):
+                    draw()
+                    script.step(inputs)
+                draw()
+    assert drawn[:5] == drawn[5:]
+    assert len({*drawn}) == 5
+
+
+def test_accumulated_gradients_are_no_place_to_stop(tmp_path):
+    script = Script(tmp_path)
+    with pytest.raises(Stopped), script.session as session:
+        for _ in session.epochs(1):
+            for index, (inputs,) in enumerate(session.batches(script.loader)):
+                script.model(inputs).sum().backward()
+                if index == 0:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if index == 1:
+                    script.optimizer.step()
+    assert (script.session.step, script.session.batch) == (1, 2)
+
+
+def test_a_step_of_several_optimisers_in_one_batch_is_one(tmp_path):
+    models = {"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}
+    optimizers = {name: torch.optim.Adam(model.parameters()) for name, model in models.items()}
+    with Session(model=models, optimizer=optimizers, folder=tmp_path) as session:
+        for _ in session.epochs(1):
+            for value in session.batches([1.0, 2.0, 3.0]):
+                for name, model in models.items():
+                    model(torch.tensor([value])).backward()
+                    optimizers[name].step()
+        assert session.step == 3
+    files = {path.name for path in (tmp_path / "checkpoints" / "latest").iterdir()}
+    assert {"model.a.safetensors", "optimizer.b.safetensors"} <= files
+
+
+def test_a_subclass_that_calls_super_steps_once(tmp_path):
+    class Careful(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    script = Script(tmp_path)
+    script.session = Session(model=script.model, optimizer=Careful(script.model.parameters(), lr=0.1), folder=tmp_path)
+    script.optimizer = script.session._objects["optimizer"]["optimizer"]
+    assert script.run(epochs=1).session.step == 3
+    assert "step" not in vars(script.optimizer)
+
+
+def test_a_scheduler_may_be_made_within_the_session(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, 1)
+        for _ in session.epochs(1):
+            for (inputs,) in session.batches(script.loader):
+                script.step(inputs)
+            scheduler.step()
+    assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_steps_go_on_without_epochs(tmp_path):
+    def run(stop_at=None):
+        script, drawn = Script(tmp_path / str(stop_at)), []
+        with script.session as session:
+            for step in session.steps(6):
+                drawn.append((step, torch.rand(1).item()))
+                script.step(torch.ones(1, 2))
+                if step == stop_at:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+        return drawn
+
+    whole = run()
+    with pytest.raises(Stopped):
+        run(stop_at=2)
+    assert read_status(tmp_path / "2").verdict == "out-of-time 3 time-limit"
+    assert run(stop_at=2) == whole[3:]
+
+
+def test_a_stop_during_validation_waits_for_its_end(tmp_path):
+    script = Script(tmp_path, best="accuracy")
+    with pytest.raises(Stopped), script.session as session:
+        for _ in session.epochs(2):
+            for (inputs,) in session.batches(script.loader):
+                script.step(inputs)
+            os.kill(os.getpid(), signal.SIGTERM)
+            session.metrics(accuracy=0.5)
+    assert session.epoch == 1
+    assert records(tmp_path)[-1]["accuracy"] == 0.5
+    assert (tmp_path / "checkpoints" / "best").resolve().name == "step_00000003"
+
+
+def test_a_stop_before_validation_comes_back_to_it(tmp_path):
+    with pytest.raises(Stopped):
+        Script(tmp_path, best="accuracy").run(stop_at=3)
+    again = Script(tmp_path, best="accuracy")
+    validated = []
+    with again.session as session:
+        for epoch in session.epochs(2):
+            for (inputs,) in session.batches(again.loader):
+                again.step(inputs)
+            validated.append(epoch)
+            session.metrics(accuracy=epoch)
+    assert (validated, len(again.seen)) == ([0, 1], 3)
+
+
+def test_several_passes_in_an_epoch(tmp_path):
+    def run(folder, stop_at=None):
+        script = Script(folder)
+        with script.session as session:
+            for _ in session.epochs(1):
+                for loader in (script.loader, DataLoader(script.loader.dataset, 6)):
+                    for (inputs,) in session.batches(loader):
+                        script.step(inputs)
+                        if session.step + 1 == stop_at:
+                            os.kill(os.getpid(), signal.SIGTERM)
+        return script.seen
+
+    whole = run(tmp_path / "whole")
+    assert len(whole) == 5
+    for stop_at in (2, 3, 4, 5):
+        with pytest.raises(Stopped):
+            run(tmp_path / str(stop_at), stop_at)
+        assert run(tmp_path / str(stop_at)) == whole[stop_at:]
+
+
+def test_break_ends_the_pass_and_not_the_run(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        for _ in session.epochs(2):
+            for index, (inputs,) in enumerate(session.batches(script.loader)):
+                script.step(inputs)
+                if index == 1:
+                    break
+    assert (session.step, len(script.seen)) == (4, 4)
+    assert read_status(tmp_path).state == "done"
+
+
+def test_another_kind_of_data_is_read_again_up_to_the_place(tmp_path, caplog):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(torch.arange(6.0).view(6, 1))
+
+    def run(stop_at=None):
+        model = nn.Linear(1, 1)
+        optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+        with Session(model=model, optimizer=optimizer, folder=tmp_path) as session:
+            for _ in session.epochs(1):
+                for batch in session.batches(DataLoader(Stream(), batch_size=2)):
+                    seen.append(batch.flatten().tolist())
+                    model(batch).sum().backward()
+                    optimizer.step()
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return seen
+
+    with pytest.raises(Stopped):
+        run(stop_at=2)
+    assert run() == [[4.0, 5.0]]
+    assert "no index: its first 2 batches are fetched again" in caplog.text
+
+
+def test_numbers_that_are_not_finite_end_the_run_before_it_is_saved(tmp_path):
+    script = Script(tmp_path, checkpoint_steps=1)
+    with pytest.raises(SessionError, match=r"loss became inf or nan by step 2: training diverged"), script.session as s:
+        for step in s.steps(5):
+            script.step(torch.ones(1, 2))
+            if step == 1:
+                s.log(loss=float("nan"))
+    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step_00000001"
+    assert read_status(tmp_path).state == "failed"
+
+
+def test_a_full_disk_does_not_end_training(tmp_path, caplog):
+    script = Script(tmp_path, checkpoint_steps=1)
+    script.model.register_buffer("large", torch.zeros(20_000))
+    with script.session as session:
+        for step in session.steps(4):
+            script.step(torch.ones(1, 2))
+            if step == 0:
+                limit = file_size_limit(40_000)
+                limit.__enter__()
+            if step == 2:
+                session._opened.recorder.on_root.wait()
+                limit.__exit__(None, None, None)
+    assert "not written" in caplog.text
+    assert read_status(tmp_path).verdict == "done 4 complete"
+
+
+MISUSES = {
+    "nothing to save": (lambda folder: Session(folder=folder), "a session needs something to save"),
+    "no state": (lambda folder: Session(model=3, folder=folder), "model is of int, which has no state_dict"),
+    "name": (lambda _: Session(model={"a/b": nn.Linear(1, 1)}), "model has the name 'a/b': use letters"),
+    "interval": (lambda _: Session(model=nn.Linear(1, 1), log_interval=0), "log_interval=0 must be a number"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_arguments_that_make_no_sense_are_refused(name, tmp_path):
+    make, message = MISUSES[name]
+    with pytest.raises(SessionError, match=message):
+        make(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_optimiser_that_never_steps(tmp_path):
+    script = Script(tmp_path)
+    script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)  # not the session's
+    with pytest.raises(SessionError, match="no optimiser of the session has stepped in an epoch"):
+        script.run()
+
+
+def test_two_sessions(tmp_path):
+    with Script(tmp_path / "a").session, pytest.raises(SessionError, match="a session is open already"):
+        Script(tmp_path / "b").session.__enter__()
+    Script(tmp_path / "b").run()
+
+
+def test_a_session_in_a_thread(tmp_path):
+    caught = []
+
+    def run():
+        try:
+            Script(tmp_path).run()
+        except SessionError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert caught == ["a session listens to signals: open it in the main thread."]
+
+
+def test_a_changed_loader(tmp_path):
+    with pytest.raises(Stopped):
+        Script(tmp_path).run(stop_at=2)
+    script = Script(tmp_path)
+    script.loader = DataLoader(script.loader.dataset, 6, shuffle=True)
+    with pytest.raises(SessionError, match=r"the loader has 2 batches, and had 3 when the run was saved"):
+        script.run()
+    assert read_status(tmp_path).state == "failed"
+    Script(tmp_path).run()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": nn.Linear(2, 1)}, r"model is not what was saved: weight is missing in the checkpoint; bias is"),
+        (
+            {"model": nn.Sequential(nn.Linear(2, 4), nn.Dropout(), nn.Linear(4, 1))},
+            r"0.weight was \[3, 2\] and is \[4, 2\]",
+        ),
+        ({"scheduler": nn.Linear(1, 1)}, "scheduler was not saved"),
+        ({"optimizer": None}, "optimizer was saved and is not given"),
+        ({"seed": 1}, "seed was 0 and is 1"),
+    ],
+)
+def test_a_changed_script(change, message, tmp_path):
+    Script(tmp_path).run(epochs=1)
+    before = (tmp_path / "status.json").read_bytes()
+    script = Script(tmp_path)
+    given = {"model": script.model, "optimizer": script.optimizer, "folder": tmp_path} | change
+    with pytest.raises(SessionError, match=message):
+        Session(**given).__enter__()
+    assert (tmp_path / "status.json").read_bytes() == before
+
+
+def test_a_run_of_the_trainer_is_left_alone(tmp_path):
+    Script(tmp_path).run(epochs=1)
+    manifest = tmp_path / "checkpoints" / "latest" / "manifest.json"
+    from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint  # noqa: PLC0415
+
+    found = read_checkpoint(manifest.parent)
+    write_checkpoint(manifest.parent.resolve(), Checkpoint(found.tensors, found.header._replace(facts={"seed": 0})))
+    with pytest.raises(SessionError, match="holds a run that does not fit: another program has made it"):
+        Script(tmp_path).session.__enter__()
+
+
+def test_what_is_logged_must_be_a_number(tmp_path):
+    with Script(tmp_path).session as session:
+        with pytest.raises(SessionError, match=r"log\(loss=\.\.\.\) takes a number, not a tensor of \[2\]"):
+            session.log(loss=torch.ones(2))
+        with pytest.raises(SessionError, match="takes a number, not a str"):
+            session.log(loss="much")
+
+
+def test_an_error_of_the_script_is_recorded(tmp_path):
+    with pytest.raises(ZeroDivisionError), Script(tmp_path).session as session:
+        for _ in session.steps(3):
+            1 / 0  # noqa: B018
+    assert read_status(tmp_path).reason == "ZeroDivisionError: division by zero"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class CountOperators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, _types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_dispatches_at_most_three_operators_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 10)
+    script = Script(tmp_path, log_interval=1000, checkpoint_minutes=None)
+
+    script.optimizer.param_groups[0]["lr"] = 0.001
+
+    def operators(steps, log):
+        with CountOperators() as counted:
+            for _ in steps:
+                script.optimizer.zero_grad()
+                loss = script.model(torch.ones(1, 2)).square().mean()
+                loss.backward()
+                script.optimizer.step()
+                log(loss)
+        return counted.count
+
+    operators(range(1), print)  # the first step makes the optimiser's state
+    bare = operators(range(200), lambda _: None)
+    with script.session as session:
+        first, second = (operators(session.steps(end), lambda loss: session.log(loss=loss)) for end in (200, 400))
+    assert bare < second <= bare + 200 * 3
+    assert first > bare

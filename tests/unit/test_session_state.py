@@ -1,0 +1,216 @@
+"""What a session saves comes back as it was: every optimiser and scheduler of torch, generators, wrapped models."""
+
+import inspect
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from ranks import CPU
+from slipway.checkpoint import components
+from slipway.checkpoint.folder import read_checkpoint
+from slipway.checkpoint.header import Header
+from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore
+from slipway.communicator import Alone
+from slipway.errors import SessionError
+from slipway.position import Position
+from slipway.state import component, named_objects, unwrap
+
+NEEDED = {"lr": 0.01, "max_iter": 2}
+OPTIMIZERS = {
+    name: kind
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+}
+SCHEDULERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda _: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 4, 4]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=4),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=5),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 6),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.1, step_size_up=2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=12),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], optimizer=o
+    ),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.05, anneal_epochs=4),
+}
+
+
+def through_disk(parts, folder):
+    store = CheckpointStore(folder, keep=1)
+    saver = Saver(store)
+    saver.save(components.capture(parts, Header(Position(step=1))))
+    saver.finish()
+    return read_checkpoint(folder / "step_00000001")
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False)).to(dtype)
+
+
+def advance(model, optimizer, steps, *, sparse=False):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3, dtype=next(model.parameters()).dtype)).square().mean()
+        loss.backward()
+        if sparse:
+            for parameter in model.parameters():
+                parameter.grad = parameter.grad.to_sparse()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+
+
+def make(name, model):
+    kind = OPTIMIZERS[name]
+    arguments = {key: value for key, value in NEEDED.items() if key in inspect.signature(kind).parameters}
+    return kind(model.parameters(), **arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimiser_goes_on_bit_by_bit(name, dtype, tmp_path):
+    first, second = network(dtype), network(dtype)
+    one, two = make(name, first), make(name, second)
+    sparse = name == "SparseAdam"
+    advance(first, one, 3, sparse=sparse)
+    parts = {"model": component("model", first), "optimizer": component("optimizer", one)}
+    found = through_disk(parts, tmp_path)
+    parts = {"model": component("model", second), "optimizer": component("optimizer", two)}
+    components.restore(parts, found, Alone(CPU))
+    assert str(two.state_dict()) == str(one.state_dict())
+    for model, optimizer in ((first, one), (second, two)):
+        advance(model, optimizer, 3, sparse=sparse)
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
+
+
+def test_there_is_a_case_for_every_scheduler():
+    public = {
+        name
+        for name, kind in vars(lr_scheduler).items()
+        if inspect.isclass(kind) and issubclass(kind, lr_scheduler.LRScheduler) and not name.startswith(("_", "LRS"))
+    }
+    assert public <= SCHEDULERS.keys()
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_goes_on_with_the_same_rates(name, tmp_path):
+    def advance_rates(scheduler, optimizer, steps):
+        rates = []
+        for number in range(steps):
+            optimizer.step()
+            scheduler.step(*([1.0 + number] if name == "ReduceLROnPlateau" else []))
+            rates.append(optimizer.param_groups[0]["lr"])
+        return rates
+
+    def both():
+        optimizer = torch.optim.SGD(network().parameters(), lr=0.1, momentum=0.9)
+        return optimizer, SCHEDULERS[name](optimizer)
+
+    one, first = both()
+    advance_rates(first, one, 3)
+    found = through_disk(
+        {"optimizer": component("optimizer", one), "scheduler": component("scheduler", first)}, tmp_path
+    )
+    two, second = both()
+    components.restore(
+        {"optimizer": component("optimizer", two), "scheduler": component("scheduler", second)}, found, Alone(CPU)
+    )
+    assert advance_rates(second, two, 5) == advance_rates(first, one, 5)
+
+
+@pytest.mark.parametrize(
+    ("make_generator", "draw"),
+    [
+        (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
+        (lambda: np.random.default_rng(1), lambda g: g.random()),
+        (lambda: random.Random(1), lambda g: g.gauss(0, 1)),
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_generators_of_a_script_are_saved_as_extra(make_generator, draw, tmp_path):
+    first, second = make_generator(), make_generator()
+    draw(first)
+    found = through_disk({"extra": component("extra", first)}, tmp_path)
+    components.restore({"extra": component("extra", second)}, found, Alone(CPU))
+    assert [draw(first) for _ in range(3)] == [draw(second) for _ in range(3)]
+
+
+def test_wrappers_of_models_are_taken_off():
+    bare = network()
+    assert unwrap(nn.DataParallel(torch.compile(bare))) is bare
+    assert component("model", torch.compile(bare)).state_dict().keys() == bare.state_dict().keys()
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    def tied():
+        model = nn.ModuleDict({"tokens": nn.Embedding(4, 3), "head": nn.Linear(3, 4, bias=False)})
+        model["head"].weight = model["tokens"].weight
+        return model
+
+    first, second = tied(), tied()
+    found = through_disk({"model": component("model", first)}, tmp_path)
+    components.restore({"model": component("model", second)}, found, Alone(CPU))
+    assert second["head"].weight is second["tokens"].weight
+    assert torch.equal(second["head"].weight, first["head"].weight)
+
+
+def test_channels_last_parameters_keep_their_order_in_memory(tmp_path):
+    def build():
+        torch.manual_seed(0)
+        model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.Adam(model.parameters(), fused=True)
+
+    (first, one), (second, two) = build(), build()
+    for model, optimizer in ((first, one),):
+        model(torch.ones(1, 2, 4, 4)).sum().backward()
+        optimizer.step()
+    components.restore(
+        {"optimizer": component("optimizer", two)},
+        through_disk({"optimizer": component("o", one)}, tmp_path),
+        Alone(CPU),
+    )
+    assert two.state[second.weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_names_of_several_objects():
+    assert named_objects("model", None) == {}
+    assert named_objects("model", 3) == {"model": 3}
+    assert named_objects("model", [1, 2]) == {"model.0": 1, "model.1": 2}
+    assert named_objects("model", {"a": 1}) == {"model.a": 1}
+
+
+def test_an_optimiser_of_other_groups_is_refused():
+    one = torch.optim.SGD(network().parameters(), lr=0.1)
+    other = torch.optim.SGD([{"params": [parameter]} for parameter in network().parameters()], lr=0.1)
+    with pytest.raises(
+        SessionError, match=r"optimizer had groups of \[2\] parameters when it was saved, and has \[1, 1\]"
+    ):
+        component("optimizer", other).load_state_dict(one.state_dict())
+
+
+def test_a_sharded_model_is_refused():
+    class Sharded(torch.Tensor):
+        def full_tensor(self):
+            return self
+
+    model = nn.Linear(1, 1)
+    model.weight = nn.Parameter(torch.zeros(1, 1).as_subclass(Sharded))
+    with pytest.raises(SessionError, match=r"model is sharded \(weight\): a session saves models that each rank has"):
+        component("model", model)
