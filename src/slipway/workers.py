@@ -8,12 +8,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from ctypes import c_bool
+from multiprocessing import resource_tracker
+from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from slipway.stop import SIGNALS
+from slipway.stop import SIGNALS, ignore_signals
 
 
 class Shield:
@@ -28,6 +30,7 @@ class Shield:
         """Begin in a worker process; its signals have been blocked since before it was started."""
         for number in SIGNALS:
             signal.signal(number, self._obey_once_closed)
+        Finalize(None, ignore_signals, exitpriority=0)  # when Python ends, it takes its handlers away
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if self._own:
             self._own(worker)
@@ -54,6 +57,7 @@ def shielded_workers() -> Iterator[None]:
         own = loader.worker_init_fn
         if not isinstance(own, Shield):
             loader.worker_init_fn = Shield(own, closed)
+        resource_tracker.ensure_running()  # or its start, with the first worker that is spawned, unblocks signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             return get_iterator(loader)

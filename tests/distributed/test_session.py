@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support import INSIDE, ROOT, launch_words, started
+from support import INSIDE, ROOT, launch_words, started, status, verdict
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
 TIMES = ("elapsed", "steps_per_second")
@@ -95,3 +95,87 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name, ranks, flags, kills,
             launch.kill()
     finish(name, ranks, flags, broken)
     assert content(broken) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path):
+    """Workers of training and of validation, some of which are just being started, do not die of it."""
+    draw = random.Random(f"{context} {number}")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    flags = ["--epochs", "12" if context == "fork" else "2", "--workers", "2", "--context", context]
+    finish("classifier", 1, flags, whole)
+    reason = "time-limit" if number == signal.SIGUSR1 else "signal"
+    for attempt in range(1, 3):
+        with started(words("classifier", 1, *flags), tmp_path / "log", RUN_DIR=str(stopped)) as launch:
+            launch.until(lambda: "run folder" in launch.output, "session")
+            time.sleep(draw.random() * (1 if context == "fork" else 4))
+            for pid in launch.pids():
+                os.kill(pid, number)
+            code = launch.wait()
+        assert (code, status(stopped)["reason"]) == (75, reason), launch.output
+        assert verdict(stopped, attempt)
+    finish("classifier", 1, flags, stopped)
+    assert content(stopped) == content(whole)
+
+
+def test_the_epoch_goes_on_with_another_number_of_ranks(tmp_path, table):
+    out, rows = tmp_path / "run", []
+    for ranks, stop_after in [(2, 3), (1, 3), (2, -1)]:
+        log = tmp_path / f"{ranks}.log"
+        with started(words("sampled", ranks), log, RUN_DIR=str(out), STOP_AFTER=str(stop_after)) as launch:
+            assert launch.wait() == (75 if ranks == 1 else 0), launch.output
+        rows.append((f"{ranks} rank(s)", f"{status(out)['state']} at step {status(out)['step']}"))
+    attempts = {}
+    for file in out.glob("seen.*.json"):
+        first, batches = json.loads(file.read_text())
+        attempts.setdefault(first, []).append(batches)
+    ends = [*sorted(attempts)[1:], status(out)["step"]]
+    seen = [
+        sample
+        for (first, ranks), end in zip(sorted(attempts.items()), ends, strict=True)
+        for batches in ranks
+        for batch in batches[: end - first]
+        for sample in batch
+    ]
+    assert len(attempts) == 3
+    assert sorted(seen) == list(range(203))
+    table("an epoch of 203 samples", [*rows, ("samples seen", f"{len(seen)}, each once")])
+
+
+@pytest.mark.horovod
+def test_under_horovod(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    script = [str(SCRIPTS / "under_horovod.py")]
+    command = launch_words("horovodrun", 2, program=script)[:-1]
+    with started(command, tmp_path / "whole.log", RUN_DIR=str(whole)) as launch:
+        assert launch.wait() == 0, launch.output
+    with started(command, tmp_path / "killed.log", RUN_DIR=str(broken)) as launch:
+        launch.until(lambda: saved_step(broken) >= 21, "step 21")
+        launch.kill()
+    with started(command, tmp_path / "again.log", RUN_DIR=str(broken)) as launch:
+        assert launch.wait() == 0, launch.output
+    assert content(broken) == content(whole)
+
+
+def test_ranks_that_have_not_joined_are_refused(tmp_path):
+    """Each would train alone, on the same folder."""
+    command = launch_words("torchrun", 2, program=[str(SCRIPTS / "mnist.py")])[:-1]
+    with started(command, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
+        assert launch.wait() == 1
+    assert "this process is alone, but WORLD_SIZE=2: it was started by torchrun" in launch.output
+    assert "Join the process group, or call horovod.torch.init, before the session" in launch.output
+
+
+def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
+    out = tmp_path / "run"
+    flags = ["--epochs", "3000"]
+    with started(words("mnist", 1, *flags), tmp_path / "first.log", RUN_DIR=str(out)) as first:
+        first.until(lambda: saved_step(out) > 0, "checkpoint")
+        with started(words("mnist", 1, *flags), tmp_path / "second.log", RUN_DIR=str(out)) as second:
+            assert second.wait() == 1
+        assert "is in use by process" in second.output
+        assert "Name another one by Session(folder=...), or stop that run." in second.output
+        (out / "STOP").write_text("user")
+        assert first.wait() == 75
+    assert status(out)["reason"] == "user"
