@@ -19,10 +19,8 @@ python - "${pinned[@]}" <<'END' || die "the image differs from its pins"
 import sys
 from importlib.metadata import version
 
-import horovod.torch, matplotlib, mpi4py.MPI, tensorboard, torch
-from trainer.torchvision_on_cpu import import_torchvision
+import horovod.torch, matplotlib, mpi4py.MPI, tensorboard, torch, torchvision
 
-torchvision = import_torchvision()
 found = ["%d.%d" % sys.version_info[:2], *map(version, ("torch", "torchvision", "horovod"))]
 mpi = mpi4py.MPI.Get_library_version().split(",")[0]
 nccl = torch.cuda.nccl.version() if torch.version.cuda else None

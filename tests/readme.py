@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("guide", "sites", "contract", "images", "adding", "your-own", "architecture")
+NAMES = ("guide", "session", "sites", "contract", "images", "adding", "your-own", "architecture")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 
@@ -23,6 +23,7 @@ def python_of(page: str) -> str:
 
 SCRIPT = python_of("guide")
 MINE = python_of("your-own")
+SESSION = python_of("session")
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -116,6 +117,7 @@ NO_COMMANDS = {
     'venv = "local"',
     "time-limit JOB/ATTEMPT",
     "docker apptainer",
+    "for step in session.steps(10_000)",
     "gpus-per-node = false",
     'gres = "gpu:4"',
     "ssh -o BatchMode=yes -o ConnectTimeout=20",
@@ -188,6 +190,7 @@ def fresh_clone(folder: Path) -> Path:
             shutil.copy2(source, target, follow_symlinks=False)
     (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    (folder / "my_session.py").write_text(SESSION, encoding="utf-8")
     return folder
 
 

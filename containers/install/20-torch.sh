@@ -26,3 +26,4 @@ fi
 # From the index of torch, so that it is the same build (CPU or CUDA) if there is one.
 install "${index[@]}" "torchvision==$TORCHVISION_VERSION" ||
     install "torchvision==$TORCHVISION_VERSION"
+python "$here/torchvision_on_cpu.py"

@@ -161,7 +161,7 @@ def test_a_host_mpi_that_differs_is_told_with_the_way_out(cluster, image, tmp_pa
         ("ddp-mpirun.job", "plain_ddp.py"),
         ("ddp.pbs", "plain_ddp.py"),
         *((script, "accelerate_ddp.py") for script in DDP),
-        *((script, "lightning_on_cpu.py") for script in DDP),
+        *((script, "lightning_ddp.py") for script in DDP),
         ("horovod-gloo.job", "horovod_torch.py"),
         ("horovod.job", "horovod_torch.py"),
         ("horovod.pbs", "horovod_torch.py"),

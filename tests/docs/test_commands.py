@@ -26,6 +26,7 @@ from readme import (
     fresh_clone,
     without_downloads,
 )
+from support import status
 
 SHORT = " --max-steps 2 --no-figures"
 SMALL = " --arch mlp"
@@ -95,6 +96,8 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
     said = run(clone, shortened(command))
     if command.endswith("my_train.py"):
         assert "2 ranks, loss 0.0" in said
+    if command.endswith("my_session.py"):
+        assert status(clone / "runs" / "my_session")["state"] == "done"
 
 
 def test_twelve_lines_are_twelve_lines():

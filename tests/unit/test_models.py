@@ -1,6 +1,8 @@
 """Models by name, for images of any size and any number of classes, and weights to start from."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -199,3 +201,9 @@ class Trap:
 def test_the_trap_would_have_worked(tmp_path):
     pickle.loads(pickle.dumps(Trap(tmp_path / "executed"))).close()  # noqa: S301 -- that is the point
     assert (tmp_path / "executed").exists()
+
+
+def test_torchvision_can_be_imported_by_any_program():
+    """Its wheel may be built for CUDA, and torch not: containers/install/torchvision_on_cpu.py."""
+    code = "import torchvision; torchvision.models.resnet18(); print(torchvision.ops.box_iou.__name__)"
+    assert subprocess.check_output([sys.executable, "-I", "-c", code], text=True) == "box_iou\n"
