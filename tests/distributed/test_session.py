@@ -16,15 +16,25 @@ TIMES = ("elapsed", "steps_per_second")
 FEW, MANY = 2, 10
 """Kills of a run: in `make test`, and in `make prove`."""
 RUNS = [
-    ("mnist", 1, ["--epochs", "6"]),
     ("classifier", 1, ["--workers", "2", "--persistent", "--accumulate", "2"]),
     ("classifier", 2, ["--workers", "1"]),
-    ("classifier", 4, ["--accumulate", "3"]),
-    ("characters", 1, []),
     ("characters", 2, []),
-    ("gan", 1, ["--workers", "2", "--epochs", "5"]),
     ("gan", 2, ["--epochs", "5"]),
 ]
+MORE_RUNS = [
+    *RUNS,
+    ("mnist", 1, ["--epochs", "6"]),
+    ("classifier", 1, ["--workers", "2"]),
+    ("classifier", 4, ["--accumulate", "3"]),
+    ("characters", 1, []),
+    ("gan", 1, ["--workers", "2", "--epochs", "5"]),
+]
+
+
+def killed():
+    for kills, runs, marks in [(FEW, RUNS, []), (MANY, MORE_RUNS, [pytest.mark.prove, pytest.mark.timeout(1200)])]:
+        for name, ranks, flags in runs:
+            yield pytest.param(name, ranks, flags, kills, marks=marks, id=f"{name}{''.join(flags)} x {ranks}, {kills}")
 
 
 def words(name, ranks, *flags):
@@ -72,10 +82,7 @@ def kill(launch, ranks, draw):
         launch.kill()
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "flags"), RUNS, ids=lambda value: "".join(value) if isinstance(value, list) else None
-)
-@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=[pytest.mark.prove, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(("name", "ranks", "flags", "kills"), list(killed()))
 def test_a_run_that_is_killed_ends_as_one_that_is_not(name, ranks, flags, kills, tmp_path):
     draw = random.Random(f"{name} {ranks} {kills}")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -97,8 +104,17 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name, ranks, flags, kills,
     assert content(broken) == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("context", "number"),
+    [
+        ("fork", signal.SIGTERM),
+        ("spawn", signal.SIGTERM),
+        pytest.param("fork", signal.SIGUSR1, marks=pytest.mark.prove),
+        pytest.param("spawn", signal.SIGUSR1, marks=pytest.mark.prove),
+        pytest.param("forkserver", signal.SIGTERM, marks=pytest.mark.prove),
+    ],
+    ids=str,
+)
 def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path):
     """Workers of training and of validation, some of which are just being started, do not die of it."""
     draw = random.Random(f"{context} {number}")
