@@ -45,7 +45,7 @@ def derive(*key: int) -> int:
 
 def seed_generators(seed: int) -> None:
     """Seed the global generators of Python, of numpy where it is loaded, and of torch for CPUs and the GPU in use."""
-    random.seed(seed)
+    random.seed(seed)  # half of what all this takes
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long

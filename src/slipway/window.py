@@ -35,21 +35,21 @@ class Window:
             if name not in self._counts:
                 self._begin(name, value)
             if isinstance(value, Tensor):
-                self._sums[name].add_(value.detach())
+                self._sums[name] += value.item() if value.is_cpu else value.detach()
             else:
                 self._sums[name] += value
             self._counts[name] += 1
 
     def _begin(self, name: str, value: float | Tensor) -> None:
+        total: Any = 0.0
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise SessionError(f"log({name}=...) takes a number, not a tensor of {list(value.shape)}.")
-            self._sums[name] = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
-        elif isinstance(value, (int, float)):
-            self._sums[name] = 0.0
-        else:
+            if not value.is_cpu:
+                total = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
+        elif not isinstance(value, (int, float)):
             raise SessionError(f"log({name}=...) takes a number, not a {type(value).__name__}.")
-        self._counts[name] = 0
+        self._sums[name], self._counts[name] = total, 0
 
     def take(self) -> Sums:
         """Return this rank's part since the last call, and begin anew."""

@@ -30,6 +30,7 @@ class TorchCommunicator:
             local_rank: as the launcher says; the number of ranks on this node is counted here.
         """
         self._group = group
+        self._root = dist.get_global_rank(group, 0) if group else 0
         self.device = device
         self.world = World(dist.get_rank(group), dist.get_world_size(group), local_rank)
         self.world = self.world._replace(local_size=count_alike(self, socket.gethostname()))
@@ -43,7 +44,7 @@ class TorchCommunicator:
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send them one by one."""
         for tensor in tensors:
-            dist.broadcast(tensor, group=self._group, group_src=0)
+            dist.broadcast(tensor, self._root, group=self._group)
 
     def close(self) -> None:
         """Destroy the group.
