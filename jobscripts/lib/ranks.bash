@@ -136,6 +136,9 @@ check_mpi() {
 choose_program() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program=("$SLIPWAY_SCRIPT" "$@")
+        # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
+        [ "$SLIPWAY_DEVICE" != cpu ] ||
+            export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"
         return
     fi
     export_variables PYTHONSAFEPATH=1 # the folder of submission may hold another trainer.py

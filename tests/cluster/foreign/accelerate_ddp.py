@@ -1,10 +1,10 @@
-"""Accelerate as its quick tour shows it; without GPUs it has to be told that it is to use CPUs."""
+"""Accelerate as its quick tour shows it; on nodes without GPUs the job tells it to join the ranks."""
 
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-accelerator = Accelerator(cpu=not torch.cuda.is_available())
+accelerator = Accelerator()
 torch.manual_seed(0)
 inputs = torch.randn(256, 8)
 data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
