@@ -12,6 +12,7 @@ import torch
 from slipway.attempt import Attempt
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.metrics import JsonLines, MetricWriter, Record, Tee, read_records
 from slipway.status import Status
@@ -38,6 +39,8 @@ class Recorder:
         self._metrics = Tee([JsonLines(folder.metrics, step=step), *trackers])
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
         self._saver = Saver(store)
+        self._keep = keep
+        self._has_saved = False
 
     def write(self, record: Record) -> None:
         """Append a record to metrics.jsonl, and to what else takes them; not one that was there at the start."""
@@ -51,6 +54,9 @@ class Recorder:
             LostFolderError: if the run folder is no longer ours.
         """
         self.attempt.check()
+        if not self._has_saved:
+            warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep)
+            self._has_saved = True
         self._saver.save(checkpoint)
 
     def wait(self) -> None:

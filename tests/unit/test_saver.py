@@ -1,5 +1,7 @@
 """Saving in the background: from a snapshot, one at a time, and told of where it fails."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -7,6 +9,7 @@ from safetensors.torch import load_file
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.errors import NotSavedError
 from slipway.position import Position
@@ -106,3 +109,21 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
         write_checkpoint(path, checkpoint_of(2))
     require_equal(read_checkpoint(path), checkpoint_of(1))
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "said"),
+    [
+        (10**9, 10**6, []),
+        (3 * 10**9, 0, []),  # a file system that does not count inodes
+        (4000, 10**6, ["has 0.0 GB free, and 3 checkpoints of 0.0 GB need 0.0 GB"]),
+        (10**9, 8, ["has 8 inodes free, and 3 checkpoints need 9"]),
+    ],
+)
+def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(
+    free, inodes, said, tmp_path, caplog, monkeypatch
+):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
+    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    warn_of_little_space(Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position())), tmp_path, keep=1)
+    assert [record.getMessage().removeprefix(f"{tmp_path} ").partition(":")[0] for record in caplog.records] == said
