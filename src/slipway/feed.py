@@ -28,6 +28,8 @@ class Feed:
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
+        self._warned: set[int] = set()
+        self._used: set[int] = set()
         self.number = 0
         """Of the pass under way, or the next one, in its epoch."""
         self.batch = 0
@@ -35,12 +37,19 @@ class Feed:
         self.total: int | None = None
         """Batches of this pass; None if nobody knows."""
 
-    def resume(self, facts: dict[str, Any]) -> None:
-        """Go on in the epoch where ``facts``, of a checkpoint, say."""
+    def resume(self, facts: dict[str, Any], step: int) -> int:
+        """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
+
+        Args:
+            facts: as ``facts`` gave them; each place with the steps that its rank had done.
+            step: the most that any rank had done.
+        """
         places = facts["places"]
-        self._saved_place = places[self._world.rank if len(places) == self._world.size else 0]
-        if any([number, batch] != [0, 0] for number, batch, _ in places):
+        same_ranks = len(places) == self._world.size
+        self._saved_place = places[self._world.rank if same_ranks else 0]
+        if any(place[:2] != [0, 0] for place in places):
             self._saved = facts
+        return self._saved_place[3] if same_ranks else step
 
     @property
     def is_resuming(self) -> bool:
@@ -63,6 +72,8 @@ class Feed:
         """Begin to count anew."""
         self.number = -1
         self.next_pass()
+        self._replays = {key: found for key, found in self._replays.items() if key in self._used}
+        self._used = set()
 
     def next_pass(self) -> None:
         """Go on behind a pass that has ended."""
@@ -77,13 +88,14 @@ class Feed:
         Raises:
             StateMismatchError: if these are not known for this loader, or on this number of ranks.
         """
-        if has_running_workers(loader):
+        if id(loader) not in self._warned and has_running_workers(loader):
             log.warning("workers of a loader run since before the session: a signal to all processes ends them")
-        if set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None):
-            set_epoch(epoch)
+        self._warned.add(id(loader))
+        self._used.add(id(loader))
+        _set_epoch(loader, epoch)
         self._replay = self._replay_of(loader)
-        if self.is_resuming and self.number < self._saved_place[0]:  # this pass was over
-            return Pass(iter(()), None)
+        if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
+            return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
         found = self._start(loader, epoch)
@@ -114,18 +126,30 @@ class Feed:
 
     def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
         """Return how many batches this rank has done, and where they are counted from."""
-        ranks, done = len(saved["places"]), self._saved_place[1]
-        if ranks == self._world.size or not done:
-            return done, Origin(*saved["origin"])
-        if self._replay and self._replay.sampler:
+        done = self._saved_place[1]
+        if self._replay and self._replay.sampler and len(saved["places"]) != self._world.size:
             return done, Origin(saved["samples"], done)
-        if self._repeat_epoch:
-            log.warning("epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+        if not self._require_same_ranks(saved, epoch):
             return 0, Origin()
-        raise StateMismatchError(
-            f"the run was saved by {ranks} rank(s) in mid-epoch, and {self._world.size} continue it: only "
-            "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch."
-        )
+        return done, Origin(*saved["origin"])
+
+    def _require_same_ranks(self, saved: dict[str, Any], epoch: int) -> bool:
+        """Return whether the epoch goes on; False if it begins anew, as the script has asked for that.
+
+        Raises:
+            StateMismatchError: if it can do neither.
+        """
+        places = [place[:2] for place in saved["places"]]
+        if len(places) == self._world.size or all(place == [places[0][0], 0] for place in places):
+            return True
+        if not self._repeat_epoch:
+            raise StateMismatchError(
+                f"the run was saved by {len(places)} rank(s) in mid-epoch, and {self._world.size} continue it: only "
+                "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch."
+            )
+        log.warning("epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+        self._saved_place = [0, 0, None]
+        return False
 
     def _replay_of(self, loader: Any) -> Replay | None:
         """Return the copy of ``loader``, which keeps its workers from epoch to epoch; None if there can be none."""
@@ -134,3 +158,12 @@ class Feed:
         if id(loader) not in self._replays:
             self._replays[id(loader)] = loader, Replay(loader)
         return self._replays[id(loader)][1]
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the sampler of ``loader`` the epoch, by which some draw their order."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
+        if set_epoch := getattr(sampler, "set_epoch", None):
+            set_epoch(epoch)
+            return

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from slipway.errors import SessionError
 from slipway.sampler import Sampler, global_batches, share
@@ -138,7 +138,7 @@ class Replay:
             skip: batches that this rank has done.
             origin: for slipway's Sampler: where its batches are counted from.
             world: of this rank.
-            order_seed: of the order; the same on all ranks.
+            order_seed: of the order, the same on all ranks. Samplers of torch that know of no ranks get others of it.
             fetch_seed: of the samples; another one on each rank.
         """
         order = self._order(origin, world, order_seed)
@@ -152,6 +152,8 @@ class Replay:
         """Return what to fetch for each batch: a list, but for samplers that do not know their length."""
         loader = self._original
         sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        if isinstance(getattr(sampler, "sampler", sampler), WITHOUT_RANKS):
+            seed = derive(seed, world.rank)
         seed_generators(seed)
         for owner in (loader, loader.sampler, sampler, getattr(sampler, "sampler", None)):
             generator = getattr(owner, "generator", None)
@@ -175,6 +177,8 @@ class Replay:
         )
 
 
+WITHOUT_RANKS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+"""Samplers that draw from all samples on each rank; the ranks must not draw the same."""
 COPIED = (
     "num_workers",
     "collate_fn",
@@ -198,4 +202,15 @@ def start_unindexed(iterable: Iterable[Any], *, skip: int, order_seed: int) -> P
         total = len(iterable)  # type: ignore[arg-type]
     except TypeError:  # IterableDataset, generators
         total = None
-    return Pass(itertools.islice(iter(iterable), skip, None), total)
+    return Pass(itertools.islice(_seeded(iter(iterable), order_seed), skip, None), total)
+
+
+def _seeded(batches: Iterator[Any], seed: int) -> Iterator[Any]:
+    """Yield ``batches``, each fetched with generators that its number seeds."""
+    for number in itertools.count():
+        seed_generators(derive(seed, number))
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        yield batch

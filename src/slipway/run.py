@@ -99,12 +99,19 @@ class Run:
         self._checked = found.position
         self._checked_at = self._saved_at = time.monotonic()
         self._saved_step = found.position.step
+        self._furthest = found.position.step
+        self._owed = False
+        self._metric: Metric | None = None
         self.position = self.start = found.position
         self.window = Window(found.facts.get("window"))
         self.reason = Reason.NONE
         """Why to stop, as of the last agreement."""
         self._progress = ProgressLine()
-        self._schedule.plan(self.position.step)
+        self._plan()
+
+    def keep_metric(self, metric: Metric) -> None:
+        """Let the next checkpoint carry ``metric``."""
+        self._metric = metric
 
     def start_clock(self) -> None:
         """Begin to measure the time of steps, after something else."""
@@ -117,9 +124,13 @@ class Run:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: on every rank, if something that was logged is not finite.
         """
-        self.position = self.position.advance(0)
-        if self.position.step == self._schedule.next_step:
+        self.count()
+        if self.position.step >= self._schedule.next_step:
             self._check(ended=False, save=False, blocked=False)
+
+    def count(self) -> None:
+        """Count an optimiser step that is done where nothing can be due: not in the loop over the batches."""
+        self.position = self.position.advance(0)
 
     def join(self, *, blocked: bool) -> None:
         """Take part in what the other ranks agree on, until all have ended the loop over their batches.
@@ -136,16 +147,18 @@ class Run:
         if len(set(steps)) > 1:  # a rank with fewer batches; all count on from the same number
             self.position = self.position._replace(step=max(steps))
             self._checked = self.position
-        self._schedule.plan(self.position.step)
+        self._plan()
 
-    def end_epoch(self, metric: Metric | None, *, last: bool, blocked: bool) -> None:
+    def end_epoch(self, *, last: bool, blocked: bool) -> None:
         """Save at the beginning of the next epoch, and stop there if the ranks agree on that.
+
+        Where gradients wait for an optimiser step, both come after that.
 
         Raises:
             Stopped, SessionError: as ``advance`` does.
         """
-        self._check(ended=False, save=True, blocked=blocked and not last, metric=metric, last=last)
-        self._schedule.plan(self.position.step)
+        self._check(ended=False, save=True, blocked=blocked and not last, last=last)
+        self._plan()
 
     def conclude(self) -> None:
         """Save what is not saved, and record that the run is done.
@@ -154,18 +167,16 @@ class Run:
             SlipwayError: on every rank, if that could not be written.
         """
         places = self._gather()
-        if self.position.step != self._saved_step:
-            self._save(places, None)
+        if self.position.step != self._saved_step or self._metric:
+            self._save(places)
         self._end(Reason.NONE)
-        log.info("done at step %d", self.position.step)
+        log.info("done at step %d", self._furthest)
 
-    def _check(
-        self, *, ended: bool, save: bool, blocked: bool, metric: Metric | None = None, last: bool = False
-    ) -> bool:
+    def _check(self, *, ended: bool, save: bool, blocked: bool, last: bool = False) -> bool:
         """Let the ranks agree, and do what is due by the votes of all; return whether all have ended."""
         now, step = time.monotonic(), self.position.step
         log_due = not ended and step > self._checked.step and self._schedule.log_due(step)
-        save = save or (not ended and self._checkpoint_due(now))
+        save = save or (not ended and (self._owed or self._checkpoint_due(now)))
         votes = [now - self._checked_at, step - self._checked.step, ended, log_due, save, blocked]
         reason, totals = self._agreement.agree(torch.tensor(votes, dtype=torch.float64))
         seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks = totals
@@ -174,17 +185,24 @@ class Run:
         if steps:
             self._schedule.pace.observe(int(steps), seconds)
         stops = bool(reason) and not last and not blocked_ranks
+        self._owed = bool((save_votes or reason) and blocked_ranks)
         if log_votes or stops or (save_votes and not blocked_ranks):
             places = self._gather()
             if log_votes:
                 self._record(steps / max(seconds, 1e-9))
             if stops:
-                self._stop(places, metric)
+                self._stop(places)
             if save_votes and not blocked_ranks:
-                self._save(places, metric)
+                self._save(places)
         self._checked, self._checked_at = self.position, time.monotonic()
-        self._schedule.plan(step)
+        self._plan()
         return ended_ranks == self._comm.world.size
+
+    def _plan(self) -> None:
+        """Decide after which step something is due next."""
+        self._schedule.plan(self.position.step)
+        if self._owed:
+            self._schedule.next_step = self.position.step + 1
 
     def _checkpoint_due(self, now: float) -> bool:
         if self._schedule.checkpoint_due(self.position.step):
@@ -194,24 +212,25 @@ class Run:
 
     def _gather(self) -> list[Any]:
         """Add up what all ranks have logged, and return where they stand."""
-        found = all_gather_json(self._comm, [self.window.take(), self._program.place()])
-        self.window.add([part for part, _ in found])
+        found = all_gather_json(self._comm, [self.window.take(), self._program.place(), self.position.step])
+        self.window.add([part for part, _, _ in found])
+        self._furthest = max(step for _, _, step in found)
         names = self.window.not_finite
         if names and not self._policy.allow_nonfinite:
             error = SessionError(
-                f"{', '.join(names)} became inf or nan by step {self.position.step}: training diverged. Nothing of "
+                f"{', '.join(names)} became inf or nan by step {self._furthest}: training diverged. Nothing of "
                 "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
             )
             error.raised_on_all_ranks = True
             raise error
-        return [place for _, place in found]
+        return [[*place, step] for _, place, step in found]
 
     def _record(self, rate: float) -> None:
         means = self.window.means
         self.window.clear()
         record: Record = {
             "kind": "train",
-            "step": self.position.step,
+            "step": self._furthest,
             **self._program.describe(),
             "elapsed": self.position.elapsed,
             **means,
@@ -225,24 +244,26 @@ class Run:
         if self._recorder.on_root:
             self._recorder.on_root.write(dict(record))
 
-    def _save(self, places: list[Any], metric: Metric | None) -> None:
-        """Save in the background."""
+    def _save(self, places: list[Any]) -> None:
+        """Save in the background, at the step of the rank that is furthest."""
         facts = self._program.facts(places) | {"window": self.window.totals}
         if self._recorder.on_root:
-            self._recorder.on_root.save(self._program.capture(Header(self.position, metric, facts)))
+            position = self.position._replace(step=self._furthest)
+            self._recorder.on_root.save(self._program.capture(Header(position, self._metric, facts)))
+        self._metric = None
         self._saved_step, self._saved_at = self.position.step, time.monotonic()
 
-    def _stop(self, places: list[Any], metric: Metric | None) -> None:
+    def _stop(self, places: list[Any]) -> None:
         reason = self.reason
-        if self.position.step > self.start.step or metric:
-            self._save(places, metric)
+        if self._furthest > self.start.step or self._metric:
+            self._save(places)
         self._end(reason)
-        log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self.position.step)
+        log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self._furthest)
         raise Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
 
     def _end(self, reason: Reason) -> None:
         def end(recorder: Recorder) -> None:
             recorder.finish()
-            recorder.conclude(reason, step=self.position.step)
+            recorder.conclude(reason, step=self._furthest)
 
         self._recorder.run(end)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
 MASK = (1 << 64) - 1
 
@@ -43,11 +45,17 @@ def derive(*key: int) -> int:
     return state >> 1
 
 
-def seed_generators(seed: int) -> None:
-    """Seed the global generators of Python, of numpy where it is loaded, and of torch for CPUs and the GPU in use."""
+def device_generators(tensors: Iterable[Tensor]) -> list[torch.Generator]:
+    """Return the default generators of the GPUs on which ``tensors`` are."""
+    indices = {tensor.device.index for tensor in tensors if tensor.is_cuda}
+    return [torch.cuda.default_generators[index] for index in sorted(indices)]
+
+
+def seed_generators(seed: int, devices: Iterable[torch.Generator] = ()) -> None:
+    """Seed the global generators of Python, of numpy where it is loaded, and of torch: for CPUs, and ``devices``."""
     random.seed(seed)  # half of what all this takes
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
-    if torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- a worker that was forked has no GPU
-        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+    for generator in devices:
+        generator.manual_seed(seed)

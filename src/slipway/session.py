@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from slipway.agreement import Agreement
@@ -21,12 +22,14 @@ from slipway.feed import Feed
 from slipway.loading import Pass
 from slipway.opening import open_run
 from slipway.run import Policy, Run
-from slipway.seeding import Purpose, derive, seed_generators
+from slipway.seeding import Purpose, derive, device_generators, seed_generators
 from slipway.state import component, named_objects, unwrap
 from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
 
 T = TypeVar("T")
+RESERVED = {"kind", "step", "epoch", "elapsed", "lr", "steps_per_second"}
+"""What a record of metrics.jsonl says by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +116,10 @@ class Session:
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
-        self._metric: Metric | None = None
-        self._in_pass = self._in_body = self._blocked = False
-        self._counted = 0
+        self._generators: list[torch.Generator] = []
+        self._pass: Pass | None = None
+        self._in_body = self._blocked = False
+        self._counted = self._counted_before = 0
         self._total_epochs = self._total_steps = 0
 
     @property
@@ -169,8 +173,9 @@ class Session:
             )
             self._feed = Feed(opened.comm.world, seed=self._seed, repeat_epoch=self._repeat_epoch)
             stack.callback(self._feed.close)
+            position = opened.found.position
             if "feed" in opened.found.facts:
-                self._feed.resume(opened.found.facts["feed"])
+                position = position._replace(step=self._feed.resume(opened.found.facts["feed"], position.step))
             root = opened.recorder.on_root
             self._run = Run(
                 self,
@@ -178,12 +183,15 @@ class Session:
                 opened.recorder,
                 Agreement(opened.comm, opened.request, root.attempt.stop_request if root else None),
                 opened.environment,
-                found=opened.found,
+                found=opened.found._replace(position=position),
                 policy=self._policy,
             )
+            stack.callback(self._counter.close)
             self._counter.watch(self._objects["optimizer"].values(), "step")
             self._counter.watch(self._objects["scaler"].values(), "update")
-            stack.callback(self._counter.close)
+            self._generators = device_generators(
+                parameter for model in self._objects["model"].values() for parameter in model.parameters()
+            )
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
@@ -199,6 +207,7 @@ class Session:
             if error:
                 raise error
             self._end_pass()
+            self._count_step_outside()
             self._run.conclude()
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -216,12 +225,12 @@ class Session:
             self._end_pass()
             if self._feed.is_resuming:
                 raise SessionError("the run was saved within session.batches, which this epoch has not called.")
+            self._count_step_outside()
             if self.step == 0:
                 raise SessionError(f"no optimiser of the session has stepped in an epoch: {self._optimizers()}.")
             self._run.position = self._run.position.next_epoch()
             self._feed.next_epoch()
-            metric, self._metric = self._metric, None
-            self._run.end_epoch(metric, last=self.epoch >= total, blocked=self._blocked)
+            self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch.
@@ -233,7 +242,9 @@ class Session:
             StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
         """
         self._end_pass()
-        found = self._feed.begin(loader, epoch=self.epoch)
+        self._count_step_outside()
+        self._counted_before = self._counted
+        found = self._pass = self._feed.begin(loader, epoch=self.epoch)
         self._run.start_clock()
         return Batches(self._iterate(found), None if found.total is None else found.total - self.batch)
 
@@ -251,6 +262,7 @@ class Session:
         while self.step < total:
             self._seed_generators(Purpose.BODY, self.step)
             yield self.step
+            self._has_stepped()
             self._run.advance()
 
     def log(self, **values: float | Tensor) -> None:
@@ -259,15 +271,19 @@ class Session:
         Args:
             values: numbers, or tensors of one element, which stay on their device until then.
         """
+        _require_free_names(values)
         self._run.window.log(values)
 
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint."""
+        _require_free_names(values)
         numbers = {name: float(value) for name, value in values.items()}
         if self._best is not None:
             if self._best not in numbers:
                 raise SessionError(f"best={self._best!r} is not among the metrics {', '.join(numbers)}.")
-            self._metric = Metric(self._best, numbers[self._best], maximize=not self._minimize)
+            self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
+        if self._feed.is_resuming:
+            return  # it was recorded before
         record = {"kind": "validation", "step": self.step, **self.describe(), "elapsed": self._run.position.elapsed}
         self._run.write(record | numbers)
 
@@ -319,38 +335,55 @@ class Session:
         return self.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _iterate(self, found: Pass) -> Iterator[Any]:
-        self._in_pass = True
         base = derive(self._seed, Purpose.BODY, self.epoch, self._feed.number, self._opened.comm.world.rank)
         for item in found.batches:
-            seed_generators(derive(base, self._feed.batch))
+            self._require_current(found)
+            seed_generators(derive(base, self._feed.batch), self._generators)
             self._in_body = True
             yield item
+            self._require_current(found)
             self._end_body()
+        self._require_current(found)
         self._end_pass()
+
+    def _require_current(self, found: Pass) -> None:
+        if self._pass is not found:
+            raise SessionError("there is one session.batches at a time, called in each epoch and iterated at once.")
 
     def _end_body(self) -> None:
         """Count a batch that is done, and a step if an optimiser has taken one since the last."""
         self._in_body = False
         self._feed.batch += 1
-        self._blocked = self._counter.count == self._counted  # gradients wait for more
+        self._blocked = not self._has_stepped()  # gradients wait for more
         if not self._blocked:
-            self._counted = self._counter.count
             self._run.advance()
+
+    def _has_stepped(self) -> bool:
+        """Return whether an optimiser has stepped since the last call."""
+        before, self._counted = self._counted, self._counter.count
+        return self._counted > before
+
+    def _count_step_outside(self) -> None:
+        """Count a step that was taken behind a loop: of the gradients that it had left over."""
+        if self._has_stepped():
+            self._blocked = False
+            self._run.count()
 
     def _end_pass(self) -> None:
         """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
-        if not self._in_pass:
+        if self._pass is None:
             return
         if self._in_body:
             self._end_body()
-        self._in_pass = False
+        self._pass = None
+        self._blocked &= self._counter.count > self._counted_before  # not after a validation
         self._feed.next_pass()
         self._run.join(blocked=self._blocked)
         self._seed_generators(Purpose.VALIDATION, self._feed.number)
 
     def _seed_generators(self, purpose: Purpose, *key: int) -> None:
         rank = self._opened.comm.world.rank
-        seed_generators(derive(self._seed, purpose, self.epoch, rank, *key))
+        seed_generators(derive(self._seed, purpose, self.epoch, rank, *key), self._generators)
 
     def _optimizers(self) -> str:
         given = ", ".join(self._objects["optimizer"]) or "none"
@@ -387,3 +420,8 @@ class Batches(Generic[T]):
         if self._left is None:
             raise TypeError("this loader does not know its length")
         return self._left
+
+
+def _require_free_names(values: Mapping[str, object]) -> None:
+    if taken := RESERVED & values.keys():
+        raise SessionError(f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")

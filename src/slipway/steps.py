@@ -23,9 +23,10 @@ class StepCounter:
 
     def watch(self, owners: Iterable[Any], method: str) -> None:
         """Count the calls of ``method`` of each of ``owners`` from now on."""
-        for owner in owners:
-            self._replaced.append((owner, method, vars(owner).get(method)))
+        for given in owners:
+            owner = getattr(given, "optimizer", given)  # Accelerate's wrapper has a step that may do nothing
             inner = getattr(owner, method)
+            self._replaced.append((owner, method, vars(owner).get(method)))
 
             @functools.wraps(inner)  # with the marks by which learning-rate schedulers know their own wrapper
             def counted(_owner: Any, *args: Any, _inner: Any = inner, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Window:
         self._sums: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
 
-    def log(self, values: Mapping[str, float | Tensor]) -> None:
+    def log(self, values: Mapping[str, Any]) -> None:
         """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU.
 
         Sums are float64, in which those of float32 are exact: they do not depend on how ranks and saves divide them.
@@ -37,17 +38,17 @@ class Window:
             if isinstance(value, Tensor):
                 self._sums[name] += value.item() if value.is_cpu else value.detach()
             else:
-                self._sums[name] += value
+                self._sums[name] += float(value)
             self._counts[name] += 1
 
-    def _begin(self, name: str, value: float | Tensor) -> None:
+    def _begin(self, name: str, value: Any) -> None:
         total: Any = 0.0
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise SessionError(f"log({name}=...) takes a number, not a tensor of {list(value.shape)}.")
             if not value.is_cpu:
                 total = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
-        elif not isinstance(value, (int, float)):
+        elif not isinstance(value, Real):
             raise SessionError(f"log({name}=...) takes a number, not a {type(value).__name__}.")
         self._sums[name], self._counts[name] = total, 0
 

@@ -28,6 +28,7 @@ MORE_RUNS = [
     ("classifier", 4, ["--accumulate", "3"]),
     ("characters", 1, []),
     ("gan", 1, ["--workers", "2", "--epochs", "5"]),
+    ("uneven", 2, []),
 ]
 
 

@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 from slipway.errors import SessionError
+from slipway.feed import Feed
 from slipway.loading import Origin, Replay, can_replay
 from slipway.sampler import Sampler, global_batches, share
 from slipway.world import World
@@ -169,3 +170,50 @@ def test_a_sampler_by_itself_gives_the_whole_order():
     assert sorted(sampler) == list(range(SAMPLES))
     assert len(sampler) == SAMPLES
     assert list(Sampler(Noisy(), shuffle=False)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("name", ["shuffle", "weighted", "subset", "batch sampler", "own generator"])
+def test_samplers_that_know_of_no_ranks_draw_apart(name):
+    data = Noisy()
+    loader = DataLoader(data, **SAMPLERS[name](data))
+    found = [batches(Replay(loader), world=World(rank, 2, rank, 2)) for rank in (0, 1)]
+    ids = [[sample[0] for batch in one for sample in batch] for one in found]
+    assert ids[0] != ids[1]
+
+
+class TestFeed:
+    def feed(self, rank=0, size=1, **options):
+        return Feed(World(rank, size, rank, size), seed=0, **{"repeat_epoch": False, **options})
+
+    def test_a_sampler_is_told_the_epoch_wherever_it_stands(self):
+        data = Noisy()
+        sampler = DistributedSampler(data, num_replicas=2, rank=0)
+        for loader in (
+            DataLoader(data, 4, sampler=sampler),
+            DataLoader(data, batch_sampler=BatchSampler(sampler, 4, True)),
+        ):
+            orders = [
+                [batch[:, 0].tolist() for batch in self.feed().begin(loader, epoch=epoch).batches] for epoch in (0, 1)
+            ]
+            assert orders[0] != orders[1]
+            assert sampler.epoch == 1
+
+    @pytest.mark.parametrize("places", [[[1, 0, None, 9], [0, 7, 9, 7]], [[0, 3, 6, 3], [0, 3, 6, 3]]], ids=str)
+    def test_other_ranks_in_mid_epoch_are_refused_or_begin_it_anew(self, places):
+        facts = {"places": places, "origin": [0, 0], "samples": 0}
+        loader = DataLoader(Noisy(), 4)
+        feed = self.feed()
+        assert feed.resume(facts, 9) == 9
+        with pytest.raises(SessionError, match=r"was saved by 2 rank\(s\) in mid-epoch, and 1 continue it"):
+            feed.begin(loader, epoch=0)
+        feed = self.feed(repeat_epoch=True)
+        feed.resume(facts, 9)
+        assert len(list(feed.begin(loader, epoch=0).batches)) == 6
+        assert not feed.is_resuming
+
+    def test_ranks_go_on_from_their_own_places(self):
+        facts = {"places": [[0, 2, 6, 2], [0, 5, 6, 5]], "origin": [0, 0], "samples": 0}
+        for rank, left in ((0, 4), (1, 1)):
+            feed = self.feed(rank, 2)
+            assert feed.resume(facts, 5) == facts["places"][rank][3]
+            assert len(list(feed.begin(DataLoader(Noisy(), 4), epoch=0).batches)) == left

@@ -112,18 +112,17 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("free", "inodes", "said"),
+    ("disk", "said"),
     [
-        (10**9, 10**6, []),
-        (3 * 10**9, 0, []),  # a file system that does not count inodes
-        (4000, 10**6, ["has 0.0 GB free, and 3 checkpoints of 0.0 GB need 0.0 GB"]),
-        (10**9, 8, ["has 8 inodes free, and 3 checkpoints need 9"]),
+        ((10**9, 10**6), []),
+        ((3 * 10**9, 0), []),  # a file system that does not count inodes
+        ((4000, 10**6), ["has 0.0 GB free, and 3 checkpoints of 0.0 GB need 0.0 GB"]),
+        ((10**9, 8), ["has 8 inodes free, and 3 checkpoints need 9"]),
     ],
 )
-def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(
-    free, inodes, said, tmp_path, caplog, monkeypatch
-):
-    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
-    monkeypatch.setattr("os.statvfs", lambda _: disk)
+def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(disk, said, tmp_path, caplog, monkeypatch):
+    free, inodes = disk
+    found = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
+    monkeypatch.setattr("os.statvfs", lambda _: found)
     warn_of_little_space(Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position())), tmp_path, keep=1)
     assert [record.getMessage().removeprefix(f"{tmp_path} ").partition(":")[0] for record in caplog.records] == said

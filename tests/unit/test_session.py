@@ -439,3 +439,173 @@ def test_a_step_dispatches_at_most_three_operators_more(tmp_path, monkeypatch):
         first, second = (operators(session.steps(end), lambda loss: session.log(loss=loss)) for end in (200, 400))
     assert bare < second <= bare + 200 * 3
     assert first > bare
+
+
+class TestAccumulation:
+    def train(self, folder, *, stop_at=None, flush=True, epochs=3):
+        """Accumulate over two of three batches; what is left over is applied behind the loop, or in the next epoch."""
+        script = Script(folder)
+        with script.session as session:
+            for _ in session.epochs(epochs):
+                for index, (inputs,) in enumerate(session.batches(script.loader), session.batch):
+                    script.model(inputs).square().mean().backward()
+                    if index % 2:
+                        script.optimizer.step()
+                        script.optimizer.zero_grad()
+                    if (session.epoch, index) == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                if flush:
+                    script.optimizer.step()
+                    script.optimizer.zero_grad()
+        return script
+
+    @pytest.mark.parametrize("flush", [True, False])
+    @pytest.mark.parametrize("stop_at", [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 1)], ids=str)
+    def test_a_run_goes_on_bit_by_bit(self, stop_at, flush, tmp_path):
+        whole = self.train(tmp_path / "whole", flush=flush)
+        with pytest.raises(Stopped):
+            self.train(tmp_path / "run", stop_at=stop_at, flush=flush)
+        again = self.train(tmp_path / "run", flush=flush)
+        assert again.session.step == whole.session.step
+        assert all(map(torch.equal, again.model.state_dict().values(), whole.model.state_dict().values()))
+
+    def test_the_end_of_an_epoch_is_saved_behind_the_next_step(self, tmp_path):
+        script = self.train(tmp_path, flush=False, epochs=2)
+        steps = sorted(int(path.name[-8:]) for path in (tmp_path / "checkpoints").glob("step_*"))
+        assert (steps, script.session.step) == ([2], 2)
+
+    def test_a_validation_in_a_pass_does_not_hold_the_checkpoint_back(self, tmp_path):
+        script = Script(tmp_path, best="accuracy")
+        with script.session as session:
+            for epoch in session.epochs(2):
+                for (inputs,) in session.batches(script.loader):
+                    script.step(inputs)
+                for _ in session.batches(script.loader):
+                    pass
+                session.metrics(accuracy=-epoch)
+        assert (tmp_path / "checkpoints" / "best").resolve().name == "step_00000003"
+
+
+def test_the_best_is_known_where_a_run_is_left_early_and_without_epochs(tmp_path):
+    script = Script(tmp_path / "a", best="accuracy")
+    with script.session as session:
+        for epoch in session.epochs(5):
+            for (inputs,) in session.batches(script.loader):
+                script.step(inputs)
+            session.metrics(accuracy=epoch)
+            if epoch == 1:
+                break
+    assert (tmp_path / "a" / "checkpoints" / "best").resolve().name == "step_00000006"
+    script = Script(tmp_path / "b", best="accuracy", checkpoint_steps=2)
+    with script.session as session:
+        for step in session.steps(6):
+            script.step(torch.ones(1, 2))
+            if step == 3:
+                session.metrics(accuracy=1)
+    assert (tmp_path / "b" / "checkpoints" / "best").resolve().name == "step_00000004"
+
+
+def test_metrics_before_the_batches_are_recorded_once(tmp_path):
+    def run(stop_at=None):
+        script = Script(tmp_path)
+        with script.session as session:
+            for _ in session.epochs(2):
+                session.metrics(accuracy=session.epoch)
+                for (inputs,) in session.batches(script.loader):
+                    script.step(inputs)
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        run(stop_at=2)
+    run()
+    assert [(r["step"], r["accuracy"]) for r in records(tmp_path) if r["kind"] == "validation"] == [(0, 0), (3, 1)]
+
+
+@pytest.mark.parametrize("misuse", ["zip", "hoisted"])
+def test_batches_that_are_not_iterated_at_once(misuse, tmp_path):
+    script = Script(tmp_path)
+    with pytest.raises(SessionError, match=r"there is one session\.batches at a time"), script.session as session:
+        hoisted = session.batches(script.loader)
+        for _ in session.epochs(2):
+            both = zip(session.batches(script.loader), session.batches(script.loader), strict=True)
+            for (inputs,), *_ in both if misuse == "zip" else zip(hoisted):
+                script.step(inputs)
+
+
+def test_names_that_each_record_has_are_refused(tmp_path):
+    with Script(tmp_path).session as session:
+        with pytest.raises(SessionError, match="step is in each record by itself"):
+            session.log(step=1)
+        with pytest.raises(SessionError, match="epoch, kind is in each record"):
+            session.metrics(kind=1, epoch=2)
+
+
+def test_an_optimiser_whose_wrapper_may_not_step(tmp_path):
+    class Wrapped:
+        def __init__(self, optimizer):
+            self.optimizer, self.allowed = optimizer, False
+
+        def step(self):
+            if self.allowed:
+                self.optimizer.step()
+
+        def __getattr__(self, name):
+            return getattr(self.optimizer, name)
+
+    script = Script(tmp_path)
+    wrapped = Wrapped(script.optimizer)
+    script.session = Session(model=script.model, optimizer=wrapped, folder=tmp_path)
+    with script.session as session:
+        for _ in session.epochs(1):
+            for index, (inputs,) in enumerate(session.batches(script.loader)):
+                script.model(inputs).sum().backward()
+                wrapped.allowed = index == 1
+                wrapped.step()
+    assert session.step == 1
+
+
+def test_what_a_session_patches_is_as_before_where_it_cannot_open(tmp_path):
+    script = Script(tmp_path)
+    get_iterator = DataLoader._get_iterator
+    session = Session(model=script.model, optimizer=script.optimizer, scaler=nn.Linear(1, 1), folder=tmp_path)
+    with pytest.raises(AttributeError):
+        session.__enter__()
+    assert "step" not in vars(script.optimizer)
+    assert DataLoader._get_iterator is get_iterator
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    script.run(epochs=1)
+
+
+def test_loaders_of_one_epoch_are_let_go(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        for _ in session.epochs(3):
+            for (inputs,) in session.batches(DataLoader(script.loader.dataset, 4)):
+                script.step(inputs)
+        assert len(session._feed._replays) <= 1
+
+
+def test_a_stream_that_draws_is_read_again_alike(tmp_path):
+    class Shuffled(IterableDataset):
+        def __iter__(self):
+            buffer = list(range(6))
+            while buffer:
+                yield torch.tensor([float(buffer.pop(random.randrange(len(buffer))))])
+
+    def run(folder, stop_at=None):
+        script, seen = Script(folder), []
+        with script.session as session:
+            for _ in session.epochs(1):
+                for batch in session.batches(DataLoader(Shuffled(), batch_size=1)):
+                    seen.append(batch.item())
+                    script.step(torch.ones(1, 2) * random.random())
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return seen
+
+    whole = run(tmp_path / "whole")
+    assert sorted(whole) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at=3)
+    assert run(tmp_path / "run") == whole[3:]
