@@ -423,3 +423,7 @@ class TestFinding:
     def test_a_path_without_any_is_refused(self, own, tmp_path):
         with pytest.raises(NoCheckpointError, match=rf"{tmp_path}/gone is neither a checkpoint .* nor a run folder"):
             find_checkpoint(str(tmp_path / "gone"), own)
+
+    def test_checkpoints_of_its_own_go_before_those_of_another_run(self, own, run):
+        own.add(checkpoint_of(9))
+        require_equal(find_checkpoint(str(run), own), checkpoint_of(9))

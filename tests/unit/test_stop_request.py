@@ -98,3 +98,11 @@ def test_bytes_that_are_no_text_count_as_the_users(tmp_path):
 def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
     assert read_stop_file(tmp_path) == (Reason.NONE, "")
     assert read_stop_file(tmp_path / "gone") == (Reason.NONE, "")
+
+
+def test_the_third_interrupt_from_the_keyboard_ends_the_process():
+    """As Python's own handler would: the first two were requests."""
+    code = "import os, signal; from slipway.stop import StopRequest; StopRequest().listen()\n"
+    code += "for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\nprint('still here')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
