@@ -41,6 +41,11 @@ class Agreement:
         self._request = request
         self._stop_file = stop_file
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a signal has asked this rank to stop."""
+        return bool(self._request.reason)
+
     def agree(self, sums: Tensor) -> tuple[Reason, list[float]]:
         """Return the reason to stop, the largest that any rank gives, and the totals of ``sums`` over all ranks.
 

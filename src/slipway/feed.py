@@ -72,7 +72,8 @@ class Feed:
         """Begin to count anew."""
         self.number = -1
         self.next_pass()
-        self._replays = {key: found for key, found in self._replays.items() if key in self._used}
+        for key in self._replays.keys() - self._used:
+            self._replays.pop(key)[1].close()
         self._used = set()
 
     def next_pass(self) -> None:
@@ -109,7 +110,9 @@ class Feed:
         return found
 
     def close(self) -> None:
-        """Let go of the loaders' copies, and so end their workers."""
+        """Let go of the loaders' copies, and end their workers."""
+        for _, replay in self._replays.values():
+            replay.close()
         self._replays.clear()
         self._replay = None
 

@@ -113,6 +113,7 @@ class Replay:
             raise SessionError("slipway.Sampler makes the batches itself: give DataLoader a batch_size with it.")
         self._original = loader
         self._requests = Requests()
+        self._iterator: Iterator[Any] | None = None
         alike = {name: getattr(loader, name) for name in COPIED if hasattr(loader, name)}
         if loader.num_workers == 0:
             alike.pop("prefetch_factor", None)
@@ -146,7 +147,14 @@ class Replay:
         wanted = itertools.islice(enumerate(order, origin.batches), skip - origin.batches, None)
         requests = (Request(derive(fetch_seed, number), index) for number, index in wanted)
         self._requests.now = list(requests) if total is not None else requests
-        return Pass(iter(self._copy), total)
+        self._iterator = iter(self._copy)
+        return Pass(self._iterator, total)
+
+    def close(self) -> None:
+        """End the workers; left to the end of Python, that takes five seconds for each."""
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        if shut_down:
+            shut_down()
 
     def _order(self, origin: Origin, world: World, seed: int) -> Iterable[Any]:
         """Return what to fetch for each batch: a list, but for samplers that do not know their length."""

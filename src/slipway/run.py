@@ -106,6 +106,8 @@ class Run:
         self.window = Window(found.facts.get("window"))
         self.reason = Reason.NONE
         """Why to stop, as of the last agreement."""
+        self.stopped: Stopped | None = None
+        """What has ended the run, if that was not its own end."""
         self._progress = ProgressLine()
         self._plan()
 
@@ -125,21 +127,26 @@ class Run:
             SessionError: on every rank, if something that was logged is not finite.
         """
         self.count()
-        if self.position.step >= self._schedule.next_step:
+        # Alone, a rank need not wait until the others would be asked.
+        asked_alone = self._comm.world.size == 1 and self._agreement.is_asked
+        if self.position.step >= self._schedule.next_step or asked_alone:
             self._check(ended=False, save=False, blocked=False)
 
     def count(self) -> None:
-        """Count an optimiser step that is done where nothing can be due: not in the loop over the batches."""
+        """Count an optimiser step that is done where nothing can be due: behind the last batch of a loop."""
         self.position = self.position.advance(0)
 
     def join(self, *, blocked: bool) -> None:
         """Take part in what the other ranks agree on, until all have ended the loop over their batches.
 
+        Once all have, a reason to stop has the run saved, and is acted upon at the end of the epoch: a script that is
+        resumed behind its last batch would have no loss to print.
+
         Args:
             blocked: whether gradients wait for an optimiser step, so that this is no place to stop.
 
         Raises:
-            Stopped, SessionError: as ``advance`` does.
+            Stopped, SessionError: as ``advance`` does; Stopped only if other ranks had batches left.
         """
         while not self._check(ended=True, save=False, blocked=blocked):
             pass
@@ -160,14 +167,14 @@ class Run:
         self._check(ended=False, save=True, blocked=blocked and not last, last=last)
         self._plan()
 
-    def conclude(self) -> None:
-        """Save what is not saved, and record that the run is done.
+    def conclude(self, *, left_early: bool) -> None:
+        """Save what is not saved, and record that the run is done, also if the script has ``left_early``.
 
         Raises:
             SlipwayError: on every rank, if that could not be written.
         """
         places = self._gather()
-        if self.position.step != self._saved_step or self._metric:
+        if self.position.step != self._saved_step or self._metric or left_early:
             self._save(places)
         self._end(Reason.NONE)
         log.info("done at step %d", self._furthest)
@@ -175,7 +182,7 @@ class Run:
     def _check(self, *, ended: bool, save: bool, blocked: bool, last: bool = False) -> bool:
         """Let the ranks agree, and do what is due by the votes of all; return whether all have ended."""
         now, step = time.monotonic(), self.position.step
-        log_due = not ended and step > self._checked.step and self._schedule.log_due(step)
+        log_due = step > self._checked.step and self._schedule.log_due(step)
         save = save or (not ended and (self._owed or self._checkpoint_due(now)))
         votes = [now - self._checked_at, step - self._checked.step, ended, log_due, save, blocked]
         reason, totals = self._agreement.agree(torch.tensor(votes, dtype=torch.float64))
@@ -184,19 +191,20 @@ class Run:
         self.position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
         if steps:
             self._schedule.pace.observe(int(steps), seconds)
+        all_ended = ended_ranks == self._comm.world.size
         stops = bool(reason) and not last and not blocked_ranks
         self._owed = bool((save_votes or reason) and blocked_ranks)
         if log_votes or stops or (save_votes and not blocked_ranks):
             places = self._gather()
             if log_votes:
                 self._record(steps / max(seconds, 1e-9))
-            if stops:
+            if stops and not all_ended:
                 self._stop(places)
-            if save_votes and not blocked_ranks:
+            if stops or (save_votes and not blocked_ranks):
                 self._save(places)
         self._checked, self._checked_at = self.position, time.monotonic()
         self._plan()
-        return ended_ranks == self._comm.world.size
+        return all_ended
 
     def _plan(self) -> None:
         """Decide after which step something is due next."""
@@ -259,7 +267,8 @@ class Run:
             self._save(places)
         self._end(reason)
         log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self._furthest)
-        raise Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
+        self.stopped = Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
+        raise self.stopped
 
     def _end(self, reason: Reason) -> None:
         def end(recorder: Recorder) -> None:

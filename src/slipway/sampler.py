@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch.utils.data import Sampler as TorchSampler
 
+from slipway.communicator.adopt import count_ranks
+
 T = TypeVar("T")
 
 
@@ -31,8 +33,8 @@ class Sampler(TorchSampler[int]):
         return iter(self.order())
 
     def __len__(self) -> int:
-        """Return the number of samples."""
-        return self.samples
+        """Return the samples of a rank, by which ``len(loader)`` is the number of its batches."""
+        return max(1, self.samples // count_ranks())
 
     def order(self) -> list[int]:
         """Return a permutation of all indices, drawn from ``generator``."""

@@ -17,13 +17,14 @@ from slipway.agreement import Agreement
 from slipway.checkpoint import components
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
+from slipway.communicator.adopt import under_horovod
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.loading import Pass
 from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.seeding import Purpose, derive, device_generators, seed_generators
-from slipway.state import component, named_objects, unwrap
+from slipway.state import component, is_wrapped, named_objects, unwrap
 from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
 
@@ -105,8 +106,8 @@ class Session:
         self._components = {
             name: component(name, value) for named in self._objects.values() for name, value in named.items()
         }
-        if not self._components:
-            raise SessionError("a session needs something to save: Session(model=model, optimizer=optimizer).")
+        if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
+            raise SessionError("a session needs what trains, to save it: Session(model=model, optimizer=optimizer).")
         for name in ("log_interval", "checkpoint_steps", "checkpoint_minutes", "keep"):
             value = locals()[name]
             if value is not None and not value > 0:
@@ -118,9 +119,15 @@ class Session:
         self._counter = StepCounter()
         self._generators: list[torch.Generator] = []
         self._pass: Pass | None = None
-        self._in_body = self._blocked = False
+        self._is_closing = self._in_epoch = self._in_body = self._blocked = False
         self._counted = self._counted_before = 0
         self._total_epochs = self._total_steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is wrong where a session is used that is not open."""
+        if name in {"_opened", "_feed", "_run", "_stack"}:
+            raise SessionError("the session is not open: with Session(...) as session.")
+        raise AttributeError(name)
 
     @property
     def step(self) -> int:
@@ -208,7 +215,10 @@ class Session:
                 raise error
             self._end_pass()
             self._count_step_outside()
-            self._run.conclude()
+            self._is_closing = True
+            if self._run.stopped:  # and the script has caught that
+                raise self._run.stopped
+            self._run.conclude(left_early=self._in_epoch)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -219,9 +229,16 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
         """
         self._total_epochs = total
+        if self._opened.found.facts.get("left_early"):
+            log.info("the script has left its epochs early, and so the run is done")
+            return
         while self.epoch < total:
             self._seed_generators(Purpose.EPOCH)
+            self._in_epoch, before = True, self._counter.count
             yield self.epoch
+            self._in_epoch = False
+            if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
+                log.warning("the steps of an epoch without session.batches count as one")
             self._end_pass()
             if self._feed.is_resuming:
                 raise SessionError("the run was saved within session.batches, which this epoch has not called.")
@@ -311,6 +328,7 @@ class Session:
             "seed": self._seed,
             "world_size": world.size,
             "feed": self._feed.facts(places),
+            "left_early": self._in_epoch and self._is_closing,
         }
 
     def capture(self, header: Header) -> Checkpoint:
@@ -356,7 +374,8 @@ class Session:
         self._feed.batch += 1
         self._blocked = not self._has_stepped()  # gradients wait for more
         if not self._blocked:
-            self._run.advance()
+            # Nothing is saved behind the last batch: the end of the epoch is near.
+            (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()
 
     def _has_stepped(self) -> bool:
         """Return whether an optimiser has stepped since the last call."""
@@ -391,9 +410,14 @@ class Session:
 
     def _announce(self) -> None:
         if self.resumed:
-            log.info("resumed at step %d, in epoch %d", self.step, self.epoch + 1)
+            log.info("resumed at step %d, after %d epoch(s)", self.step, self.epoch)
         ranks = self._opened.comm.world.size
         log.info("%d rank(s), run folder %s", ranks, self.folder)
+        models = self._objects["model"].values()
+        if ranks > 1 and not under_horovod() and not any(map(is_wrapped, models)):
+            log.warning(
+                "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone"
+            )
         for name, model in self._objects["model"].items():
             if needs_warm_up(model, ranks):
                 log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)

@@ -56,7 +56,9 @@ def component(name: str, value: Any) -> Stateful:
             return wrapper(value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return value
-    raise SessionError(f"{name} is of {type(value).__name__}, which has no state_dict and load_state_dict.")
+    raise SessionError(
+        f"{name} is of {type(value).__name__}, which has no state_dict and load_state_dict: give it an object that has."
+    )
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -68,6 +70,17 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment] # noqa: SLF001 -- of an OptimizedModule
         else:
             return model
+
+
+def is_wrapped(model: object) -> bool:
+    """Return whether the ranks average the gradients of ``model`` by themselves."""
+    return isinstance(model, DistributedDataParallel) or isinstance(
+        getattr(model, "_orig_mod", None), DistributedDataParallel
+    )
+
+
+OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
+"""What schedulers of learning rates leave in an optimiser's groups of parameters."""
 
 
 class Model:
@@ -131,6 +144,12 @@ class OptimizerState:
         """
         before = [len(group["params"]) for group in state_dict["param_groups"]]
         now = [len(group["params"]) for group in self._optimizer.param_groups]
+        groups = (state_dict["param_groups"], self._optimizer.param_groups)
+        saved, own = ({key for group in either for key in group} - OF_SCHEDULERS for either in groups)
+        if saved - own and own - saved:  # one of them alone: another version of torch
+            raise SessionError(
+                f"{self._name} was of another kind when it was saved: with {_first(sorted(saved - own))}."
+            )
         if before != now:
             raise SessionError(f"{self._name} had groups of {before} parameters when it was saved, and has {now}.")
         self._optimizer.load_state_dict(state_dict)

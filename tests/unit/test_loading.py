@@ -169,6 +169,7 @@ def test_a_sampler_by_itself_gives_the_whole_order():
     sampler = Sampler(Noisy())
     assert sorted(sampler) == list(range(SAMPLES))
     assert len(sampler) == SAMPLES
+    assert len(DataLoader(Noisy(), 4, sampler=sampler)) == 6
     assert list(Sampler(Noisy(), shuffle=False)) == list(range(SAMPLES))
 
 
@@ -217,3 +218,14 @@ class TestFeed:
             feed = self.feed(rank, 2)
             assert feed.resume(facts, 5) == facts["places"][rank][3]
             assert len(list(feed.begin(DataLoader(Noisy(), 4), epoch=0).batches)) == left
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("samples", [30, 31, 32, 203])
+def test_a_loader_knows_its_length(samples, ranks, drop_last, monkeypatch):
+    monkeypatch.setattr("slipway.sampler.count_ranks", lambda: ranks)
+    data = Noisy(samples)
+    loader = DataLoader(data, 4, sampler=Sampler(data), drop_last=drop_last)
+    world = World(0, ranks, 0, ranks)
+    assert len(loader) == len(batches(Replay(loader), world=world))

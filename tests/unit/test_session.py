@@ -205,18 +205,30 @@ def test_a_stop_during_validation_waits_for_its_end(tmp_path):
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step_00000003"
 
 
-def test_a_stop_before_validation_comes_back_to_it(tmp_path):
+def test_a_stop_behind_the_last_batch_waits_for_the_validation_and_is_saved_before(tmp_path):
+    """A script that was resumed behind its last batch would have no loss to print."""
+
+    def run(script, stop_at=None):
+        validated = []
+        with script.session as session:
+            for epoch in session.epochs(2):
+                for (inputs,) in session.batches(script.loader):
+                    script.step(inputs)
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                if stop_at:
+                    session._opened.recorder.on_root.wait()
+                    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step_00000003"
+                validated.append(epoch)
+                session.metrics(accuracy=epoch)
+        return validated
+
     with pytest.raises(Stopped):
-        Script(tmp_path, best="accuracy").run(stop_at=3)
+        run(Script(tmp_path, best="accuracy"), stop_at=3)
+    assert (tmp_path / "checkpoints" / "latest").resolve().name == "step_00000003"
     again = Script(tmp_path, best="accuracy")
-    validated = []
-    with again.session as session:
-        for epoch in session.epochs(2):
-            for (inputs,) in session.batches(again.loader):
-                again.step(inputs)
-            validated.append(epoch)
-            session.metrics(accuracy=epoch)
-    assert (validated, len(again.seen)) == ([0, 1], 3)
+    assert (run(again), len(again.seen)) == ([1], 3)
+    assert [record["accuracy"] for record in records(tmp_path) if record["kind"] == "validation"] == [0, 1]
 
 
 def test_several_passes_in_an_epoch(tmp_path):
@@ -233,10 +245,11 @@ def test_several_passes_in_an_epoch(tmp_path):
 
     whole = run(tmp_path / "whole")
     assert len(whole) == 5
-    for stop_at in (2, 3, 4, 5):
+    for stop_at in (1, 2, 3, 4):
         with pytest.raises(Stopped):
             run(tmp_path / str(stop_at), stop_at)
-        assert run(tmp_path / str(stop_at)) == whole[stop_at:]
+        stopped_at = 4 if stop_at == 3 else stop_at  # not behind the last batch of a pass
+        assert run(tmp_path / str(stop_at)) == whole[stopped_at:]
 
 
 def test_break_ends_the_pass_and_not_the_run(tmp_path):
@@ -303,7 +316,7 @@ def test_a_full_disk_does_not_end_training(tmp_path, caplog):
 
 
 MISUSES = {
-    "nothing to save": (lambda folder: Session(folder=folder), "a session needs something to save"),
+    "nothing to save": (lambda folder: Session(folder=folder), "a session needs what trains, to save it"),
     "no state": (lambda folder: Session(model=3, folder=folder), "model is of int, which has no state_dict"),
     "name": (lambda _: Session(model={"a/b": nn.Linear(1, 1)}), "model has the name 'a/b': use letters"),
     "interval": (lambda _: Session(model=nn.Linear(1, 1), log_interval=0), "log_interval=0 must be a number"),
@@ -609,3 +622,57 @@ def test_a_stream_that_draws_is_read_again_alike(tmp_path):
     with pytest.raises(Stopped):
         run(tmp_path / "run", stop_at=3)
     assert run(tmp_path / "run") == whole[3:]
+
+
+def test_a_run_that_was_left_early_is_done(tmp_path):
+    def run():
+        script = Script(tmp_path)
+        with script.session as session:
+            for epoch in session.epochs(5):
+                for (inputs,) in session.batches(script.loader):
+                    script.step(inputs)
+                if epoch == 1:
+                    break
+        return len(script.seen)
+
+    assert [run(), run(), run()] == [6, 0, 0]
+    assert read_status(tmp_path).verdict == "done 6 complete"
+
+
+def test_a_stop_that_the_script_catches_ends_it_all_the_same(tmp_path):
+    script = Script(tmp_path)
+    with pytest.raises(Stopped), script.session as session:
+        try:
+            for step in session.steps(5):
+                script.step(torch.ones(1, 2))
+                if step == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        except BaseException:  # noqa: BLE001, S110 -- as scripts do
+            pass
+    assert read_status(tmp_path).state == "stopped"
+
+
+def test_an_optimiser_of_another_kind(tmp_path):
+    Script(tmp_path).run(epochs=1)
+    script = Script(tmp_path)
+    adam = torch.optim.AdamW(script.model.parameters())
+    with pytest.raises(SessionError, match="optimizer was of another kind when it was saved: with dampening; momentum"):
+        Session(model=script.model, optimizer=adam, folder=tmp_path).__enter__()
+
+
+def test_a_session_that_is_not_open(tmp_path):
+    with pytest.raises(SessionError, match="the session is not open"):
+        next(Script(tmp_path).session.epochs(1))
+
+
+def test_workers_end_at_once_where_a_run_stops(tmp_path):
+    script = Script(tmp_path)
+    script.loader = DataLoader(script.loader.dataset, 1, num_workers=1)
+    with pytest.raises(Stopped), script.session as session:
+        for _ in session.epochs(1):
+            batches = session.batches(script.loader)
+            for (inputs,) in batches:
+                script.step(inputs)
+                (worker,) = session._feed._replay._iterator._workers
+                os.kill(os.getpid(), signal.SIGTERM)
+    assert not worker.is_alive()

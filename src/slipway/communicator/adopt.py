@@ -34,12 +34,25 @@ def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
     if dist.is_available() and dist.is_initialized():
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         comm = TorchCommunicator(group, CPU, local_rank=environment.local_rank)
-    elif (hvd := sys.modules.get("horovod.torch")) and hvd.is_initialized():
+    elif under_horovod():
         from slipway.communicator.horovod import HorovodCommunicator  # noqa: PLC0415 -- only where it is installed
 
         comm = HorovodCommunicator(lambda _: CPU, owned=False)
     environment.check_size(comm.world.size)
     return comm
+
+
+def count_ranks() -> int:
+    """Return the size of the world that the script has joined; 1 if it has joined none."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return sys.modules["horovod.torch"].size() if under_horovod() else 1
+
+
+def under_horovod() -> bool:
+    """Return whether the script has joined Horovod's world."""
+    hvd = sys.modules.get("horovod.torch")
+    return bool(hvd and hvd.is_initialized())
 
 
 def leave_at_exit() -> None:
