@@ -209,10 +209,10 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Save what is not saved and record that the run is done; after an error, record that."""
-        with contextlib.ExitStack() as stack:
-            stack.push(self._stack)
-            if error:
-                raise error
+        if error is not None:
+            self._stack.__exit__(kind, error, traceback)
+            return
+        with self._stack:
             self._end_pass()
             self._count_step_outside()
             self._is_closing = True
