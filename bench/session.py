@@ -1,7 +1,7 @@
 """``python bench/session.py [--steps N] [--rounds N]``: what a step costs more in a session than in a bare loop.
 
 Each contender trains the same small model on the same batches, on one CPU thread, and logs its loss; they take turns,
-in an order that is turned around each round. Printed are the median µs per step over the bare loop, its spread over
+in an order that is drawn anew each round. Printed are the median µs per step over the bare loop, its spread over
 the rounds, and the ratio to Fabric's. A second bare loop among them shows the noise: above 5 µs the run is void, and
 the exit code is 1. Contenders that are not installed are left out (ignite is in no environment of this project).
 """
@@ -9,97 +9,110 @@ the exit code is 1. Contenders that are not installed are left out (ignite is in
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import logging
+import random
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 BATCHES = [torch.randn(8, 16) for _ in range(100)]
 LOG_INTERVAL = 50
-Contender = Callable[[int], float]
+WARM_UP = 50
+"""Steps of each run that are not timed."""
+
+
+class Batches(Dataset[Tensor]):
+    """So many batches, which take the time from the first that counts to the last."""
+
+    def __init__(self, steps: int) -> None:
+        """Be ``steps`` batches, after some more to warm up."""
+        self._last = WARM_UP + steps
+        self._start = 0.0
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._last + 1
+
+    def __getitem__(self, number: int) -> Tensor:
+        """Return one."""
+        if number == WARM_UP:
+            self._start = time.perf_counter()
+        if number == self._last:
+            self.seconds = time.perf_counter() - self._start
+        return BATCHES[number % len(BATCHES)]
+
+
+Contender = Callable[[DataLoader[Tensor], str], object]
+"""Trains on the batches; what it writes goes into the folder."""
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a model of one layer, and its optimiser: a step of some 100 µs."""
+    """Return a model of one layer, and its optimiser: what they compute takes no time."""
     model = nn.Linear(16, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
-def batches(steps: int) -> Iterator[Tensor]:
-    """Yield so many batches."""
-    for number in range(steps):
-        yield BATCHES[number % len(BATCHES)]
-
-
-def bare(steps: int) -> float:
+def bare(batches: DataLoader[Tensor], _folder: str) -> None:
     """Train without a library; the loss is read now and then."""
     model, optimizer = parts()
-    start = time.perf_counter()
-    for number, batch in enumerate(batches(steps)):
+    for number, batch in enumerate(batches):
         optimizer.zero_grad()
         loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()
         if number % LOG_INTERVAL == 0:
             loss.item()
-    return time.perf_counter() - start
 
 
-def session(steps: int) -> float:
+def session(batches: DataLoader[Tensor], folder: str) -> None:
     """Train in a session: everything it offers is on."""
     from slipway import Session  # noqa: PLC0415 -- each contender imports its own
 
     model, optimizer = parts()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Session(model=model, optimizer=optimizer, folder=folder, log_interval=LOG_INTERVAL) as session,
-    ):
+    with Session(model=model, optimizer=optimizer, folder=folder, log_interval=LOG_INTERVAL) as session:
         for _ in session.epochs(1):
-            start = time.perf_counter()
-            for batch in session.batches(batches(steps)):
+            for batch in session.batches(batches):
                 optimizer.zero_grad()
                 loss = model(batch).square().mean()
                 loss.backward()
                 optimizer.step()
                 session.log(loss=loss)
-            seconds = time.perf_counter() - start
-    return seconds
 
 
-def fabric(steps: int) -> float:
+def fabric(batches: DataLoader[Tensor], folder: str) -> None:
     """Train under Lightning Fabric: model and optimiser wrapped, nothing saved."""
     from lightning.fabric import Fabric  # noqa: PLC0415
+    from lightning.fabric.loggers import CSVLogger  # noqa: PLC0415
 
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=CSVLogger(folder, flush_logs_every_n_steps=1))
     model, optimizer = fabric.setup(*parts())
-    start = time.perf_counter()
-    for number, batch in enumerate(batches(steps)):
+    for number, batch in enumerate(batches):
         optimizer.zero_grad()
         loss = model(batch).square().mean()
         fabric.backward(loss)
         optimizer.step()
         if number % LOG_INTERVAL == 0:
-            fabric.log("loss", loss)
-    return time.perf_counter() - start
+            fabric.log("loss", loss, step=number)
 
 
-def accelerate(steps: int) -> float:
+def accelerate(batches: DataLoader[Tensor], _folder: str) -> None:
     """Train under Accelerate: model and optimiser wrapped, nothing saved."""
     from accelerate import Accelerator  # noqa: PLC0415
 
     accelerator = Accelerator(cpu=True)
     model, optimizer = accelerator.prepare(*parts())
-    start = time.perf_counter()
-    for number, batch in enumerate(batches(steps)):
+    for number, batch in enumerate(batches):
         with accelerator.accumulate(model):
             optimizer.zero_grad()
             loss = model(batch).square().mean()
@@ -107,10 +120,9 @@ def accelerate(steps: int) -> float:
             optimizer.step()
         if number % LOG_INTERVAL == 0:
             accelerator.log({"loss": loss.item()})
-    return time.perf_counter() - start
 
 
-def ignite(steps: int) -> float:
+def ignite(batches: DataLoader[Tensor], _folder: str) -> None:
     """Train under ignite, with a running average of the loss."""
     from ignite.engine import Engine, Events  # noqa: PLC0415
     from ignite.metrics import RunningAverage  # noqa: PLC0415
@@ -129,14 +141,13 @@ def ignite(steps: int) -> float:
     engine.add_event_handler(
         Events.ITERATION_COMPLETED(every=LOG_INTERVAL), lambda engine: engine.state.metrics["loss"]
     )
-    start = time.perf_counter()
-    engine.run(batches(steps), max_epochs=1, epoch_length=steps)
-    return time.perf_counter() - start
+    engine.run(batches, max_epochs=1)
 
 
-def lightning(steps: int) -> float:
+def lightning(batches: DataLoader[Tensor], folder: str) -> None:
     """Train under Lightning's Trainer, with its own log and nothing saved."""
     import lightning as L  # noqa: PLC0415 -- as its users write
+    from lightning.pytorch.loggers import CSVLogger  # noqa: PLC0415
 
     class Module(L.LightningModule):
         def __init__(self) -> None:
@@ -149,15 +160,19 @@ def lightning(steps: int) -> float:
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1e-3, momentum=0.9)
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = L.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, log_every_n_steps=LOG_INTERVAL, barebones=False, **quiet
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        log_every_n_steps=LOG_INTERVAL,
+        logger=CSVLogger(folder, flush_logs_every_n_steps=1),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
-    start = time.perf_counter()
-    trainer.fit(Module(), DataLoader(list(batches(steps)), batch_size=None))  # type: ignore[arg-type] # a list is a data set
-    return time.perf_counter() - start
+    trainer.fit(Module(), batches)
 
 
 def installed() -> dict[str, Contender]:
@@ -173,24 +188,35 @@ def installed() -> dict[str, Contender]:
     return {name: train for name, (train, library) in needed.items() if importlib.util.find_spec(library)}
 
 
+def time_step(train: Contender, steps: int) -> float:
+    """Return the µs of a step."""
+    gc.collect()  # nobody pays for what the one before has left
+    batches = Batches(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        train(DataLoader(batches, batch_size=None), folder)
+    return batches.seconds / steps * 1e6
+
+
 def main() -> int:
     """Compare, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name in ("slipway", "lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     contenders = {"bare": bare, **installed()}
+    order = list(contenders)
+    shuffle = random.Random(0).shuffle
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(args.rounds + 1):
-        order = list(contenders) if number % 2 else list(reversed(contenders))
+        shuffle(order)
         for name in order:
-            seconds = contenders[name](args.steps)
+            microseconds = time_step(contenders[name], args.steps)
             if number:  # the first round imports and warms up
-                found[name].append(seconds / args.steps * 1e6)
+                found[name].append(microseconds)
     print(f"bare: {statistics.median(found['bare']):.1f} µs a step; {args.rounds} rounds of {args.steps} steps")
     over = {
         name: [mine - theirs for mine, theirs in zip(found[name], found["bare"], strict=True)]

@@ -2,7 +2,8 @@
 
 A DataLoader is iterated through a copy whose sampler is replaced. The order of an epoch is drawn at once, under a seed
 of its own; a worker seeds the global generators before it fetches a batch. So a resumed run skips batches by their
-index, and fetches the others with the random numbers that they always have.
+index, and fetches the others with the random numbers that they always have. Without workers, the rank's own generators
+serve, which a checkpoint holds.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Requests:
 
     def __init__(self) -> None:
         """Request nothing yet."""
-        self.now: Iterable[Request] = ()
+        self.now: Iterable[Any] = ()
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield the requests of this pass."""
         return iter(self.now)
 
@@ -92,6 +93,8 @@ class Pass(NamedTuple):
     batches: Iterator[Any]
     total: int | None
     """Number of batches of the whole pass, with those that are skipped; None if nobody knows."""
+    reseeds: bool = False
+    """Whether to fetch a batch seeds the generators of this process, so that the body of the loop needs seeds too."""
 
 
 def can_replay(loader: object) -> bool:
@@ -121,7 +124,8 @@ class Replay:
             alike |= {"batch_size": None, "sampler": self._requests}
         else:
             alike |= {"batch_sampler": self._requests}
-        self._copy: DataLoader[Any] = DataLoader(SeededDataset(loader.dataset), **alike)  # type: ignore[arg-type]
+        dataset: Any = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
+        self._copy: DataLoader[Any] = DataLoader(dataset, **alike)
 
     @property
     def sampler(self) -> Sampler | None:
@@ -145,7 +149,9 @@ class Replay:
         order = self._order(origin, world, order_seed)
         total = len(order) + origin.batches if isinstance(order, list) else None
         wanted = itertools.islice(enumerate(order, origin.batches), skip - origin.batches, None)
-        requests = (Request(derive(fetch_seed, number), index) for number, index in wanted)
+        requests: Iterator[Any] = (index for _, index in wanted)
+        if self._copy.num_workers:
+            requests = (Request(derive(fetch_seed, number), index) for number, index in wanted)
         self._requests.now = list(requests) if total is not None else requests
         self._iterator = iter(self._copy)
         return Pass(self._iterator, total)
@@ -210,7 +216,7 @@ def start_unindexed(iterable: Iterable[Any], *, skip: int, order_seed: int) -> P
         total = len(iterable)  # type: ignore[arg-type]
     except TypeError:  # IterableDataset, generators
         total = None
-    return Pass(itertools.islice(_seeded(iter(iterable), order_seed), skip, None), total)
+    return Pass(itertools.islice(_seeded(iter(iterable), order_seed), skip, None), total, reseeds=True)
 
 
 def _seeded(batches: Iterator[Any], seed: int) -> Iterator[Any]:

@@ -21,7 +21,7 @@ class Position(NamedTuple):
 
     def advance(self, samples: int) -> Position:
         """Return the position one optimiser step further, which consumed ``samples``."""
-        return self._replace(step=self.step + 1, samples=self.samples + samples)
+        return Position(self.step + 1, self.epoch, self.samples + samples, self.bad, self.elapsed)
 
     def with_observed(self, *, bad: int, seconds: float) -> Position:
         """Return the position with so many more bad samples and seconds."""

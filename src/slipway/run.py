@@ -101,6 +101,8 @@ class Run:
         self._saved_step = found.position.step
         self._furthest = found.position.step
         self._owed = False
+        self._is_alone = comm.world.size == 1
+        """Then a rank that is asked to stop need not wait until the others would agree on that."""
         self._metric: Metric | None = None
         self.position = self.start = found.position
         self.window = Window(found.facts.get("window"))
@@ -127,9 +129,7 @@ class Run:
             SessionError: on every rank, if something that was logged is not finite.
         """
         self.count()
-        # Alone, a rank need not wait until the others would be asked.
-        asked_alone = self._comm.world.size == 1 and self._agreement.is_asked
-        if self.position.step >= self._schedule.next_step or asked_alone:
+        if self.position.step >= self._schedule.next_step or (self._is_alone and self._agreement.is_asked):
             self._check(ended=False, save=False, blocked=False)
 
     def count(self) -> None:

@@ -1,14 +1,15 @@
-"""Random numbers as a function of the position: a session seeds the global generators anew before each batch.
-
-So no state of a generator is ever saved, and a resumed run draws what the uninterrupted one would have drawn.
-"""
+"""The global generators of random numbers: seeded by the place in training, and in mid-epoch captured and restored."""
 
 from __future__ import annotations
 
+import base64
 import random
 import sys
+import zlib
+from array import array
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +21,13 @@ class Purpose(IntEnum):
     """What a seed is for, so that seeds of equal epoch and batch differ."""
 
     EPOCH = 0
-    """Code of an epoch outside of ``batches``."""
+    """Code of an epoch before ``batches``."""
     ORDER = 1
     """The order of the samples; the same on all ranks."""
     FETCH = 2
-    """The samples of a batch, in a worker process or not."""
+    """The samples of a batch, in a worker process."""
     BODY = 3
-    """The body of the loop: dropout, noise."""
+    """The body of the loop: dropout, noise; and samples that the rank itself fetches."""
     VALIDATION = 4
     """What comes after the batches of an epoch."""
 
@@ -45,17 +46,58 @@ def derive(*key: int) -> int:
     return state >> 1
 
 
-def device_generators(tensors: Iterable[Tensor]) -> list[torch.Generator]:
-    """Return the default generators of the GPUs on which ``tensors`` are."""
-    indices = {tensor.device.index for tensor in tensors if tensor.is_cuda}
-    return [torch.cuda.default_generators[index] for index in sorted(indices)]
-
-
 def seed_generators(seed: int, devices: Iterable[torch.Generator] = ()) -> None:
     """Seed the global generators of Python, of numpy where it is loaded, and of torch: for CPUs, and ``devices``."""
-    random.seed(seed)  # half of what all this takes
+    random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
     for generator in devices:
         generator.manual_seed(seed)
+
+
+class Generators:
+    """The global generators of this process: Python's, numpy's where it is loaded, torch's, and those of its GPUs."""
+
+    def __init__(self, seed: int, rank: int, tensors: Iterable[Tensor]) -> None:
+        """Seed by ``seed`` and ``rank``; the GPUs are those on which ``tensors`` are."""
+        self._key = seed, rank
+        indices = {tensor.device.index for tensor in tensors if tensor.is_cuda}
+        self._devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
+
+    def seed(self, purpose: Purpose, *place: int) -> None:
+        """Seed all of them, for a purpose at a place; each rank gets seeds of its own."""
+        seed, rank = self._key
+        seed_generators(derive(seed, purpose, *place, rank), self._devices)
+
+    def capture(self) -> dict[str, Any]:
+        """Return their states, as JSON of some kilobytes."""
+        version, words, gauss = random.getstate()
+        found: dict[str, Any] = {"python": [version, _pack(array("I", words).tobytes()), gauss]}
+        if numpy := sys.modules.get("numpy"):
+            name, key, *rest = numpy.random.get_state()
+            found["numpy"] = [name, _pack(key.tobytes()), *rest]
+        found["torch"] = [
+            _pack(generator.get_state().numpy().tobytes()) for generator in (torch.default_generator, *self._devices)
+        ]
+        return found
+
+    def restore(self, found: dict[str, Any]) -> None:
+        """Bring them to what ``capture`` returned; numpy and GPUs that were not in use then stay as they are."""
+        version, words, gauss = found["python"]
+        random.setstate((version, tuple(array("I", _unpack(words))), gauss))
+        if "numpy" in found:
+            import numpy as np  # noqa: PLC0415 -- only if the script has loaded it before
+
+            name, key, *rest = found["numpy"]
+            np.random.set_state((name, np.frombuffer(_unpack(key), dtype=np.uint32), *rest))  # noqa: NPY002 -- the global one
+        for generator, state in zip((torch.default_generator, *self._devices), found["torch"], strict=False):
+            generator.set_state(torch.frombuffer(bytearray(_unpack(state)), dtype=torch.uint8))
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def _unpack(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from slipway.agreement import Agreement
@@ -18,19 +17,19 @@ from slipway.checkpoint import components
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.communicator.adopt import under_horovod
+from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.loading import Pass
 from slipway.opening import open_run
 from slipway.run import Policy, Run
-from slipway.seeding import Purpose, derive, device_generators, seed_generators
+from slipway.seeding import Generators, Purpose
 from slipway.state import component, is_wrapped, named_objects, unwrap
 from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
+from slipway.window import require_free_names
 
 T = TypeVar("T")
-RESERVED = {"kind", "step", "epoch", "elapsed", "lr", "steps_per_second"}
-"""What a record of metrics.jsonl says by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class Session:
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
-        self._generators: list[torch.Generator] = []
+        self._saved_generators: dict[str, Any] | None = None
         self._pass: Pass | None = None
         self._is_closing = self._in_epoch = self._in_body = self._blocked = False
         self._counted = self._counted_before = 0
@@ -125,7 +124,7 @@ class Session:
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
-        if name in {"_opened", "_feed", "_run", "_stack"}:
+        if name in {"_opened", "_feed", "_run", "_stack", "_generators"}:
             raise SessionError("the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
@@ -174,15 +173,18 @@ class Session:
         if Session._is_open:
             raise SessionError("a session is open already: a process has one at a time.")
         with contextlib.ExitStack() as stack:
-            facts = {"session": FORMAT, "seed": self._seed}
+            identity = {"session": FORMAT, "seed": self._seed}
             opened = self._opened = stack.enter_context(
-                open_run(self._components, path=self._where, facts=facts, keep=self._keep, timeout=self._timeout)
+                open_run(self._components, path=self._where, facts=identity, keep=self._keep, timeout=self._timeout)
             )
             self._feed = Feed(opened.comm.world, seed=self._seed, repeat_epoch=self._repeat_epoch)
             stack.callback(self._feed.close)
             position = opened.found.position
-            if "feed" in opened.found.facts:
-                position = position._replace(step=self._feed.resume(opened.found.facts["feed"], position.step))
+            facts = opened.found.facts
+            if "feed" in facts:
+                position = position._replace(step=self._feed.resume(facts["feed"], position.step))
+                if facts["world_size"] == opened.comm.world.size:
+                    self._saved_generators = facts["generators"][opened.comm.world.rank]
             root = opened.recorder.on_root
             self._run = Run(
                 self,
@@ -196,9 +198,8 @@ class Session:
             stack.callback(self._counter.close)
             self._counter.watch(self._objects["optimizer"].values(), "step")
             self._counter.watch(self._objects["scaler"].values(), "update")
-            self._generators = device_generators(
-                parameter for model in self._objects["model"].values() for parameter in model.parameters()
-            )
+            parameters = [tensor for model in self._objects["model"].values() for tensor in model.parameters()]
+            self._generators = Generators(self._seed, opened.comm.world.rank, parameters)
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
@@ -233,7 +234,7 @@ class Session:
             log.info("the script has left its epochs early, and so the run is done")
             return
         while self.epoch < total:
-            self._seed_generators(Purpose.EPOCH)
+            self._generators.seed(Purpose.EPOCH, self.epoch)
             self._in_epoch, before = True, self._counter.count
             yield self.epoch
             self._in_epoch = False
@@ -268,16 +269,15 @@ class Session:
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
 
-        What the body draws from the global generators depends on the number alone. An iterator of its own over a
-        loader begins anew in each attempt.
+        An iterator of its own over a loader begins anew in each attempt.
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
         """
         self._total_steps = total
         self._run.start_clock()
+        self._resume_generators(self.epoch, self.step)
         while self.step < total:
-            self._seed_generators(Purpose.BODY, self.step)
             yield self.step
             self._has_stepped()
             self._run.advance()
@@ -288,12 +288,11 @@ class Session:
         Args:
             values: numbers, or tensors of one element, which stay on their device until then.
         """
-        _require_free_names(values)
         self._run.window.log(values)
 
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint."""
-        _require_free_names(values)
+        require_free_names(values)
         numbers = {name: float(value) for name, value in values.items()}
         if self._best is not None:
             if self._best not in numbers:
@@ -310,7 +309,7 @@ class Session:
         With it DistributedDataParallel on three ranks or more resumes bitwise (docs/decisions/0003).
         """
         modules = [unwrap(model) for model in self._objects["model"].values()]
-        self._seed_generators(Purpose.EPOCH)
+        self._generators.seed(Purpose.EPOCH, self.epoch)
         with without_trace(modules):
             step()
 
@@ -322,12 +321,14 @@ class Session:
 
     def facts(self, places: list[Any]) -> dict[str, Any]:
         """Return what a checkpoint says besides."""
-        world = self._opened.comm.world
+        comm = self._opened.comm
+        within = self._feed.batch or self._total_steps  # elsewhere they are seeded anew
         return {
             "session": FORMAT,
             "seed": self._seed,
-            "world_size": world.size,
+            "world_size": comm.world.size,
             "feed": self._feed.facts(places),
+            "generators": all_gather_json(comm, self._generators.capture() if within else None),
             "left_early": self._in_epoch and self._is_closing,
         }
 
@@ -353,20 +354,32 @@ class Session:
         return self.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _iterate(self, found: Pass) -> Iterator[Any]:
-        base = derive(self._seed, Purpose.BODY, self.epoch, self._feed.number, self._opened.comm.world.rank)
+        place = self.epoch, self._feed.number
+        self._resume_generators(*place, self._feed.batch)
         for item in found.batches:
-            self._require_current(found)
-            seed_generators(derive(base, self._feed.batch), self._generators)
+            if self._pass is not found:
+                self._refuse_pass()
+            if found.reseeds:
+                self._generators.seed(Purpose.BODY, *place, self._feed.batch)
             self._in_body = True
             yield item
-            self._require_current(found)
+            if self._pass is not found:
+                self._refuse_pass()
             self._end_body()
-        self._require_current(found)
+        if self._pass is not found:
+            self._refuse_pass()
         self._end_pass()
 
-    def _require_current(self, found: Pass) -> None:
-        if self._pass is not found:
-            raise SessionError("there is one session.batches at a time, called in each epoch and iterated at once.")
+    def _resume_generators(self, *place: int) -> None:
+        """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
+        saved, self._saved_generators = self._saved_generators, None
+        if saved and place[-1]:
+            self._generators.restore(saved)
+        else:
+            self._generators.seed(Purpose.BODY, *place)
+
+    def _refuse_pass(self) -> NoReturn:
+        raise SessionError("there is one session.batches at a time, called in each epoch and iterated at once.")
 
     def _end_body(self) -> None:
         """Count a batch that is done, and a step if an optimiser has taken one since the last."""
@@ -398,11 +411,7 @@ class Session:
         self._blocked &= self._counter.count > self._counted_before  # not after a validation
         self._feed.next_pass()
         self._run.join(blocked=self._blocked)
-        self._seed_generators(Purpose.VALIDATION, self._feed.number)
-
-    def _seed_generators(self, purpose: Purpose, *key: int) -> None:
-        rank = self._opened.comm.world.rank
-        seed_generators(derive(self._seed, purpose, self.epoch, rank, *key), self._generators)
+        self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
 
     def _optimizers(self) -> str:
         given = ", ".join(self._objects["optimizer"]) or "none"
@@ -444,8 +453,3 @@ class Batches(Generic[T]):
         if self._left is None:
             raise TypeError("this loader does not know its length")
         return self._left
-
-
-def _require_free_names(values: Mapping[str, object]) -> None:
-    if taken := RESERVED & values.keys():
-        raise SessionError(f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -14,6 +14,8 @@ from slipway.errors import SessionError
 
 Sums = dict[str, list[float]]
 """By name: the sum of what was logged, and how many values that is."""
+RESERVED = {"kind", "step", "epoch", "elapsed", "lr", "steps_per_second"}
+"""What a record of metrics.jsonl says by itself."""
 DIGITS = 7
 """Significant digits of a mean: those of float32, in which losses are computed."""
 
@@ -42,6 +44,7 @@ class Window:
             self._counts[name] += 1
 
     def _begin(self, name: str, value: Any) -> None:
+        require_free_names({name})
         total: Any = 0.0
         if isinstance(value, Tensor):
             if value.numel() != 1:
@@ -84,3 +87,9 @@ class Window:
     def clear(self) -> None:
         """Begin the next record."""
         self._totals = {}
+
+
+def require_free_names(names: Iterable[str]) -> None:
+    """Raise a SessionError if a name belongs to what each record says by itself."""
+    if taken := RESERVED.intersection(names):
+        raise SessionError(f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")

@@ -1,5 +1,6 @@
 """A session in this process: what it promises a script, and what it says to one that uses it as it cannot be used."""
 
+import contextlib
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import slipway
 from slipway import Session, SessionError, Stopped
@@ -106,22 +107,73 @@ def test_every_epoch_has_an_order_and_draws_of_its_own(tmp_path):
 
 def test_all_global_generators_are_functions_of_the_place(tmp_path):
     drawn = []
-
-    def draw():
-        drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))
-
     for attempt in range(2):
         script = Script(tmp_path / str(attempt))
         random.seed(attempt)
         with script.session as session:
             for _ in session.epochs(1):
-                draw()
+                drawn.append(draw())
                 for (inputs,) in session.batches(script.loader):
-                    draw()
+                    drawn.append(draw())
                     script.step(inputs)
-                draw()
+                drawn.append(draw())
     assert drawn[:5] == drawn[5:]
     assert len({*drawn}) == 5
+
+
+def draw():
+    return (
+        random.random(),
+        random.gauss(),
+        np.random.rand(),
+        np.random.randn(),
+        torch.rand(1).item(),
+        torch.randn(1).item(),
+    )
+
+
+class Drawing(Dataset):
+    """Samples of random numbers."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, _index):
+        return torch.tensor(draw())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_resumed_epoch_draws_what_the_whole_one_draws(workers, tmp_path):
+    def run(folder, *, stop_at=None):
+        script, drawn = Script(folder), []
+        loader = DataLoader(Drawing(), 1, num_workers=workers)
+        with contextlib.suppress(Stopped), script.session as session:
+            for _ in session.epochs(2):
+                for samples in session.batches(loader):
+                    script.step(samples[:, :2])
+                    drawn.append((*samples.flatten().tolist(), *map(float, draw())))
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return drawn
+
+    whole = run(tmp_path / "whole")
+    parts = [*run(tmp_path / "parts", stop_at=3), *run(tmp_path / "parts", stop_at=7), *run(tmp_path / "parts")]
+    assert parts == whole
+    assert len({*whole}) == 12
+
+
+def test_steps_without_a_loader_draw_what_the_whole_run_draws(tmp_path):
+    def run(folder, *, stop_at=None):
+        script, drawn = Script(folder), []
+        with contextlib.suppress(Stopped), script.session as session:
+            for step in session.steps(6):
+                script.step(torch.rand(4, 2))
+                drawn.append(tuple(map(float, draw())))
+                if step + 1 == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return drawn
+
+    assert [*run(tmp_path / "parts", stop_at=2), *run(tmp_path / "parts")] == run(tmp_path / "whole")
 
 
 def test_accumulated_gradients_are_no_place_to_stop(tmp_path):
