@@ -144,6 +144,7 @@ finish() {
         wait_for_file "$verdict" "${verdict_seconds:-0}"
     fi
     [ ! -f "$verdict" ] || read -r state step reason <"$verdict" || :
+    [ -z "$SLIPWAY_SCRIPT" ] || compare_world
     [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
         note "ended by a signal before the ranks had saved; to continue: $(continue_command)"
@@ -163,6 +164,23 @@ finish() {
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# compare_world: say it if the ranks of a user's script have not formed one group, of which
+# sitecustomize.py has left the sizes.
+compare_world() {
+    local file size groups=()
+    for file in "$log_dir"/world.*; do
+        [ -f "$file" ] && read -r size <"$file" && [[ $size =~ ^[0-9]{1,6}$ ]] || continue
+        groups+=("$size")
+    done
+    if [ ${#groups[@]} = 0 ] && [ "$code" = 0 ] && [ "$world_size" != 1 ]; then
+        note "no rank has joined the others, by torch.distributed or Horovod: the script ran" \
+            "$world_size times, each by itself"
+    elif [ ${#groups[@]} != 0 ] && ! { [ ${#groups[@]} = 1 ] && ((groups[0] >= world_size)); }; then
+        note "$world_size ranks were to form one group, and ${#groups[@]} were formed, of" \
+            "${groups[*]:0:8}${groups[8]:+ ...}: each trains by itself"
+    fi
 }
 
 # wait_for_file PATH SECONDS

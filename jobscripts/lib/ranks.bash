@@ -136,6 +136,7 @@ check_mpi() {
 choose_program() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program=("$SLIPWAY_SCRIPT" "$@")
+        export_variables PYTHONPATH="$lib" # Python imports sitecustomize.py from there
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
         [ "$SLIPWAY_DEVICE" != cpu ] ||
             export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"

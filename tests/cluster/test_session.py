@@ -10,14 +10,14 @@ from support import ROOT, status
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
 LONG = ["--epochs", "400"]
 """Longer than a test waits before it ends a run."""
+HOROVOD = {"BACKEND": "horovod", "HOROVOD_FUSION_THRESHOLD": "0"}
+"""Fusion would sum the gradients of four ranks in the order of their arrival."""
 WAYS = [
     pytest.param("ddp.job", "classifier.py", {}, False, id="ddp"),
     pytest.param("ddp-ranks.job", "classifier.py", {}, False, marks=pytest.mark.prove, id="ddp-ranks"),
-    pytest.param("ddp.job", "under_horovod.py", {"BACKEND": "horovod"}, False, marks=pytest.mark.prove, id="horovod"),
+    pytest.param("ddp.job", "under_horovod.py", HOROVOD, False, marks=pytest.mark.prove, id="horovod"),
     pytest.param("ddp.job", "classifier.py", {}, True, marks=pytest.mark.prove, id="container"),
-    pytest.param(
-        "ddp.job", "under_horovod.py", {"BACKEND": "horovod"}, True, marks=pytest.mark.prove, id="horovod-container"
-    ),
+    pytest.param("ddp.job", "under_horovod.py", HOROVOD, True, marks=pytest.mark.prove, id="horovod-container"),
 ]
 
 

@@ -21,6 +21,8 @@ GONE = 30.0
 """Seconds in which whatever a script started has to end."""
 
 DONE = {"STUB_VERDICT": "done 9 trained"}
+JOIN = 'echo 4 >"$RUN_DIR/logs/$TRAINER_ATTEMPT/world.node1.7"'
+"""What a script does whose four ranks join each other, for STUB_ON_TRAIN."""
 OUT_OF_TIME = {"STUB_VERDICT": "out-of-time 9 time-limit"}
 
 

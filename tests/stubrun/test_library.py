@@ -857,6 +857,25 @@ class TestLaunch:
             (place / "run" / "verdict.2").write_text(verdict)
         assert bash(f"code={code}; finish none")[0] == expected
 
+    @pytest.mark.parametrize(
+        ("sizes", "said"),
+        [
+            ([], "the script ran 4 times, each by itself"),
+            (["4"], ""),
+            (["8"], ""),  # it has started more by itself
+            (["1", "1", "1", "1"], "and 4 were formed, of 1 1 1 1: each trains by itself"),
+            (["1"] * 12, "of 1 1 1 1 1 1 1 1 ...: each"),
+            (["2", "a[$(touch executed)]"], "and 1 were formed, of 2:"),
+        ],
+    )
+    def test_compare_world(self, bash, place, sizes, said):
+        logs = place / "run" / "logs" / "2"
+        logs.mkdir(parents=True)
+        for number, size in enumerate(sizes):
+            (logs / f"world.n{number}.1").write_text(f"{size}\n")
+        code, _, err = bash("code=0 world_size=4; compare_world")
+        assert (code, said in err, bool(err)) == (0, True, bool(said))
+
     def test_wait_for_file(self, bash, place):
         began = time.monotonic()
         assert bash("wait_for_file gone 1; (sleep 0.5; touch there) & wait_for_file there 9")[0] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipway.flags import read_arguments
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
+from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
 from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
@@ -487,7 +487,7 @@ class TestDisks:
         except OSError:
             pytest.skip("needs to write /")
         try:
-            ended = project.run("ddp.job", SLIPWAY_SCRIPT=str(own))
+            ended = project.run("ddp.job", SLIPWAY_SCRIPT=str(own), STUB_ON_TRAIN=JOIN)
         finally:
             own.unlink()
         assert (ended.code, ended.notes) == (0, [])

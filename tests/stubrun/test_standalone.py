@@ -4,7 +4,7 @@ import pytest
 
 from jobgen.render import render
 from jobgen.scripts import job_of
-from stubs import DONE, OUT_OF_TIME, ROOT, launches_of, payload_of
+from stubs import DONE, JOIN, OUT_OF_TIME, ROOT, launches_of, payload_of
 
 NAMES = {
     "ddp.job": ("ddp", "example"),
@@ -70,6 +70,6 @@ def test_staging_and_horovod_find_their_helpers(project, standalone):
     ended = project.run(standalone("ddp.job"), SLIPWAY_STAGE="1", BACKEND="horovod", **DONE)
     assert (ended.code, ended.env["HOROVOD_SIZE"]) == (0, "4")
     assert list((project.folder / "disk").iterdir()) == []
-    own = project.run(standalone("ddp.job"), SLIPWAY_SCRIPT="my train.py", SLIPWAY_DEVICE="cpu")
+    own = project.run(standalone("ddp.job"), SLIPWAY_SCRIPT="my train.py", SLIPWAY_DEVICE="cpu", STUB_ON_TRAIN=JOIN)
     assert (own.code, own.notes) == (0, [])
     assert launches_of(own) == []

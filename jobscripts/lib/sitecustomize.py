@@ -1,0 +1,177 @@
+"""What a script that nobody changed needs to run as ranks of a job: Python imports this first, by PYTHONPATH.
+
+It acts when the script joins the others, by torch.distributed or by Horovod, in whatever environment that is installed:
+
+- The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
+- MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
+  SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and Slurm's other counts of tasks likewise.
+  A script with an option --local_rank or --local-rank is given it.
+- A script that joins as another rank than it was started as, since it starts ranks of its own, or joins nobody, since
+  it is for another launcher, is ended with a line: it would wait for ever, or train as often as there are ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import os
+import re
+import socket
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+FOLDER = Path(__file__).resolve().parent
+STARTED = dict(os.environ)
+"""The environment that the launcher gave this process."""
+IS_RANK = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= STARTED.keys()
+PLANNED = int(STARTED.get("TRAINER_WORLD_SIZE") or 1)
+"""Ranks of the job."""
+PER_NODE = int(STARTED.get("TRAINER_RANKS_PER_NODE") or 1)
+"""Ranks of the job on each node."""
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+SLURM = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
+}
+"""What Slurm says of a task, and the launcher of a rank."""
+LOCAL_RANK_OPTION = re.compile(r"""add_argument\(\s*["'](--local[-_]rank)["']""")
+
+
+def say(text: str) -> None:
+    """Print a line into the job's log."""
+    print(f"slipway: {text}", file=sys.stderr, flush=True)
+
+
+def refuse(text: str) -> NoReturn:
+    """End the process before it waits for ranks that never come."""
+    say(text)
+    sys.exit(78)
+
+
+def record(size: int, rank: int) -> None:
+    """Leave the size of a group, once, in the log folder of the attempt."""
+    folder = Path(STARTED.get("RUN_DIR", ""), "logs", STARTED.get("TRAINER_ATTEMPT", ""))
+    if rank != 0 or not folder.is_dir():
+        return
+    try:
+        (folder / f"world.{socket.gethostname()}.{os.getpid()}").write_text(f"{size}\n", encoding="ascii")
+    except OSError as error:
+        say(f"cannot write down how many ranks have joined: {error}")
+
+
+def around_torch(module: ModuleType) -> None:
+    """Watch ``torch.distributed.init_process_group``."""
+    inner = module.init_process_group
+    signature = inspect.signature(inner)
+
+    @functools.wraps(inner)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if IS_RANK:
+            prepare_rendezvous(signature.bind_partial(*args, **kwargs).arguments)
+        inner(*args, **kwargs)
+        record(module.get_world_size(), module.get_rank())
+
+    module.init_process_group = init_process_group
+
+
+def prepare_rendezvous(given: dict[str, Any]) -> None:
+    """Make the arguments of ``init_process_group`` and the launcher's environment fit, or end this process."""
+    started = [int(STARTED["RANK"]), int(STARTED["WORLD_SIZE"])]
+    names = ("rank", "world_size")
+    joins = [outer if given.get(name, -1) == -1 else given[name] for name, outer in zip(names, started)]
+    is_child = os.environ["SLIPWAY_RANK_PID"] != str(os.getpid()) and "rank" in given
+    if joins != started or is_child:
+        if PER_NODE > 1:
+            refuse(
+                f"the script joins as rank {joins[0]} of {joins[1]}, and was started as rank {started[0]} of "
+                f"{started[1]}. If it starts ranks of its own, set SLIPWAY_RANKS_PER_NODE=1"
+            )
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # its own rank 0 opens the store
+        return
+    if given.get("store") is not None or given.get("init_method") not in {None, "env://"}:
+        return
+    for name in RENDEZVOUS:
+        before, now = STARTED.get(name), os.environ.get(name)
+        if before and now != before:
+            if started[0] == 0:
+                say(f"{name}={now} was set by the script; the ranks meet at {before}")
+            os.environ[name] = before
+
+
+def around_horovod(module: ModuleType) -> None:
+    """Watch ``init`` of Horovod, for whatever framework."""
+    inner = module.HorovodBasics.init
+
+    @functools.wraps(inner)
+    def init(basics: Any, *args: Any, **kwargs: Any) -> Any:
+        result = inner(basics, *args, **kwargs)
+        record(basics.size(), basics.rank())
+        if PLANNED > 1 and basics.size() == 1:
+            refuse(f"Horovod has joined 1 of {PLANNED} ranks: set BACKEND=horovod, or submit horovod.job")
+        return result
+
+    module.HorovodBasics.init = init
+
+
+WATCHED = {"torch.distributed.distributed_c10d": around_torch, "horovod.common.basics": around_horovod}
+
+
+class Watcher(MetaPathFinder):
+    """Changes a module of WATCHED right after its import."""
+
+    def find_spec(self, fullname: str, *_args: Any) -> ModuleSpec | None:
+        """Return the spec that others find, with a loader that does that."""
+        if fullname not in WATCHED:
+            return None
+        change = WATCHED.pop(fullname)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_change(module: ModuleType) -> None:
+            load(module)
+            change(module)
+
+        spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+        return spec
+
+
+def adapt_to_launcher() -> None:
+    """Give Slurm's variables the numbers of the ranks, and the script its option."""
+    for name, own in SLURM.items():
+        if name in os.environ and own in os.environ:
+            os.environ[name] = os.environ[own]
+    try:
+        option = LOCAL_RANK_OPTION.search(Path(sys.argv[0]).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, IndexError):  # no file: python -c, a worker
+        return
+    if option and not any(word.startswith(("--local_rank", "--local-rank")) for word in sys.argv):
+        sys.argv.append(f"{option[1]}={os.environ['LOCAL_RANK']}")
+
+
+def import_next() -> None:
+    """Import the environment's own sitecustomize, which this one hides."""
+    this = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # noqa: F401, PLC0415
+    except ImportError:
+        sys.modules["sitecustomize"] = this
+
+
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]
+sys.meta_path.insert(0, Watcher())
+if IS_RANK:
+    os.environ.setdefault("SLIPWAY_RANK_PID", str(os.getpid()))  # for what this process starts
+    adapt_to_launcher()
+import_next()

@@ -1,0 +1,5 @@
+"""Knows of no other ranks."""
+
+import torch
+
+print(f"joined as 0 of {int(torch.ones(1))}", flush=True)
