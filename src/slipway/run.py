@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from slipway.agreement import Agreement
 from slipway.checkpoint.folder import Checkpoint
@@ -16,15 +16,12 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
-from slipway.errors import SessionError
 from slipway.metrics import Record
+from slipway.position import Position
 from slipway.recorder import Recorder
 from slipway.schedule import Schedule
-from slipway.stop import Reason
-from slipway.terminal import ProgressLine
-from slipway.window import Window
-
-log = logging.getLogger(__name__)
+from slipway.status import Status
+from slipway.stop import Reason, StopRequest
 
 
 class Stopped(SystemExit):
@@ -38,7 +35,7 @@ class Stopped(SystemExit):
 
 @dataclass(frozen=True)
 class Policy:
-    """How often something is due, and what ends a run."""
+    """How often something is due."""
 
     log_interval: int
     """Steps between two records."""
@@ -46,31 +43,53 @@ class Policy:
     """Steps between two checkpoints; None for no such."""
     checkpoint_minutes: float | None
     """Minutes between two checkpoints; None for no such."""
-    allow_nonfinite: bool
-    """Whether training goes on after inf or nan was logged."""
 
 
 class Program(Protocol):
-    """What trains in a run."""
+    """What trains in a run: a script with a session, or the trainer."""
 
-    def place(self) -> Any:
-        """Return where this rank stands within the epoch, as JSON."""
+    def sums(self) -> Tensor:
+        """Return what this rank has counted since the last call: float64 [n], on its device."""
         ...
 
-    def facts(self, places: list[Any]) -> dict[str, Any]:
-        """Return what a checkpoint must say to continue from ``places``, those of all ranks."""
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Take the totals of ``sums`` over all ranks, and return ``position`` with what they say of it.
+
+        Raises:
+            SlipwayError: on every rank, if training cannot go on.
+        """
+        ...
+
+    def meet(self) -> int:
+        """Exchange what a record or a checkpoint needs of all ranks, and return the step of the one that is furthest.
+
+        Raises:
+            SlipwayError: on every rank, if training cannot go on.
+        """
+        ...
+
+    def record(self, rate: float) -> Record:
+        """Return the record of what was trained since the last one, and show it; ``rate`` is in steps a second."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint must say to continue from here; called on all ranks, behind ``meet``.
+
+        Raises:
+            SlipwayError: on every rank, if this is not to be saved.
+        """
         ...
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of all that trains; called on rank 0 alone."""
         ...
 
-    def describe(self) -> dict[str, float]:
-        """Return the epoch, fractions of it too, and what else a record of training says."""
+    def write_results(self) -> None:
+        """Write what a run that is done leaves besides; called on rank 0 alone."""
         ...
 
-    def progress(self) -> float:
-        """Return the part of the whole training that is done: from 0 to 1."""
+    def ended(self, status: Status) -> None:
+        """Say how the attempt has ended; called on rank 0 alone."""
         ...
 
 
@@ -82,7 +101,7 @@ class Run:
         program: Program,
         comm: Communicator,
         recorder: RootOnly[Recorder],
-        agreement: Agreement,
+        request: StopRequest,
         environment: Environment,
         *,
         found: Header,
@@ -92,7 +111,8 @@ class Run:
         self._program = program
         self._comm = comm
         self._recorder = recorder
-        self._agreement = agreement
+        root = recorder.on_root
+        self._agreement = Agreement(comm, request, root.attempt.stop_request if root else None)
         self._environment = environment
         self._policy = policy
         self._schedule = Schedule(log_interval=policy.log_interval, checkpoint_interval=policy.checkpoint_steps)
@@ -105,12 +125,10 @@ class Run:
         """Then a rank that is asked to stop need not wait until the others would agree on that."""
         self._metric: Metric | None = None
         self.position = self.start = found.position
-        self.window = Window(found.facts.get("window"))
         self.reason = Reason.NONE
         """Why to stop, as of the last agreement."""
         self.stopped: Stopped | None = None
         """What has ended the run, if that was not its own end."""
-        self._progress = ProgressLine()
         self._plan()
 
     def keep_metric(self, metric: Metric) -> None:
@@ -121,20 +139,31 @@ class Run:
         """Begin to measure the time of steps, after something else."""
         self._checked_at = time.monotonic()
 
-    def advance(self) -> None:
+    def advance(self, samples: int = 0) -> None:
         """Count an optimiser step that is done, and see whether something is due after it.
+
+        Args:
+            samples: that it has consumed over all ranks, where the program counts them.
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: on every rank, if something that was logged is not finite.
+            SlipwayError: on every rank, if training cannot go on.
         """
-        self.count()
+        self.count(samples)
         if self.position.step >= self._schedule.next_step or (self._is_alone and self._agreement.is_asked):
-            self._check(ended=False, save=False, blocked=False)
+            self._check()
 
-    def count(self) -> None:
+    def count(self, samples: int = 0) -> None:
         """Count an optimiser step that is done where nothing can be due: behind the last batch of a loop."""
-        self.position = self.position.advance(0)
+        self.position = self.position.advance(samples)
+
+    def end_batches(self) -> None:
+        """Agree behind the last batch of a loop that all ranks have ended at the same step.
+
+        Raises:
+            Stopped, SlipwayError: as ``advance`` does.
+        """
+        self._check(save=False)
 
     def join(self, *, blocked: bool) -> None:
         """Take part in what the other ranks agree on, until all have ended the loop over their batches.
@@ -146,7 +175,7 @@ class Run:
             blocked: whether gradients wait for an optimiser step, so that this is no place to stop.
 
         Raises:
-            Stopped, SessionError: as ``advance`` does; Stopped only if other ranks had batches left.
+            Stopped, SlipwayError: as ``advance`` does; Stopped only if other ranks had batches left.
         """
         while not self._check(ended=True, save=False, blocked=blocked):
             pass
@@ -156,52 +185,63 @@ class Run:
             self._checked = self.position
         self._plan()
 
-    def end_epoch(self, *, last: bool, blocked: bool) -> None:
+    def end_epoch(self, *, last: bool, blocked: bool = False) -> None:
         """Save at the beginning of the next epoch, and stop there if the ranks agree on that.
 
         Where gradients wait for an optimiser step, both come after that.
 
         Raises:
-            Stopped, SessionError: as ``advance`` does.
+            Stopped, SlipwayError: as ``advance`` does.
         """
-        self._check(ended=False, save=True, blocked=blocked and not last, last=last)
+        self._check(save=True, blocked=blocked and not last, last=last)
         self._plan()
 
-    def conclude(self, *, left_early: bool) -> None:
-        """Save what is not saved, and record that the run is done, also if the script has ``left_early``.
+    def conclude(self, *, save: bool = False) -> None:
+        """Save what is not saved, or in any case if asked to ``save``, and record that the run is done.
 
         Raises:
             SlipwayError: on every rank, if that could not be written.
         """
-        places = self._gather()
-        if self.position.step != self._saved_step or self._metric or left_early:
-            self._save(places)
+        self._furthest = self._program.meet()
+        if self.position.step != self._saved_step or self._metric or save:
+            self._save()
         self._end(Reason.NONE)
-        log.info("done at step %d", self._furthest)
 
-    def _check(self, *, ended: bool, save: bool, blocked: bool, last: bool = False) -> bool:
-        """Let the ranks agree, and do what is due by the votes of all; return whether all have ended."""
+    def _check(
+        self, *, ended: bool = False, save: bool | None = None, blocked: bool = False, last: bool = False
+    ) -> bool:
+        """Let the ranks agree, and do what is due by the votes of all; return whether all have ended.
+
+        Args:
+            ended: whether this rank has no batch left.
+            save: whether to save; None to save if that is due.
+            blocked: whether gradients wait for an optimiser step.
+            last: whether training ends here, so that there is nothing to stop.
+        """
         now, step = time.monotonic(), self.position.step
         log_due = step > self._checked.step and self._schedule.log_due(step)
-        save = save or (not ended and (self._owed or self._checkpoint_due(now)))
-        votes = [now - self._checked_at, step - self._checked.step, ended, log_due, save, blocked]
-        reason, totals = self._agreement.agree(torch.tensor(votes, dtype=torch.float64))
-        seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks = totals
+        if save is None:
+            save = self._owed or self._checkpoint_due(now)
+        own = self._program.sums()
+        votes = own.new_tensor([now - self._checked_at, step - self._checked.step, ended, log_due, save, blocked])
+        reason, totals = self._agreement.agree(torch.cat([votes, own]))
+        seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks, *sums = totals
         self.reason = reason
-        self.position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
+        position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
+        self.position = self._program.observed(position, sums)
         if steps:
             self._schedule.pace.observe(int(steps), seconds)
         all_ended = ended_ranks == self._comm.world.size
         stops = bool(reason) and not last and not blocked_ranks
         self._owed = bool((save_votes or reason) and blocked_ranks)
         if log_votes or stops or (save_votes and not blocked_ranks):
-            places = self._gather()
+            self._furthest = self._program.meet()
             if log_votes:
-                self._record(steps / max(seconds, 1e-9))
+                self.write(self._program.record(steps / max(seconds, 1e-9)))
             if stops and not all_ended:
-                self._stop(places)
+                self._stop()
             if stops or (save_votes and not blocked_ranks):
-                self._save(places)
+                self._save()
         self._checked, self._checked_at = self.position, time.monotonic()
         self._plan()
         return all_ended
@@ -218,61 +258,33 @@ class Run:
         minutes = self._policy.checkpoint_minutes
         return bool(minutes) and self._comm.world.is_root and now - self._saved_at >= 60 * (minutes or 0)
 
-    def _gather(self) -> list[Any]:
-        """Add up what all ranks have logged, and return where they stand."""
-        found = all_gather_json(self._comm, [self.window.take(), self._program.place(), self.position.step])
-        self.window.add([part for part, _, _ in found])
-        self._furthest = max(step for _, _, step in found)
-        names = self.window.not_finite
-        if names and not self._policy.allow_nonfinite:
-            error = SessionError(
-                f"{', '.join(names)} became inf or nan by step {self._furthest}: training diverged. Nothing of "
-                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
-            )
-            error.raised_on_all_ranks = True
-            raise error
-        return [[*place, step] for _, place, step in found]
-
-    def _record(self, rate: float) -> None:
-        means = self.window.means
-        self.window.clear()
-        record: Record = {
-            "kind": "train",
-            "step": self._furthest,
-            **self._program.describe(),
-            "elapsed": self.position.elapsed,
-            **means,
-            "steps_per_second": rate,
-        }
-        self.write(record)
-        self._progress.show(record, rate=rate, done=self._program.progress())
-
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record`` to metrics.jsonl, on rank 0."""
         if self._recorder.on_root:
             self._recorder.on_root.write(dict(record))
 
-    def _save(self, places: list[Any]) -> None:
+    def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""
-        facts = self._program.facts(places) | {"window": self.window.totals}
+        facts = self._program.facts()
         if self._recorder.on_root:
             position = self.position._replace(step=self._furthest)
             self._recorder.on_root.save(self._program.capture(Header(position, self._metric, facts)))
         self._metric = None
         self._saved_step, self._saved_at = self.position.step, time.monotonic()
 
-    def _stop(self, places: list[Any]) -> None:
+    def _stop(self) -> None:
         reason = self.reason
         if self._furthest > self.start.step or self._metric:
-            self._save(places)
+            self._save()
         self._end(reason)
-        log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self._furthest)
         self.stopped = Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
         raise self.stopped
 
     def _end(self, reason: Reason) -> None:
         def end(recorder: Recorder) -> None:
             recorder.finish()
-            recorder.conclude(reason, step=self._furthest)
+            if not reason:
+                self._program.write_results()
+            self._program.ended(recorder.conclude(reason, step=self._furthest))
 
         self._recorder.run(end)

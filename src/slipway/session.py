@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
+import torch
 from torch import Tensor
 
-from slipway.agreement import Agreement
 from slipway.checkpoint import components
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
@@ -21,13 +21,17 @@ from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.loading import Pass
+from slipway.metrics import Record
 from slipway.opening import open_run
+from slipway.position import Position
 from slipway.run import Policy, Run
 from slipway.seeding import Generators, Purpose
 from slipway.state import component, is_wrapped, named_objects, unwrap
+from slipway.status import Status
 from slipway.steps import StepCounter
+from slipway.terminal import ProgressLine
 from slipway.warm_up import needs_warm_up, without_trace
-from slipway.window import require_free_names
+from slipway.window import Window, require_free_names
 
 T = TypeVar("T")
 
@@ -111,11 +115,14 @@ class Session:
             value = locals()[name]
             if value is not None and not value > 0:
                 raise SessionError(f"{name}={value!r} must be a number above 0.")
-        self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes, allow_nonfinite)
+        self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes)
+        self._allow_nonfinite = allow_nonfinite
         self._where = folder
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
+        self._progress = ProgressLine()
+        self._places: list[list[Any]] = []
         self._saved_generators: dict[str, Any] | None = None
         self._pass: Pass | None = None
         self._is_closing = self._in_epoch = self._in_body = self._blocked = False
@@ -124,7 +131,7 @@ class Session:
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
-        if name in {"_opened", "_feed", "_run", "_stack", "_generators"}:
+        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_window"}:
             raise SessionError("the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
@@ -185,12 +192,12 @@ class Session:
                 position = position._replace(step=self._feed.resume(facts["feed"], position.step))
                 if facts["world_size"] == opened.comm.world.size:
                     self._saved_generators = facts["generators"][opened.comm.world.rank]
-            root = opened.recorder.on_root
+            self._window = Window(facts.get("window"))
             self._run = Run(
                 self,
                 opened.comm,
                 opened.recorder,
-                Agreement(opened.comm, opened.request, root.attempt.stop_request if root else None),
+                opened.request,
                 opened.environment,
                 found=opened.found._replace(position=position),
                 policy=self._policy,
@@ -219,7 +226,7 @@ class Session:
             self._is_closing = True
             if self._run.stopped:  # and the script has caught that
                 raise self._run.stopped
-            self._run.conclude(left_early=self._in_epoch)
+            self._run.conclude(save=self._in_epoch)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -288,7 +295,7 @@ class Session:
         Args:
             values: numbers, or tensors of one element, which stay on their device until then.
         """
-        self._run.window.log(values)
+        self._window.log(values)
 
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint."""
@@ -300,7 +307,7 @@ class Session:
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
         if self._feed.is_resuming:
             return  # it was recorded before
-        record = {"kind": "validation", "step": self.step, **self.describe(), "elapsed": self._run.position.elapsed}
+        record = {"kind": "validation", "step": self.step, **self._described(), "elapsed": self._run.position.elapsed}
         self._run.write(record | numbers)
 
     def warm_up(self, step: Callable[[], object]) -> None:
@@ -315,11 +322,46 @@ class Session:
 
     # What the run asks.
 
-    def place(self) -> list[Any]:
-        """Return where this rank stands in the data."""
-        return self._feed.place
+    def sums(self) -> Tensor:
+        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
+        return torch.zeros(0, dtype=torch.float64, device=self._opened.comm.device)
 
-    def facts(self, places: list[Any]) -> dict[str, Any]:
+    def observed(self, position: Position, _sums: list[float]) -> Position:
+        """Return ``position`` as it is."""
+        return position
+
+    def meet(self) -> int:
+        """Add up what all ranks have logged, and learn where they stand."""
+        found = all_gather_json(self._opened.comm, [self._window.take(), self._feed.place, self.step])
+        self._window.add([part for part, _, _ in found])
+        furthest = max(step for _, _, step in found)
+        self._places = [[*place, step] for _, place, step in found]
+        names = self._window.not_finite
+        if names and not self._allow_nonfinite:
+            error = SessionError(
+                f"{', '.join(names)} became inf or nan by step {furthest}: training diverged. Nothing of "
+                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
+            )
+            error.raised_on_all_ranks = True
+            raise error
+        return furthest
+
+    def record(self, rate: float) -> Record:
+        """Return the means of what was logged, and begin new ones."""
+        means = self._window.means
+        self._window.clear()
+        record: Record = {
+            "kind": "train",
+            "step": max(step for *_, step in self._places),
+            **self._described(),
+            "elapsed": self._run.position.elapsed,
+            **means,
+            "steps_per_second": rate,
+        }
+        self._progress.show(record, rate=rate, done=self._done)
+        return record
+
+    def facts(self) -> dict[str, Any]:
         """Return what a checkpoint says besides."""
         comm = self._opened.comm
         within = self._feed.batch or self._total_steps  # elsewhere they are seeded anew
@@ -327,7 +369,8 @@ class Session:
             "session": FORMAT,
             "seed": self._seed,
             "world_size": comm.world.size,
-            "feed": self._feed.facts(places),
+            "feed": self._feed.facts(self._places),
+            "window": self._window.totals,
             "generators": all_gather_json(comm, self._generators.capture() if within else None),
             "left_early": self._in_epoch and self._is_closing,
         }
@@ -336,12 +379,23 @@ class Session:
         """Return a checkpoint of the objects."""
         return components.capture(self._components, header)
 
-    def describe(self) -> dict[str, float]:
+    def write_results(self) -> None:
+        """Leave that to the script."""
+
+    def ended(self, status: Status) -> None:
+        """Say how the attempt has ended."""
+        if status.state == "done":
+            log.info("done at step %d", status.step)
+        else:
+            log.info("stopped (%s) at step %d, saved; the same command continues", status.reason, status.step)
+
+    def _described(self) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
         rates = [float(group["lr"]) for o in self._objects["optimizer"].values() for group in o.param_groups]
         return {"epoch": self._epochs_done, **({"lr": rates[0]} if rates else {})}
 
-    def progress(self) -> float:
+    @property
+    def _done(self) -> float:
         """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
         return self._epochs_done / self._total_epochs if self._total_epochs else self.step / max(1, self._total_steps)
 

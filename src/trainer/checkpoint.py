@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from slipway.checkpoint import components
 from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.header import Header
 from slipway.position import Position
 from trainer.config import Config
 from trainer.data import sampler
@@ -38,10 +38,10 @@ IDENTITY = (
 """Keys that must be the same on resume, for another value would make another run; all others may differ."""
 
 
-def capture(learner: Learner, position: Position, config: Config, *, accuracy: float | None) -> Checkpoint:
-    """Return a checkpoint of ``learner`` at ``position``; its tensors still are the learner's own."""
+def facts(learner: Learner, config: Config) -> dict[str, Any]:
+    """Return what a checkpoint must say of the run that ``config`` describes to be resumed from."""
     identity = identity_of(config) | learner.data
-    facts = {
+    return {
         "seed": config.train.seed,
         "world_size": learner.comm.world.size,
         "backend": learner.strategy.name,
@@ -50,8 +50,11 @@ def capture(learner: Learner, position: Position, config: Config, *, accuracy: f
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
         "may_differ": "every key of config.toml that is not in identity",
     }
-    metric = None if accuracy is None else Metric("accuracy", accuracy)
-    return components.capture(_components(learner), Header(position, metric, facts))
+
+
+def capture(learner: Learner, header: Header) -> Checkpoint:
+    """Return a checkpoint of ``learner``; its tensors still are the learner's own."""
+    return components.capture(_components(learner), header)
 
 
 def restore(learner: Learner, found: Checkpoint | None) -> Header:

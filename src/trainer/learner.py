@@ -69,6 +69,8 @@ class Learner:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
         self.loss = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
+        self.bad = 0
+        """Images among them that could not be read."""
 
     def _warm_up(self, shape: Shape) -> Callable[[nn.Module], None]:
         """Return the pass that Strategy.prepare may want, for images of ``shape``."""
@@ -121,6 +123,7 @@ class Learner:
             )
             self.scaler.scale(loss * (self.comm.world.size / batch.micro.step_samples)).backward()
         self.loss += loss.detach()
+        self.bad += batch.bad
 
     def _forward(self, batch: Batch) -> Tensor:
         try:

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
-from slipway.checkpoint.header import Metric
+from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
 from slipway.position import Position
-from trainer.checkpoint import IDENTITY, capture, check_resumable, identity_of, restore
+from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
@@ -33,6 +33,11 @@ def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, decay_norm_
         optim=OptimConfig(optimizer=optimizer, lr=lr, weight_decay=0.1, decay_norm_bias=decay_norm_bias),
         train=TrainConfig(amp=amp),
     )
+
+
+def captured(learner, position, config, *, accuracy):
+    metric = None if accuracy is None else Metric("accuracy", accuracy)
+    return capture(learner, Header(position, metric, facts(learner, config)))
 
 
 def learner_of(config):
@@ -58,7 +63,7 @@ def train(learner, steps):
 
 
 def tensors_of(learner):
-    found = capture(learner, Position(), Settings(), accuracy=None).tensors
+    found = captured(learner, Position(), Settings(), accuracy=None).tensors
     return {f"{file}/{name}": value.clone() for file, named in found.items() for name, value in named.items()}
 
 
@@ -83,7 +88,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     train(straight, range(3))
     store = CheckpointStore(tmp_path, keep=1)
     saver = Saver(store)
-    saver.save(capture(straight, POSITION, config, accuracy=0.5))
+    saver.save(captured(straight, POSITION, config, accuracy=0.5))
     train(straight, range(3, 6))
     saver.finish()
 
@@ -106,14 +111,14 @@ def test_without_a_checkpoint_the_learner_starts_from_the_beginning():
 def test_optimiser_state_is_kept_by_the_names_of_parameters():
     learner = learner_of(config_of(optimizer="sgd"))
     train(learner, [0])
-    found = capture(learner, POSITION, Settings(), accuracy=None).tensors["optimizer"]
+    found = captured(learner, POSITION, Settings(), accuracy=None).tensors["optimizer"]
     assert list(found) == [f"momentum_buffer/{name}" for name, _ in learner.model.named_parameters()]
 
 
 def test_the_models_file_loads_in_plain_torch(tmp_path):
     learner = learner_of(config_of("mlp"))
     train(learner, [0])
-    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Settings(), accuracy=None))
+    write_checkpoint(tmp_path / "saved", captured(learner, POSITION, Settings(), accuracy=None))
     widths = [64, 512, 128, 64, 32, 10]
     layers = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):
@@ -127,7 +132,7 @@ def test_the_models_file_loads_in_plain_torch(tmp_path):
 def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
     learner = learner_of(config_of())
     train(learner, range(2))
-    write_checkpoint(tmp_path / "saved", capture(learner, POSITION, Settings(), accuracy=None))
+    write_checkpoint(tmp_path / "saved", captured(learner, POSITION, Settings(), accuracy=None))
     resumed = learner_of(config_of(ema_decay=0.9))
     restore(resumed, read_checkpoint(tmp_path / "saved"))
     weights = learner.model.state_dict()
@@ -137,20 +142,20 @@ def test_a_run_that_had_no_moving_average_starts_one_from_its_weights(tmp_path):
 
 def test_the_facts_of_a_checkpoint():
     config = config_of()
-    position, metric, facts, _ = capture(learner_of(config), POSITION, config, accuracy=0.5).header
+    position, metric, said, _ = captured(learner_of(config), POSITION, config, accuracy=0.5).header
     assert (position, metric) == (POSITION, Metric("accuracy", 0.5, maximize=True))
-    assert list(facts) == [
+    assert list(said) == [
         *("seed", "world_size", "backend", "sampler_version", "identity", "identity_sha256", "may_differ")
     ]
-    assert (facts["seed"], facts["world_size"], facts["backend"]) == (0, 1, "single")
-    assert facts["may_differ"] == "every key of config.toml that is not in identity"
+    assert (said["seed"], said["world_size"], said["backend"]) == (0, 1, "single")
+    assert said["may_differ"] == "every key of config.toml that is not in identity"
 
 
 class TestIdentity:
     @pytest.fixture
     def found(self):
         config = config_of()
-        return capture(learner_of(config), POSITION, config, accuracy=None)
+        return captured(learner_of(config), POSITION, config, accuracy=None)
 
     @pytest.fixture
     def learner(self):

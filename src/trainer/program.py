@@ -1,0 +1,154 @@
+"""What the trainer tells its run: loss and bad images by the way, records, checkpoints, and the results at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
+from slipway.communicator import Communicator
+from slipway.metrics import Record
+from slipway.position import Position
+from slipway.run import Policy
+from slipway.runfolder import RunFolder
+from slipway.status import Status
+from trainer.checkpoint import capture, facts
+from trainer.config import Settings
+from trainer.errors import TrainerError
+from trainer.evaluation import Evaluation
+from trainer.parts import Parts
+from trainer.report.progress import Progress
+from trainer.report.summary import log_end, write_results
+
+
+def policy(settings: Settings) -> Policy:
+    """Return how often ``settings`` want records and checkpoints."""
+    return Policy(settings.run.log_interval, checkpoint_steps=settings.run.checkpoint_interval, checkpoint_minutes=None)
+
+
+class TrainerProgram:
+    """The trainer as its run sees it (slipway.run.Program)."""
+
+    def __init__(
+        self, settings: Settings, comm: Communicator, folder: RunFolder, parts: Parts, *, start: Position
+    ) -> None:
+        """Train ``parts`` on from ``start``."""
+        self._settings, self._comm, self._folder = settings, comm, folder
+        self._parts, self._learner = parts, parts.learner
+        self._samples_per_epoch = len(parts.train_set)
+        self.progress = Progress(
+            epochs=settings.train.epochs, samples_per_epoch=self._samples_per_epoch, shown=comm.world.is_root
+        )
+        self.evaluation: Evaluation | None = None
+        """The last one of this attempt."""
+        self._start = self._recorded = self._position = start
+        self._loss = 0.0
+        self._samples = self._recorded_samples = 0
+
+    def sums(self) -> Tensor:
+        """Return the sum of the losses, and the bad images, of this rank's samples since the last call: float64 [2]."""
+        loss, self._learner.loss = self._learner.loss, torch.zeros_like(self._learner.loss)
+        bad, self._learner.bad = self._learner.bad, 0
+        return torch.stack([loss, loss.new_tensor(bad)])
+
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Take the totals over all ranks.
+
+        Raises:
+            TrainerError: on every rank, if the loss is not finite, or too many images are bad.
+        """
+        loss, bad = sums
+        position = position.with_observed(bad=int(bad), seconds=0)
+        if not math.isfinite(loss):
+            raise TrainerError(
+                f"the loss is {loss} at step {position.step}: training diverged. Nothing of it is saved; resume "
+                "with a lower --lr, with --clip-grad, or with --amp none."
+            )
+        share = self._settings.data.bad_image_share
+        if position.bad > share * self._samples_per_epoch:
+            raise TrainerError(
+                f"{position.bad} of {position.samples} images read in this epoch cannot be decoded (paths above), more "
+                f"than bad_image_share={share} of the set: fix the data, or raise --bad-image-share."
+            )
+        self._loss += loss
+        epochs = position.epoch - self._position.epoch
+        self._samples += epochs * self._samples_per_epoch + position.samples - self._position.samples
+        self._position = position
+        return position
+
+    def meet(self) -> int:
+        """Return the step, which is the same on all ranks."""
+        return self._position.step
+
+    def record(self, _rate: float) -> Record:
+        """Return loss and speed since the last record, and show them."""
+        samples = self._samples - self._recorded_samples
+        rate = samples / max(self._position.elapsed - self._recorded.elapsed, 1e-9)
+        loss = self._loss / samples
+        self._recorded, self._recorded_samples, self._loss = self._position, self._samples, 0.0
+        self.progress.step(self._position, loss=loss, rate=rate)
+        return {
+            "kind": "train",
+            **self._place(self._position),
+            "loss": loss,
+            "lr": self._learner.rate,
+            "samples_per_second": rate,
+        }
+
+    def evaluated(self, position: Position, result: Evaluation) -> Record:
+        """Keep and show what the evaluation at ``position`` has come to, and return its record."""
+        self.evaluation = result
+        self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
+        return {
+            "kind": "validation",
+            **self._place(position),
+            "loss": result.loss,
+            "accuracy": result.accuracy,
+            "top5": result.top5,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint says of the run.
+
+        Raises:
+            TrainerError: on every rank, if a weight is not finite.
+        """
+        self._learner.require_finite()
+        return facts(self._learner, self._settings)
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of the learner."""
+        return capture(self._learner, header)
+
+    def write_results(self) -> None:
+        """Write the tables and figures of the last evaluation."""
+        if self.evaluation is None:
+            return
+        model, data = self._settings.model, self._settings.data
+        write_results(
+            self._folder,
+            self.evaluation,
+            self._parts.validation_set.classes,
+            title=f"{model.arch} on {data.dataset}, {self._comm.world.size} rank(s)",
+            figures=self._settings.run.figures,
+        )
+
+    def ended(self, status: Status) -> None:
+        """Log what became of the run."""
+        self.progress.close()
+        log_end(
+            status,
+            self._folder,
+            evaluation=self.evaluation,
+            samples=self._samples,
+            seconds=self._position.elapsed - self._start.elapsed,
+            ranks=self._comm.world.size,
+        )
+
+    def _place(self, position: Position) -> Record:
+        epoch = position.epoch + position.samples / self._samples_per_epoch
+        return {"step": position.step, "epoch": epoch, "elapsed": position.elapsed}
