@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parent
 STARTED = dict(os.environ)
 """The environment that the launcher gave this process."""
-IS_RANK = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= STARTED.keys()
-PLANNED = int(STARTED.get("TRAINER_WORLD_SIZE") or 1)
-"""Ranks of the job."""
-PER_NODE = int(STARTED.get("TRAINER_RANKS_PER_NODE") or 1)
-"""Ranks of the job on each node."""
+IS_RANK = all(STARTED.get(name, "").isdecimal() for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+PLANNED, PER_NODE = (int(STARTED.get(f"TRAINER_{name}") or 1) for name in ("WORLD_SIZE", "RANKS_PER_NODE"))
+"""Ranks of the job, and those on each node."""
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 SLURM = {
     "SLURM_PROCID": "RANK",
@@ -89,7 +87,7 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
     started = [int(STARTED["RANK"]), int(STARTED["WORLD_SIZE"])]
     names = ("rank", "world_size")
     joins = [outer if given.get(name, -1) == -1 else given[name] for name, outer in zip(names, started)]
-    is_child = os.environ["SLIPWAY_RANK_PID"] != str(os.getpid()) and "rank" in given
+    is_child = os.environ.get("SLIPWAY_RANK_PID") != str(os.getpid()) and "rank" in given
     if joins != started or is_child:
         if PER_NODE > 1:
             refuse(
@@ -150,14 +148,14 @@ class Watcher(MetaPathFinder):
 def adapt_to_launcher() -> None:
     """Give Slurm's variables the numbers of the ranks, and the script its option."""
     for name, own in SLURM.items():
-        if name in os.environ and own in os.environ:
-            os.environ[name] = os.environ[own]
+        if name in STARTED and own in STARTED:
+            os.environ[name] = STARTED[own]
     try:
         option = LOCAL_RANK_OPTION.search(Path(sys.argv[0]).read_text(encoding="utf-8", errors="replace"))
     except (OSError, IndexError):  # no file: python -c, a worker
         return
     if option and not any(word.startswith(("--local_rank", "--local-rank")) for word in sys.argv):
-        sys.argv.append(f"{option[1]}={os.environ['LOCAL_RANK']}")
+        sys.argv.append(f"{option[1]}={STARTED['LOCAL_RANK']}")
 
 
 def import_next() -> None:
