@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -33,7 +34,10 @@ from slipway.run import Stopped
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
 from slipway.terminal import shown_log
+from slipway.weights import read_weights
 from slipway.workers import shielded_workers
+
+log = logging.getLogger(__name__)
 
 REMEDIES: dict[type[SlipwayError], str] = {
     FolderInUseError: "Name another one by Session(folder=...), or stop that run.",
@@ -61,6 +65,7 @@ def open_run(
     *,
     path: str | os.PathLike[str] | None,
     facts: Mapping[str, object],
+    weights: Mapping[str, Path],
     keep: int,
     timeout: float,
 ) -> Iterator[Opened]:
@@ -70,12 +75,13 @@ def open_run(
         components: what trains, freshly built.
         path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
         facts: what a checkpoint must say to be resumed from.
+        weights: files for some components, by name, where the folder holds no run yet.
         keep: number of the newest checkpoints that stay, besides the best.
         timeout: seconds that the ranks wait for each other.
 
     Raises:
         RefusedError: on every rank, if the folder cannot be had.
-        SessionError: on every rank, if what it holds does not fit.
+        SessionError: on every rank, if what it holds does not fit, or a file of ``weights``.
     """
     if threading.current_thread() is not threading.main_thread():
         raise SessionError("a session listens to signals: open it in the main thread.")
@@ -90,7 +96,7 @@ def open_run(
             stack.enter_context(shown_log(comm.world))
             folder = _name_folder(path, comm, environment)
             ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
-            found = _resume(components, folder, comm, facts)
+            found = _resume(components, folder, comm, facts, weights)
             recorder = ownership.make(lambda owned: _begin(owned, comm, keep=keep, step=found.position.step))
         except SlipwayError as error:
             if remedy := _remedy(error):
@@ -116,12 +122,19 @@ def _name_folder(path: str | os.PathLike[str] | None, comm: Communicator, enviro
 
 
 def _resume(
-    components: Mapping[str, Stateful], folder: RunFolder, comm: Communicator, facts: Mapping[str, object]
+    components: Mapping[str, Stateful],
+    folder: RunFolder,
+    comm: Communicator,
+    facts: Mapping[str, object],
+    weights: Mapping[str, Path],
 ) -> Header:
     def find() -> Checkpoint | None:
         found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
         if found:
             _require_fitting(found, components, facts, folder.path)
+        elif weights:
+            found = read_weights(weights, components)
+            log.info("the run begins from %s", ", ".join(map(str, weights.values())))
         return found
 
     restored = restore(components, run_on_root(comm, find), comm)
