@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
@@ -69,6 +69,7 @@ class Session:
         folder: str | os.PathLike[str] | None = None,
         seed: int = 0,
         log_interval: int = 50,
+        trackers: str | Sequence[str] = (),
         checkpoint_steps: int | None = None,
         checkpoint_minutes: float | None = 15,
         keep: int = 3,
@@ -91,6 +92,7 @@ class Session:
             folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
             seed: of everything that is drawn; another one makes another run.
             log_interval: steps between two records in metrics.jsonl.
+            trackers: what gets the records besides: "tensorboard", "wandb", "mlflow"; SLIPWAY_TRACKERS names more.
             checkpoint_steps: steps between two checkpoints; None for none but those by time and at the ends of epochs.
             checkpoint_minutes: minutes between two checkpoints; None for none but those by steps and at ends of epochs.
             keep: number of the newest checkpoints that stay, besides the best.
@@ -118,7 +120,7 @@ class Session:
         models = {name: self._components[name] for name in self._objects["model"]}
         self._weights = named_weights(weights, models)
         self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes, allow_nonfinite)
-        self._where = folder
+        self._where, self._trackers = folder, trackers
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
@@ -186,6 +188,7 @@ class Session:
                     path=self._where,
                     facts=identity,
                     weights=self._weights,
+                    trackers=self._trackers,
                     keep=self._keep,
                     timeout=self._timeout,
                 )
