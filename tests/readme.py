@@ -106,6 +106,7 @@ NOWHERE = {
     "module purge": "needs environment modules",
     "nvidia-smi topo -m": "needs an NVIDIA driver",
     "srun nvidia-smi": "needs an NVIDIA driver",
+    "wandb sync": "needs an account at Weights & Biases",
     "sacctmgr show associations user=$USER": "needs slurmdbd, which the test cluster does not have",
     "scontrol requeue": "is what tests/cluster/test_jobs.py sees the job scripts do",
     "ssh NODE true": "needs a site's remote shell; tests/cluster/test_launchers.py has one",

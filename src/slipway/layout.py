@@ -28,6 +28,11 @@ LATEST = "latest"
 BEST = "best"
 """Link to the one with the best validation metric."""
 FIGURES = "figures"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
+MLFLOW = "mlruns"
+TRACKERS = "trackers.json"
+"""By which ids trackers know the run."""
 JOB_SCRIPT = "job.sh"
 """The job script with the settings that it was submitted with; it continues the run."""
 LIBRARY = "lib"
@@ -208,9 +213,11 @@ OTHER_VARIABLES: Tuple[str, ...] = (
     "SLIPWAY_EXPORTED",
     "SLIPWAY_FORBID_SKIPS",
     "SLIPWAY_TEST_IMAGE",
+    "SLIPWAY_TRACKERS",
     "SLIPWAY_WRITE_GOLDEN",
 )
-"""Variables with the prefix that are no settings: of builds and tests, and what a job exports (see job.bash)."""
+"""Variables with the prefix that are no settings: of builds and tests, what a job exports (see job.bash), and what the
+sessions of scripts read."""
 
 
 def refusal(name: str, value: str) -> Optional[str]:

@@ -1,4 +1,4 @@
-"""Records of numbers: as JSON lines always, as TensorBoard events on demand."""
+"""Records of numbers: as JSON lines always, as TensorBoard events on demand (other trackers: ``slipway.trackers``)."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class TensorBoard:
     def write(self, record: Record) -> None:
         """Add one point to each curve."""
         with self._reported():
-            for name in record.keys() - {"kind", "step"}:
-                self._writer.add_scalar(f"{record['kind']}/{name}", record[name], record["step"])
+            for name, value in numbers_of(record).items():
+                self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
         """Close the event file."""
@@ -96,6 +96,11 @@ class Tee:
         """Close them all."""
         for writer in self._writers:
             writer.close()
+
+
+def numbers_of(record: Record) -> dict[str, float]:
+    """Return the numbers of ``record`` by the names that trackers show: "train/loss"."""
+    return {f"{record['kind']}/{name}": value for name, value in record.items() if name not in {"kind", "step"}}
 
 
 def read_records(path: Path) -> list[Record]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,11 @@ from slipway.run import Stopped
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
 from slipway.terminal import shown_log
+from slipway.trackers import Background, Place, named_trackers, require_trackers, start_trackers
+from slipway.weights import read_weights
 from slipway.workers import shielded_workers
+
+log = logging.getLogger(__name__)
 
 REMEDIES: dict[type[SlipwayError], str] = {
     FolderInUseError: "Name another one by Session(folder=...), or stop that run.",
@@ -61,6 +66,8 @@ def open_run(
     *,
     path: str | os.PathLike[str] | None,
     facts: Mapping[str, object],
+    weights: Mapping[str, Path],
+    trackers: str | Sequence[str],
     keep: int,
     timeout: float,
 ) -> Iterator[Opened]:
@@ -70,12 +77,14 @@ def open_run(
         components: what trains, freshly built.
         path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
         facts: what a checkpoint must say to be resumed from.
+        weights: files for some components, by name, where the folder holds no run yet.
+        trackers: names of those that get the records, besides the ones of SLIPWAY_TRACKERS.
         keep: number of the newest checkpoints that stay, besides the best.
         timeout: seconds that the ranks wait for each other.
 
     Raises:
         RefusedError: on every rank, if the folder cannot be had.
-        SessionError: on every rank, if what it holds does not fit.
+        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker.
     """
     if threading.current_thread() is not threading.main_thread():
         raise SessionError("a session listens to signals: open it in the main thread.")
@@ -90,8 +99,13 @@ def open_run(
             stack.enter_context(shown_log(comm.world))
             folder = _name_folder(path, comm, environment)
             ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
-            found = _resume(components, folder, comm, facts)
-            recorder = ownership.make(lambda owned: _begin(owned, comm, keep=keep, step=found.position.step))
+            names = named_trackers(trackers, environment.trackers)
+            ownership.run(lambda _: require_trackers(names))
+            found = _resume(components, folder, comm, facts, weights)
+            place = Place(folder.path, found.position.step, environment.variables)
+            started: list[Background] = []
+            stack.callback(_end_trackers, started)
+            recorder = ownership.make(lambda owned: _begin(owned, comm, names, place, started, keep=keep))
         except SlipwayError as error:
             if remedy := _remedy(error):
                 error.add_note(remedy)
@@ -116,12 +130,19 @@ def _name_folder(path: str | os.PathLike[str] | None, comm: Communicator, enviro
 
 
 def _resume(
-    components: Mapping[str, Stateful], folder: RunFolder, comm: Communicator, facts: Mapping[str, object]
+    components: Mapping[str, Stateful],
+    folder: RunFolder,
+    comm: Communicator,
+    facts: Mapping[str, object],
+    weights: Mapping[str, Path],
 ) -> Header:
     def find() -> Checkpoint | None:
         found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
         if found:
             _require_fitting(found, components, facts, folder.path)
+        elif weights:
+            found = read_weights(weights, components)
+            log.info("the run begins from %s", ", ".join(map(str, weights.values())))
         return found
 
     restored = restore(components, run_on_root(comm, find), comm)
@@ -148,9 +169,19 @@ def _require_fitting(
         )
 
 
-def _begin(owned: Ownership, comm: Communicator, *, keep: int, step: int) -> Recorder:
-    attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
-    return Recorder(attempt, keep=keep, step=step)
+def _begin(
+    owned: Ownership, comm: Communicator, names: Sequence[str], place: Place, started: list[Background], *, keep: int
+) -> Recorder:
+    """Begin an attempt, and the trackers ``names``, which are added to ``started``; rank 0 alone calls this."""
+    attempt = owned.begin(provenance=provenance(comm.world, {}), step=place.step)
+    started += start_trackers(names, place)
+    return Recorder(attempt, keep=keep, step=place.step, trackers=started)
+
+
+def _end_trackers(started: Sequence[Background]) -> None:
+    """End those that an error has left open."""
+    for tracker in started:
+        tracker.end(complete=False)
 
 
 def describe(error: BaseException) -> str:

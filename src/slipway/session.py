@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
@@ -31,6 +31,7 @@ from slipway.status import Status
 from slipway.steps import StepCounter
 from slipway.terminal import ProgressLine
 from slipway.warm_up import needs_warm_up, without_trace
+from slipway.weights import named_weights
 from slipway.window import Window, require_free_names
 
 T = TypeVar("T")
@@ -68,9 +69,11 @@ class Session:
         scheduler: Any = None,
         scaler: Any = None,
         extra: Any = None,
+        weights: Any = None,
         folder: str | os.PathLike[str] | None = None,
         seed: int = 0,
         log_interval: int = 50,
+        trackers: str | Sequence[str] = (),
         checkpoint_steps: int | None = None,
         checkpoint_minutes: float | None = 15,
         keep: int = 3,
@@ -88,9 +91,12 @@ class Session:
             scheduler: of the learning rate.
             scaler: a ``torch.amp.GradScaler``.
             extra: anything else with ``state_dict`` and ``load_state_dict``, and generators of torch, numpy and Python.
+            weights: a .pt, .pth or .safetensors file from which the model starts where the folder holds no run yet; of
+                several models a dictionary of such by name.
             folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
             seed: of everything that is drawn; another one makes another run.
             log_interval: steps between two records in metrics.jsonl.
+            trackers: what gets the records besides: "tensorboard", "wandb", "mlflow"; SLIPWAY_TRACKERS names more.
             checkpoint_steps: steps between two checkpoints; None for none but those by time and at the ends of epochs.
             checkpoint_minutes: minutes between two checkpoints; None for none but those by steps and at ends of epochs.
             keep: number of the newest checkpoints that stay, besides the best.
@@ -102,7 +108,7 @@ class Session:
             timeout: seconds that ranks wait for each other.
 
         Raises:
-            SessionError: if an object has no state that can be saved.
+            SessionError: if an object has no state that can be saved, or an argument makes no sense.
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
@@ -115,9 +121,11 @@ class Session:
             value = locals()[name]
             if value is not None and not value > 0:
                 raise SessionError(f"{name}={value!r} must be a number above 0.")
+        models = {name: self._components[name] for name in self._objects["model"]}
+        self._weights = named_weights(weights, models)
         self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes)
         self._allow_nonfinite = allow_nonfinite
-        self._where = folder
+        self._where, self._trackers = folder, trackers
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
@@ -182,7 +190,15 @@ class Session:
         with contextlib.ExitStack() as stack:
             identity = {"session": FORMAT, "seed": self._seed}
             opened = self._opened = stack.enter_context(
-                open_run(self._components, path=self._where, facts=identity, keep=self._keep, timeout=self._timeout)
+                open_run(
+                    self._components,
+                    path=self._where,
+                    facts=identity,
+                    weights=self._weights,
+                    trackers=self._trackers,
+                    keep=self._keep,
+                    timeout=self._timeout,
+                )
             )
             self._feed = Feed(opened.comm.world, seed=self._seed, repeat_epoch=self._repeat_epoch)
             stack.callback(self._feed.close)

@@ -102,22 +102,27 @@ class Model:
         """Return the parameters and buffers."""
         return self.module.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them over.
-
-        Raises:
-            SessionError: if they are another model's, naming what differs.
-        """
+    def differences(self, state_dict: Mapping[str, Any], *, source: str) -> str:
+        """Return the first names by which ``state_dict``, of ``source``, is another model's; "" if it is this one's."""
         own = self.module.state_dict()
-        differing = [f"{name} is missing in the checkpoint" for name in own if name not in state_dict]
+        differing = [f"{name} is missing in {source}" for name in own if name not in state_dict]
         differing += [f"{name} is not in the model" for name in state_dict if name not in own]
         differing += [
             f"{name} was {list(state_dict[name].shape)} and is {list(value.shape)}"
             for name, value in own.items()
             if isinstance(value, Tensor) and name in state_dict and state_dict[name].shape != value.shape
         ]
-        if differing:
-            raise SessionError(f"{self._name} is not what was saved: {_first(differing)}.")
+        return _first(differing)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them over.
+
+        Raises:
+            SessionError: if they are another model's, naming what differs.
+        """
+        if differing := self.differences(state_dict, source="the checkpoint"):
+            raise SessionError(f"{self._name} is not what was saved: {differing}.")
+        own = self.module.state_dict()
         if hasattr(own, "_metadata"):  # versions of layers, for which some ask
             state_dict = type(own)(state_dict)
             state_dict._metadata = own._metadata  # type: ignore[attr-defined] # noqa: SLF001 -- torch's

@@ -13,6 +13,7 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from slipway.environment import Environment
+from slipway.layout import TENSORBOARD
 from slipway.metrics import MetricWriter, TensorBoard
 from slipway.recorder import Recorder
 from slipway.run import Run, Stopped
@@ -95,7 +96,7 @@ def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping
     """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
     trackers: list[MetricWriter] = []
     if settings.run.tensorboard:
-        trackers.append(TensorBoard(owned.folder.path / "tensorboard", step=step))
+        trackers.append(TensorBoard(owned.folder.path / TENSORBOARD, step=step))
     attempt = begin(owned, settings, world, launched, step=step)
     return Recorder(attempt, keep=settings.run.keep, step=step, trackers=trackers)
 

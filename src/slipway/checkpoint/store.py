@@ -138,9 +138,18 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
     if not within and (own := store.newest()):  # a requeued job asks for the same path again
         log.warning("this run has checkpoints of its own, which go before %s", path)
         return own
+    if within and (path / MANIFEST).exists() and not store.is_newest(path):
+        raise OlderCheckpointError(path=path)
+    return read_newest(path)
+
+
+def read_newest(path: Path) -> Checkpoint:
+    """Return the checkpoint ``path``, or the newest valid one of the run folder ``path``.
+
+    Raises:
+        RefusedError: if there is none, or what is there is damaged.
+    """
     if (path / MANIFEST).exists():
-        if within and not store.is_newest(path):
-            raise OlderCheckpointError(path=path)
         try:
             return read_checkpoint(path)
         except DamagedError as error:

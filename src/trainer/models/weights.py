@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from slipway.weights import WeightsError, read_file, require_state_dict
 from trainer.errors import ConfigError
 
 
@@ -20,7 +18,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     Raises:
         ConfigError: if the file cannot be read or does not fit, naming the first tensors at fault.
     """
-    given = _read(Path(path))
+    given = _read(path)
     own = model.state_dict()
     head = {name for name in own if name.rpartition(".")[0] == list(own)[-1].rpartition(".")[0]}
     if all(name in given for name in head) and any(given[name].shape != own[name].shape for name in head):
@@ -34,14 +32,8 @@ def load_weights(model: nn.Module, path: str) -> None:
     model.load_state_dict(own)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: str) -> dict[str, Tensor]:
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        given = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # on a damaged file torch's readers raise whatever they stumble over
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"--weights {path} cannot be read: {reason}") from error
-    if not (isinstance(given, dict) and all(isinstance(value, Tensor) for value in given.values())):
-        raise ConfigError(f"--weights {path} must hold a state_dict: tensors by name, nothing else.")
-    return cast("dict[str, Tensor]", given)
+        return require_state_dict(read_file(Path(path)))
+    except WeightsError as error:
+        raise ConfigError(f"--weights {path} {error}") from error

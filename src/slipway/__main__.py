@@ -1,0 +1,70 @@
+"""``python -m slipway``, or ``slipway``: what people do with a run folder, besides training in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import List, Optional
+
+from slipway.errors import SlipwayError, one_line
+from slipway.layout import VERSION
+
+OLDEST_PYTHON = (3, 11)
+SUFFIXES = (".pt", ".pth", ".safetensors")
+GET_ONE = "take the environment in which you train, or pip install 'slipway-hpc[session]' with Python 3.11 or later."
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the command line and return the exit code: 2 for its usage, 1 for any other error."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"", "slipway"}:
+            raise
+        print(f"slipway: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
+    except (SlipwayError, OSError) as error:
+        print(f"slipway: {one_line(str(error))}", file=sys.stderr)
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(prog="slipway", description="Work with the run folder of a training.")
+    top.add_argument("--version", action="version", version=VERSION)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    what = "write the weights of the newest checkpoint as a state_dict, which plain torch loads"
+    command = commands.add_parser("export", help=what, description=f"{what[0].upper()}{what[1:]}.")
+    command.add_argument("run", metavar="RUN", type=Path, help="the run folder, or one checkpoint of it")
+    command.add_argument(
+        "target", metavar="FILE", type=_target, help=f"the file to write, which is not there yet: {', '.join(SUFFIXES)}"
+    )
+    command.add_argument("--best", action="store_true", help="of the checkpoint with the best metric")
+    command.add_argument(
+        "--model", metavar="NAME", help="one of several models, or ema: the average that the trainer keeps"
+    )
+    command.set_defaults(command=_export)
+    return top
+
+
+def _target(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    return path
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    if sys.version_info < OLDEST_PYTHON:
+        raise SlipwayError(f"this is Python {sys.version.split()[0]}: {GET_ONE}")
+    from slipway.export import export  # noqa: PLC0415 -- loads torch
+
+    what = export(arguments.run, arguments.target, best=arguments.best, model=arguments.model)
+    print(f"{arguments.target}: {what}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

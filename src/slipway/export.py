@@ -1,0 +1,90 @@
+"""Weights out of a run folder, into a file that plain torch loads."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from slipway.checkpoint.components import join
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.store import read_newest
+from slipway.errors import SlipwayError
+from slipway.files import replacing
+from slipway.layout import BEST, CHECKPOINTS
+
+AVERAGE = "ema"
+"""The trainer's average of the weights."""
+
+
+class ExportError(SlipwayError):
+    """Nothing is written; the message says why."""
+
+
+def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
+    """Write the weights of a model in the run folder ``run`` to ``target``; return what that was.
+
+    Args:
+        run: of a session or of the trainer, or a single checkpoint.
+        target: a new file: safetensors by its suffix, otherwise of ``torch.save``. It gets one state_dict, or, of
+            several models and by ``torch.save``, one for each by name.
+        best: whether to take the best checkpoint, not the newest.
+        model: name of one of several models, or "ema" for the average that the trainer keeps; None for all.
+
+    Raises:
+        SlipwayError, OSError: if there are no such weights, or they cannot be written; ``target`` is then as before.
+    """
+    if target.exists():
+        raise ExportError(f"{target} is there already: name another file, or remove it.")
+    if best and not (run / CHECKPOINTS / BEST).exists():
+        raise ExportError(f"{run} has no best checkpoint, as no metric was recorded to choose it by.")
+    found = read_newest(run / CHECKPOINTS / BEST if best else run)
+    states = _states(found, model)
+    only = next(iter(states.values())) if len(states) == 1 else None
+    save: Callable[[Path], None]
+    if target.suffix != ".safetensors":
+        save = functools.partial(torch.save, states if only is None else only)
+    elif only is None:
+        raise ExportError(f"a .safetensors file holds one model: choose it by --model, of {', '.join(states)}.")
+    else:
+        save = functools.partial(save_file, _tensors(only))
+    try:
+        with replacing(target) as temporary:
+            save(temporary)
+    except Exception as error:  # torch and safetensors have their own errors for a full disk
+        raise ExportError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    return f"{', '.join(states)} at step {found.header.position.step}"
+
+
+def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
+    """Return the state_dict of each model in ``found``, by name, or only that of the one that ``model`` names."""
+    saved = sorted({*found.tensors, *found.header.trees})
+    components = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
+    if model == AVERAGE and AVERAGE in saved:
+        components = {AVERAGE: AVERAGE}
+    elif model is not None:
+        components = {name: component for name, component in components.items() if name == model}
+    if not components:
+        raise ExportError(f"there is no model {model or ''} in it: it holds {', '.join(saved)}.")
+    states = {
+        name: join(found.tensors.get(component, {}), found.header.trees.get(component))
+        for name, component in components.items()
+    }
+    if components.get(AVERAGE) == AVERAGE:
+        states[AVERAGE].pop("n_averaged", None)  # of how many steps: no tensor of the model
+    return states
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return ``state`` if it holds nothing but tensors."""
+    if other := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise ExportError(
+            f"the model holds more than tensors ({other[0]}), which a .safetensors file cannot: take .pt."
+        )
+    return state

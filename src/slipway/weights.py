@@ -1,0 +1,113 @@
+"""Weights that a user gives: a file of tensors by name, as torch or safetensors saved it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
+from slipway.errors import SessionError
+from slipway.position import Position
+from slipway.state import Model, named_objects
+
+SAFE_TORCH = "2.10"
+"""The oldest torch whose ``weights_only`` keeps a file from running code (CVE-2026-24747)."""
+NESTS = ("state_dict", "model_state_dict", "model")
+"""Under which training scripts save a model's state_dict beside other things."""
+PREFIXES = ("module.", "_orig_mod.")
+"""Of the names of parameters: DistributedDataParallel's and torch.compile's."""
+
+
+class WeightsError(Exception):
+    """A file cannot be used for weights; the message says why, and goes behind the file's name."""
+
+
+def read_file(path: Path) -> Any:
+    """Return what the file holds, its tensors on the CPU: safetensors by its suffix, anything else by ``torch.load``.
+
+    Raises:
+        WeightsError: if it cannot be read, or not safely.
+    """
+    safetensors = path.suffix == ".safetensors"
+    if not safetensors and torch.__version__ < SAFE_TORCH:
+        raise WeightsError(
+            f"is not read by torch {torch.__version__}, where such a file can run code (CVE-2026-24747, fixed in "
+            "2.10). Convert it on a machine with a later torch: "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'weights.safetensors')"
+        )
+    try:
+        return load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # on a damaged file the readers raise whatever they stumble over
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise WeightsError(f"cannot be read: {reason}") from error
+
+
+def require_state_dict(content: Any) -> dict[str, Tensor]:
+    """Return ``content`` if it is tensors by name.
+
+    Raises:
+        WeightsError: if it is anything else.
+    """
+    if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
+        raise WeightsError("must hold a state_dict: tensors by name, nothing else.")
+    return cast("dict[str, Tensor]", dict(content))
+
+
+def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]:
+    """Return the files of the argument ``weights`` of a session, by the names of its ``models``.
+
+    Raises:
+        SessionError: if one is given for no model, or for what is no ``torch.nn.Module``.
+    """
+    named = named_objects("weights", weights)
+    given = {name.replace("weights", "model", 1): Path(path) for name, path in named.items()}
+    for name in given:
+        if name not in models:
+            names = ", ".join(models) or "none"
+            raise SessionError(f"weights is a path for one model, or a dictionary by name for several; here: {names}.")
+        if not isinstance(models[name], Model):
+            raise SessionError(f"weights are for a torch.nn.Module, which {name} is not.")
+    return given
+
+
+def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Checkpoint:
+    """Return ``files`` as a checkpoint from which a run begins.
+
+    Args:
+        files: by the names of models.
+        models: the components of a session, a Model by each of these names.
+
+    Raises:
+        SessionError: if one cannot be read, or is another model's, naming the first tensors that differ.
+    """
+    tensors = {}
+    for name, path in files.items():
+        model = cast("Model", models[name])
+        try:
+            found = _fitted(read_file(path), model.state_dict())
+        except WeightsError as error:
+            raise SessionError(f"weights {path} {error}") from error
+        if differing := model.differences(found, source="the file"):
+            raise SessionError(f"weights {path} do not fit {name}: {differing}.")
+        tensors[name] = {key: tensor.contiguous() for key, tensor in found.items()}
+    return Checkpoint(tensors, Header(Position()))
+
+
+def _fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
+    """Return the state_dict in ``content``, without prefixes of which the model's ``own`` names know nothing."""
+    if isinstance(content, Mapping):
+        nested = (content[key] for key in NESTS if isinstance(content.get(key), Mapping))
+        content = next(nested, content)
+    found = require_state_dict(content)
+    while found and not found.keys() & own.keys():
+        prefix = next((prefix for prefix in PREFIXES if all(name.startswith(prefix) for name in found)), None)
+        if prefix is None:
+            break
+        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return found

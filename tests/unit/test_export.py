@@ -1,0 +1,161 @@
+"""``slipway export``: weights of a run folder, as plain torch loads them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from slipway.__main__ import main
+from slipway.checkpoint.components import capture
+from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.store import CheckpointStore
+from slipway.position import Position
+
+
+class Versioned(nn.Linear):
+    """A module whose state is more than tensors."""
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 3}
+
+
+def filled(value):
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    for tensor in model.state_dict().values():
+        tensor.fill_(value)
+    return model
+
+
+def saved(folder, step, components, accuracy=None):
+    """Save a checkpoint as a session does, and return its folder."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    metric = None if accuracy is None else Metric("accuracy", accuracy)
+    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))])
+    CheckpointStore(folder / "checkpoints", keep=3).add(
+        capture({**components, "optimizer": optimizer}, Header(Position(step=step), metric))
+    )
+    return folder / "checkpoints" / f"step_{step:08d}"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a run folder with checkpoints of steps 1 to 3, of which step 2 is the best."""
+    for step, accuracy in [(1, 0.1), (2, 0.9), (3, 0.5)]:
+        saved(tmp_path / "run", step, {"model": filled(step)}, accuracy)
+    return tmp_path / "run"
+
+
+def first(state):
+    return next(iter(state.values())).unique().tolist()
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
+def test_the_newest_weights_load_in_plain_torch(run, name, capsys):
+    target = run / name
+    assert main(["export", str(run), str(target)]) == 0
+    state = load_file(target) if name.endswith(".safetensors") else torch.load(target, weights_only=True)
+    assert type(state) is dict
+    model = filled(0)
+    model.load_state_dict(state)
+    assert first(model.state_dict()) == [3]
+    assert target.stat().st_mode == (run / "checkpoints" / "latest" / "manifest.json").stat().st_mode
+    assert capsys.readouterr().out == f"{target}: model at step 3\n"
+
+
+def test_the_best_and_any_other_checkpoint_can_be_had(run):
+    assert main(["export", "--best", str(run), str(run / "best.pt")]) == 0
+    assert first(torch.load(run / "best.pt")) == [2]
+    assert main(["export", str(run / "checkpoints" / "step_00000001"), str(run / "one.pt")]) == 0
+    assert first(torch.load(run / "one.pt")) == [1]
+
+
+def test_a_damaged_checkpoint_is_passed_over(run, caplog):
+    (run / "checkpoints" / "latest" / "model.safetensors").write_bytes(b"damaged")
+    assert main(["export", str(run), str(run / "weights.pt")]) == 0
+    assert first(torch.load(run / "weights.pt")) == [2]
+    assert "is damaged: model.safetensors has 7 bytes" in caplog.text
+
+
+def test_several_models_are_told_apart_by_name(tmp_path, capsys):
+    saved(tmp_path, 1, {"model.generator": filled(5), "model.ema": filled(6)})
+    assert main(["export", str(tmp_path), str(tmp_path / "all.pt")]) == 0
+    assert {name: first(state) for name, state in torch.load(tmp_path / "all.pt").items()} == {
+        "generator": [5],
+        "ema": [6],
+    }
+    assert main(["export", str(tmp_path), str(tmp_path / "one.safetensors")]) == 1
+    assert "holds one model: choose it by --model, of ema, generator" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), str(tmp_path / "one.safetensors"), "--model", "ema"]) == 0
+    assert first(load_file(tmp_path / "one.safetensors")) == [6]
+
+
+def test_the_average_of_the_trainer_is_a_model_of_its_own(tmp_path):
+    average = {**filled(2).state_dict(), "n_averaged": torch.tensor(10)}
+    saved(tmp_path, 1, {"model": filled(1), "ema": Fixed(average)})
+    assert main(["export", str(tmp_path), str(tmp_path / "model.pt")]) == 0
+    assert first(torch.load(tmp_path / "model.pt")) == [1]
+    assert main(["export", str(tmp_path), str(tmp_path / "ema.pt"), "--model", "ema"]) == 0
+    filled(0).load_state_dict(torch.load(tmp_path / "ema.pt"))
+
+
+class Fixed:
+    """A component with a given state."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+
+def test_state_that_is_no_tensor_goes_into_a_pt_file_only(tmp_path, capsys):
+    saved(tmp_path, 1, {"model": Versioned(1, 1)})
+    assert main(["export", str(tmp_path), str(tmp_path / "weights.pt")]) == 0
+    Versioned(1, 1).load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+    assert main(["export", str(tmp_path), str(tmp_path / "weights.safetensors")]) == 1
+    assert "holds more than tensors (_extra_state)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "run/status.json"], (2, "must end in .pt, .pth or .safetensors")),
+        (["run"], (2, "the following arguments are required: FILE")),
+        (["run", "there.pt"], (1, "there.pt is there already: name another file, or remove it.")),
+        (["none", "weights.pt"], (1, "none is neither a checkpoint (with manifest.json) nor a run folder with one.")),
+        (["run", "none/weights.pt"], (1, "none/weights.pt cannot be written: No such file or directory")),
+        (["run", "weights.pt", "--model", "critic"], (1, "there is no model critic in it: it holds model, optimizer.")),
+        (["plain", "weights.pt", "--best"], (1, "plain has no best checkpoint, as no metric was recorded")),
+    ],
+)
+def test_errors_are_one_line_and_leave_nothing(words, expected, run, capsys, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    saved(run.parent / "plain", 1, {"model": filled(1)})
+    (run.parent / "there.pt").write_bytes(b"mine")
+    before = sorted(run.parent.rglob("*"))
+    try:
+        found = main(["export", *words])
+    except SystemExit as error:
+        found = error.code
+    said = capsys.readouterr().err
+    code, message = expected
+    assert (found, message in said) == (code, True), said
+    if code == 1:
+        assert said.startswith("slipway: ")
+        assert said.count("\n") == 1
+    assert sorted(run.parent.rglob("*")) == before
+    assert (run.parent / "there.pt").read_bytes() == b"mine"
+
+
+def test_the_command_is_a_module_too_and_needs_no_torch_to_answer():
+    words = [sys.executable, "-X", "importtime", "-m", "slipway", "--help"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert "export" in done.stdout
+    assert "argparse" in done.stderr
+    assert "torch" not in done.stderr

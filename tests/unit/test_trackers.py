@@ -1,0 +1,194 @@
+"""Experiment trackers of a session: what they show, over all attempts, and that nothing of theirs ends a run."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import types
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from slipway import Session, SessionError, Stopped, trackers
+from slipway.environment import read_environment
+from slipway.status import read_status
+from slipway.trackers import Background, named_trackers
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE", "SLIPWAY_TRACKERS", "WANDB_MODE", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def train(folder, *, stop_at=None, steps=4, **options):
+    """Train, with a record for each step and the one of a validation."""
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Session(model=model, optimizer=optimizer, folder=folder, log_interval=1, **options) as session:
+        for step in session.steps(steps):
+            session.log(loss=float(step))
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            if session.step + 1 == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+        session.metrics(accuracy=0.5)
+
+
+def train_in_two_attempts(folder, **options):
+    with pytest.raises(Stopped):
+        train(folder, stop_at=2, **options)
+    train(folder, **options)
+
+
+LOSSES = [(1, 0.0), (2, 1.0), (3, 2.0), (4, 3.0)]
+
+
+def test_tensorboard_shows_a_run_of_two_attempts(tmp_path):
+    train_in_two_attempts(tmp_path / "run", trackers=("tensorboard",))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == LOSSES
+    assert [(event.step, event.value) for event in events.Scalars("validation/accuracy")] == [(4, 0.5)]
+
+
+def test_the_environment_names_trackers_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIPWAY_TRACKERS", " tensorboard,")
+    train(tmp_path / "run")
+    assert (tmp_path / "run" / "tensorboard").is_dir()
+    assert read_environment({"SLIPWAY_TRACKERS": "wandb, mlflow"}).trackers == ("wandb", "mlflow")
+    assert named_trackers("wandb,tensorboard", ("mlflow", "wandb")) == ["wandb", "tensorboard", "mlflow"]
+
+
+def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begins(tmp_path, monkeypatch):
+    with pytest.raises(SessionError, match="no tracker 'tensorbord': take tensorboard, wandb, mlflow"):
+        train(tmp_path / "run", trackers=("tensorbord",))
+    (tmp_path / "wandb").mkdir()  # as a run leaves it: no package
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name, package in [("wandb", "wandb"), ("mlflow", "mlflow-skinny")]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        with pytest.raises(SessionError, match=rf"{name} is not installed: pip install {package}\."):
+            train(tmp_path / "run", trackers=name)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+class Fake:
+    """A backend that does as it is told, and keeps what it was given."""
+
+    def __init__(self, **methods):
+        self.seen = []
+        self.__dict__.update(methods)
+
+    def write(self, record):
+        self.seen.append(record)
+
+    def end(self, *, complete):
+        self.seen.append(complete)
+
+
+def fail(*_, **__):
+    raise SystemExit("no such\nserver")
+
+
+def hang(*_, **__):
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("method", ["start", "write", "end"])
+@pytest.mark.parametrize("trouble", [fail, hang])
+def test_a_tracker_that_fails_or_hangs_ends_nothing(method, trouble, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(trackers, "START_LIMIT", 0.1)
+    monkeypatch.setattr(trackers, "END_LIMIT", 0.1)
+    make = trouble if method == "start" else lambda _: Fake(**{method: trouble})
+    monkeypatch.setitem(trackers.KINDS, "tensorboard", trackers.Kind(make, "tensorboard", "tensorboard"))
+    train(tmp_path / "run", trackers="tensorboard")
+    assert read_status(tmp_path / "run").verdict == "done 4 complete"
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 5
+    said = [record.getMessage() for record in caplog.records if "tensorboard" in record.getMessage()]
+    if trouble is fail:
+        assert said == ["tensorboard ends here: no such server; metrics.jsonl has all records"]
+    else:
+        assert all(text.startswith("tensorboard does not answer") for text in said)
+        assert len(said) == (2 if method == "start" else 1)
+
+
+def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
+    monkeypatch.setattr(trackers, "START_LIMIT", 0.01)
+    fake, ready = Fake(), threading.Event()
+    tracker = Background("slow", lambda: (ready.wait(), fake)[1])
+    tracker.write({"step": 1})
+    ready.set()
+    tracker.close()
+    tracker.end(complete=False)
+    assert fake.seen == [{"step": 1}, True]
+
+
+def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
+    fake = Fake()
+    monkeypatch.setitem(trackers.KINDS, "tensorboard", trackers.Kind(lambda _: fake, "tensorboard", "tensorboard"))
+    with pytest.raises(TypeError), Session(model=nn.Linear(1, 1), folder=tmp_path / "run", trackers="tensorboard"):
+        raise TypeError
+    assert fake.seen == [False]
+
+
+def test_wandb_is_offline_by_default_and_goes_on_under_the_same_id(tmp_path, monkeypatch):
+    """Of a library in its place, which keeps what it is given; the next test needs the real one."""
+    begun, logged = [], []
+    run = types.SimpleNamespace(
+        log=lambda numbers, *, step: logged.append((step, numbers)), finish=lambda **given: logged.append(given)
+    )
+    library = types.ModuleType("wandb")
+    library.__spec__ = types.SimpleNamespace(origin="wandb/__init__.py")
+    library.Settings = lambda **given: types.SimpleNamespace(init_timeout=0, given=given)
+    library.init = lambda **given: begun.append(given) or run
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    train_in_two_attempts(tmp_path / "run", trackers="wandb")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    train(tmp_path / "run", steps=5, trackers="wandb")
+    assert [given["mode"] for given in begun] == ["offline", "offline", "online"]
+    assert {given["id"] for given in begun} == {json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"]}
+    assert begun[0]["settings"].given == {"console": "off", "init_timeout": trackers.START_LIMIT}
+    found = [(step, numbers["train/loss"]) for step, numbers in filter(None, map(loss, logged))]
+    assert found == [*LOSSES, (5, 4.0)]
+    assert logged[-1] == {"exit_code": 0}
+
+
+def loss(logged):
+    return logged if type(logged) is tuple and "train/loss" in logged[1] else None
+
+
+def test_real_wandb_makes_a_folder_for_each_attempt_of_one_id(tmp_path):
+    pytest.importorskip("wandb")
+    train_in_two_attempts(tmp_path / "run", trackers="wandb")
+    identity = json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"]
+    files = list((tmp_path / "run" / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
+    assert len(files) >= 1  # attempts within one second share a folder
+
+
+def test_real_mlflow_shows_one_run_over_all_attempts(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    train_in_two_attempts(tmp_path / "run", trackers="mlflow")
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "run" / "mlruns").as_uri())
+    (run,) = client.search_runs(["0"])
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(metric.step, metric.value) for metric in history] == LOSSES
+    assert run.data.metrics["validation/accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_real_trackers_draw_nothing_from_the_global_generators_while_a_run_goes_on(name, tmp_path):
+    pytest.importorskip(name)
+    drawn = []
+    for given in ((), name):
+        train(tmp_path / f"run{len(drawn)}", trackers=given)
+        drawn.append((random.random(), torch.rand(1).item()))
+    assert drawn[0] == drawn[1]

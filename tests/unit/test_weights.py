@@ -1,0 +1,145 @@
+"""Weights from which a session begins: what files it takes, and what it says of others."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.torch_version import TorchVersion
+
+from ranks import on_ranks
+from slipway import Session, SessionError
+from slipway.checkpoint.components import restore
+from slipway.communicator.collectives import run_on_root
+from slipway.state import Model
+from slipway.weights import read_weights
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE", "SLIPWAY_TRACKERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def built():
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def tensors():
+    """Return a state_dict of ``built`` that no initialisation gives."""
+    return {name: torch.full_like(value, 7) for name, value in built().state_dict().items()}
+
+
+def saved(path, content):
+    (save_file if path.suffix == ".safetensors" else torch.save)(content, path)
+    return path
+
+
+def opened(folder, model, weights):
+    """Return what a session in ``folder`` finds in ``model`` at its start; it trains one step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with Session(model=model, optimizer=optimizer, folder=folder, weights=weights) as session:
+        found = {name: value.clone() for name, value in model.state_dict().items()}
+        for _ in session.steps(1):
+            model(torch.ones(2, 2)).sum().backward()
+            optimizer.step()
+    return found
+
+
+def alike(found, expected):
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
+def test_a_run_begins_from_a_file_and_goes_on_from_its_own_checkpoint(name, tmp_path):
+    path = saved(tmp_path / name, tensors())
+    assert alike(opened(tmp_path / "run", built(), path), tensors())
+    path.unlink()
+    model = built()
+    opened(tmp_path / "run", model, path)
+    assert not alike(model.state_dict(), tensors())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"state_dict": tensors(), "epoch": 3},
+        {"model_state_dict": tensors(), "optimizer_state_dict": {"lr": 0.1}},
+        {"model": {f"module.{name}": value for name, value in tensors().items()}},
+        {f"module._orig_mod.{name}": value for name, value in tensors().items()},
+        {f"_orig_mod.{name}": value for name, value in tensors().items()},
+    ],
+)
+def test_nests_and_prefixes_of_training_scripts_are_passed_over(content, tmp_path):
+    assert alike(opened(tmp_path / "run", built(), saved(tmp_path / "weights.pt", content)), tensors())
+
+
+def test_a_prefix_that_the_model_has_too_stays(tmp_path):
+    model = nn.ModuleDict({"module": built()})
+    content = {f"module.{name}": value for name, value in tensors().items()}
+    path = saved(tmp_path / "weights.pt", content)
+    Session(model=model, folder=tmp_path / "run", weights=path).__enter__().__exit__(None, None, None)
+    assert alike(model.state_dict(), content)
+
+
+def test_of_several_models_each_may_have_a_file(tmp_path):
+    models = {"generator": nn.Linear(1, 1), "critic": nn.Linear(1, 1)}
+    before = models["critic"].weight.item()
+    state = {"weight": torch.full((1, 1), 3.0), "bias": torch.full((1,), 4.0)}
+    weights = {"generator": str(saved(tmp_path / "generator.safetensors", state))}
+    with Session(model=models, folder=tmp_path / "run", weights=weights):
+        assert alike(models["generator"].state_dict(), state)
+        assert models["critic"].weight.item() == before
+    for wrong in (weights["generator"], {"actor": weights["generator"]}):
+        with pytest.raises(SessionError, match=r"by name for several; here: model.generator, model.critic"):
+            Session(model=models, weights=wrong)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tensors() | {"0.weight": torch.zeros(5, 2)}, r"do not fit model: 0.weight was \[5, 2\] and is \[3, 2\]"),
+        ({"0.weight": torch.zeros(3, 2)}, r"0.bias is missing in the file; 1.weight is .*; .*, and 3 more\."),
+        ([torch.zeros(1)], "must hold a state_dict: tensors by name"),
+        ({"epoch": 3}, "must hold a state_dict"),
+    ],
+)
+def test_what_does_not_fit_is_named(content, message, tmp_path):
+    path = saved(tmp_path / "weights.pt", content)
+    with pytest.raises(SessionError, match=message):
+        opened(tmp_path / "run", built(), path)
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
+    with pytest.raises(SessionError, match=rf"weights .*{name} cannot be read: .*[Nn]o such file"):
+        opened(tmp_path / "run", built(), tmp_path / name)
+    (tmp_path / name).write_bytes(b"no weights")
+    with pytest.raises(SessionError, match=rf"weights .*{name} cannot be read: .+"):
+        opened(tmp_path / "run", built(), tmp_path / name)
+
+
+def test_a_torch_that_reads_no_pickle_safely_reads_none(tmp_path, monkeypatch):
+    pickled = saved(tmp_path / "weights.pt", tensors())
+    plain = saved(tmp_path / "weights.safetensors", tensors())
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cu128"))
+    with pytest.raises(SessionError, match=r"CVE-2026-24747, fixed in 2.10\). Convert it on a machine with a later"):
+        opened(tmp_path / "run", built(), pickled)
+    opened(tmp_path / "run", built(), plain)
+
+
+def test_all_ranks_get_what_rank_0_reads_its_errors_too(tmp_path):
+    path = saved(tmp_path / "weights.pt", tensors())
+
+    def begin(comm):
+        file = path if comm.world.is_root else tmp_path / "of another node"
+        models = {"model": Model("model", built())}
+        restore(models, run_on_root(comm, lambda: read_weights({"model": file}, models)), comm)
+        return models["model"].state_dict()
+
+    assert all(alike(found, tensors()) for found in on_ranks(3, begin))
+
+    def fail(comm):
+        with pytest.raises(SessionError, match="gone cannot be read"):
+            run_on_root(comm, lambda: read_weights({"model": tmp_path / "gone"}, {"model": Model("model", built())}))
+
+    on_ranks(3, fail)
