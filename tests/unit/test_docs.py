@@ -24,6 +24,13 @@ def test_every_module_is_in_its_figure(package):
     assert modules - shown == set()
 
 
+def test_the_scripts_of_frameworks_are_those_that_tests_run():
+    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    scripts = ROOT / "tests" / "scripts" / "session"
+    shown = re.findall(r"(?s)```python\n(.*?)```", page)
+    assert shown == [(scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "accelerate")]
+
+
 @pytest.mark.parametrize(
     "page", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
