@@ -77,8 +77,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._joined: Joined | None = None
         self._writer: RootOnly[Writer] | None = None
         self._pace = Pace()
-        self._start = self._saved = self._checked = 0
-        self._step = 0
+        self._start = self._step = self._checked = 0
         self._checked_at = 0.0
         self._reason = Reason.NONE
 
@@ -95,65 +94,65 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     # What the Trainer calls.
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 -- Lightning's signature
+    def setup(self, pl_trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 -- Lightning's signature
         """Lock the run folder, once the ranks have joined.
 
         Raises:
             RefusedError: on every rank, if the folder cannot be had.
         """
-        if stage != "fit" or trainer.fast_dev_run:
+        if stage != "fit" or pl_trainer.fast_dev_run:
             return
         # Its handler of SIGTERM broadcasts from within the handler, and that of SIGUSR1 requeues the job.
-        connector = trainer._signal_connector  # noqa: SLF001 -- there is no public way
+        connector = pl_trainer._signal_connector  # noqa: SLF001 -- there is no public way
         connector.register_signal_handlers = lambda: None
         self._stack.callback(delattr, connector, "register_signal_handlers")
         self._joined = self._stack.enter_context(joined_ranks(self._path, timeout=self._timeout))
         self._writer, self._pace, self._reason = None, Pace(), Reason.NONE
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin the attempt."""
-        self._begin(trainer)
+        self._begin(pl_trainer)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Stop if that was agreed at the end of the last epoch, whose records are written now."""
         if self._reason:
             self._stop()
         self._checked_at = time.monotonic()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, pl_trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Stop if the ranks agree on that, behind a batch in which an optimiser has stepped.
 
         Raises:
             Stopped: on every rank; everything is saved then.
         """
-        stepped, self._step = trainer.global_step > self._step, trainer.global_step
-        if self._joined is None or not stepped or trainer.is_last_batch:  # the end of the epoch is near
+        stepped, self._step = pl_trainer.global_step > self._step, pl_trainer.global_step
+        if self._joined is None or not stepped or pl_trainer.is_last_batch:  # the end of the epoch is near
             return
         is_alone = self._joined.comm.world.size == 1
         if self._step - self._checked >= self._pace.steps or (is_alone and self._agreement.is_asked):
             self._agree()
             if self._reason:
-                self._save(trainer)
+                self._save(pl_trainer)
                 self._stop()
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Save, and let the ranks agree whether to stop."""
         if self._joined is None:
             return
-        self._step = trainer.global_step
-        self._save(trainer)
+        self._step = pl_trainer.global_step
+        self._save(pl_trainer)
         self._agree()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, pl_trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Record the error, or that the run has stopped; free the folder."""
         self._joined = None
         self._stack.__exit__(type(exception), exception, exception.__traceback__)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+    def teardown(self, pl_trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         """Record that the run is done."""
         if self._joined is None or stage != "fit":
             return
-        self._begin(trainer)  # not done before where nothing was left to train
+        self._begin(pl_trainer)  # not done before where nothing was left to train
         self._conclude(Reason.NONE)
         log.info("done at step %d", self._step)
         self._joined = None
@@ -161,14 +160,14 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     # Inside.
 
-    def _begin(self, trainer: Any) -> None:
+    def _begin(self, pl_trainer: Any) -> None:
         """Make sure that the Trainer goes on where the folder's run was saved, and record the attempt."""
         if self._joined is None or self._writer is not None:
             return
         comm, folder = self._joined.comm, self._joined.folder
         store = CheckpointStore(folder.checkpoints, keep=self._keep)
         newest = broadcast_json(comm, str(store.newest_folder() or ""))
-        resumed = str(trainer.ckpt_path or "")
+        resumed = str(pl_trainer.ckpt_path or "")
         if any(all_gather_json(comm, bool(newest) and not resumed.startswith(newest))):
             error = SessionError(
                 f"{folder.path} holds a run, saved in {newest}, and the Trainer went on from {resumed or 'nothing'}: "
@@ -176,7 +175,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             )
             error.raised_on_all_ranks = True
             raise error
-        self._start = self._saved = self._step = self._checked = int(trainer.global_step)
+        self._start = self._step = self._checked = int(pl_trainer.global_step)
         self._checked_at = time.monotonic()
 
         def begin(owned: Ownership) -> Writer:
@@ -196,16 +195,15 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             self._pace.observe(int(steps), seconds)
         self._checked, self._checked_at = self._step, time.monotonic()
 
-    def _save(self, trainer: Any) -> None:
+    def _save(self, pl_trainer: Any) -> None:
         """Let Lightning save on all ranks, under a name that is never read; rank 0 gives it its own."""
         assert self._joined
         assert self._writer
         step = self._step
         begun = self._writer.run(lambda writer: str(writer.store.begin(step)))
         temporary = Path(broadcast_json(self._joined.comm, begun))
-        trainer.save_checkpoint(temporary / FILE)
+        pl_trainer.save_checkpoint(temporary / FILE)
         self._writer.run(lambda writer: str(writer.store.commit(temporary, step)))
-        self._saved = step
 
     def _stop(self) -> None:
         assert self._joined

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import slipway
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
@@ -29,6 +31,15 @@ def test_the_scripts_of_frameworks_are_those_that_tests_run():
     scripts = ROOT / "tests" / "scripts" / "session"
     shown = re.findall(r"(?s)```python\n(.*?)```", page)
     assert shown == [(scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "accelerate")]
+
+
+def test_the_reference_lists_what_is_public():
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?m)^## (\w+)$", text)) == {*slipway.__all__, "SlipwayCallback"}
+    for name in ("epochs", "batches", "log", "warm_up", "ckpt_path"):
+        assert f"### {name}\n" in text
+    for internal in ("capture", "facts", "on_train_batch_end"):
+        assert internal not in text
 
 
 @pytest.mark.parametrize(
