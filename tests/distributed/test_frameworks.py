@@ -38,7 +38,14 @@ def kill(launch):
 
 
 def ask_last_rank(number, ranks):
-    return lambda launch: os.kill(launch.rank_pid(ranks - 1) if ranks > 1 else launch.process.pid, number)
+    """Return what sends a signal to the last rank alone: the oldest process of its number, before its workers."""
+
+    def ask(launch):
+        wanted = f"RANK={ranks - 1}".encode()
+        pids = [pid for pid, environ in launch._processes() if wanted in environ]
+        os.kill(min(pids) if ranks > 1 else launch.process.pid, number)
+
+    return ask
 
 
 def saved(folder):

@@ -167,6 +167,15 @@ def test_reduce_on_plateau_misses_the_epoch_of_a_stop(tmp_path):
     assert rate(fit(tmp_path / "run", plateau=True)) > whole
 
 
+def test_a_validation_that_was_due_behind_the_batch_of_a_stop_is_left_out(tmp_path):
+    """Lightning's; docs/frameworks.md warns of it."""
+    whole = fit(tmp_path / "whole", epochs=1, val_check_interval=2)
+    first = fit(tmp_path / "run", epochs=1, val_check_interval=2, stop_at=2)
+    second = fit(tmp_path / "run", epochs=1, val_check_interval=2)
+    assert whole.calls.count(("validated", 0)) == 2
+    assert (first.calls + second.calls).count(("validated", 0)) == 1
+
+
 def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
     fit(tmp_path, epochs=1)
     before = sorted(tmp_path.rglob("*")), (tmp_path / "status.json").read_bytes()
