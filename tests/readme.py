@@ -12,18 +12,32 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("guide", "session", "sites", "contract", "images", "adding", "your-own", "architecture")
+NAMES = (
+    *(
+        "guide",
+        "session",
+        "frameworks",
+        "reference",
+        "sites",
+        "contract",
+        "images",
+        "adding",
+        "your-own",
+        "architecture",
+    ),
+)
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 
-def python_of(page: str) -> str:
-    """Return the Python file that a page asks its reader to save."""
-    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+def python_of(page: str, number: int = 0) -> str:
+    """Return the Python file that a page asks its reader to save: the first, or that of a number."""
+    return re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))[number]
 
 
 SCRIPT = python_of("guide")
 MINE = python_of("your-own")
 SESSION = python_of("session")
+LIGHTNING, ACCELERATE = (python_of("frameworks", number) for number in range(2))
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -193,6 +207,8 @@ def fresh_clone(folder: Path) -> Path:
     (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     (folder / "my_session.py").write_text(SESSION, encoding="utf-8")
+    (folder / "my_lightning.py").write_text(LIGHTNING, encoding="utf-8")
+    (folder / "my_accelerate.py").write_text(ACCELERATE, encoding="utf-8")
     return folder
 
 

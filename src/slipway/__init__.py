@@ -1,7 +1,8 @@
 """What makes a training run safe to stop, resume and requeue. Importing the package loads no torch.
 
-Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md); the rest serves them, the
-trainer and jobgen, and may change with each version.
+Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md), and
+``slipway.lightning.SlipwayCallback`` (docs/frameworks.md); the rest serves them, the trainer and jobgen, and may change
+with each version.
 """
 
 from __future__ import annotations

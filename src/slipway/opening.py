@@ -48,6 +48,16 @@ REMEDIES: dict[type[SlipwayError], str] = {
 """What to do about an error, in the words of a script."""
 
 
+class Joined(NamedTuple):
+    """The ranks of a script, and the run folder that rank 0 has locked."""
+
+    comm: Communicator
+    environment: Environment
+    request: StopRequest
+    folder: RunFolder
+    ownership: RootOnly[Ownership]
+
+
 class Opened(NamedTuple):
     """What a session stands on."""
 
@@ -86,6 +96,35 @@ def open_run(
         RefusedError: on every rank, if the folder cannot be had.
         SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker.
     """
+    with joined_ranks(path, timeout=timeout) as joined:
+        comm, folder, environment = joined.comm, joined.folder, joined.environment
+        names = named_trackers(trackers, environment.trackers)
+        joined.ownership.run(lambda _: require_trackers(names))
+        found = _resume(components, folder, comm, facts, weights)
+        place = Place(folder.path, found.position.step, environment.variables)
+        started: list[Background] = []
+        recorder = None
+        try:
+            recorder = joined.ownership.make(lambda owned: _begin(owned, comm, names, place, started, keep=keep))
+            yield Opened(comm, environment, joined.request, folder, recorder, found)
+        finally:
+            if recorder and recorder.on_root:
+                recorder.on_root.wait()  # while the lock of the folder is still ours
+            _end_trackers(started)
+
+
+@contextlib.contextmanager
+def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
+    """Listen to signals, take over the ranks that the script has joined, and lock the run folder.
+
+    Args:
+        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
+        timeout: seconds that the ranks wait for each other.
+
+    Raises:
+        RefusedError: on every rank, if the folder cannot be had.
+        SessionError: if this is not the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise SessionError("a session listens to signals: open it in the main thread.")
     environment = read_environment(os.environ)
@@ -97,36 +136,26 @@ def open_run(
         try:
             comm = adopt_ranks(environment, timeout=timeout)
             stack.enter_context(shown_log(comm.world))
-            folder = _name_folder(path, comm, environment)
+            folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
             ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
-            names = named_trackers(trackers, environment.trackers)
-            ownership.run(lambda _: require_trackers(names))
-            found = _resume(components, folder, comm, facts, weights)
-            place = Place(folder.path, found.position.step, environment.variables)
-            started: list[Background] = []
-            stack.callback(_end_trackers, started)
-            recorder = ownership.make(lambda owned: _begin(owned, comm, names, place, started, keep=keep))
         except SlipwayError as error:
             if remedy := _remedy(error):
                 error.add_note(remedy)
             raise
         try:
-            yield Opened(comm, environment, request, folder, recorder, found)
+            yield Joined(comm, environment, request, folder, ownership)
         except Stopped:
             comm.close()
             leave_at_exit()
             raise
         else:
             comm.close()
-        finally:
-            if recorder.on_root:
-                recorder.on_root.wait()  # while the lock of the folder is still ours
 
 
-def _name_folder(path: str | os.PathLike[str] | None, comm: Communicator, environment: Environment) -> RunFolder:
-    """Return the run folder, which rank 0 names for all."""
-    name = path or environment.run_dir or f"runs/{Path(sys.argv[0]).stem or 'session'}"
-    return RunFolder(Path(broadcast_json(comm, os.fspath(name))).absolute())
+def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
+    """Return the run folder that this process would name: ``path``, or RUN_DIR, or runs/ and the script's name."""
+    name = path or read_environment(os.environ).run_dir or f"runs/{Path(sys.argv[0]).stem or 'session'}"
+    return Path(name).absolute()
 
 
 def _resume(

@@ -28,7 +28,12 @@ class Stopped(SystemExit):
     """All ranks have agreed to stop, and the run is saved: the program ends here, with the contract's exit code."""
 
     def __init__(self, code: int, reason: Reason) -> None:
-        """End with ``code``, for ``reason``."""
+        """End the program; raised by a session.
+
+        Args:
+            code: exit code: 0 under a launcher, which would take another one for a failure, and 75 without one.
+            reason: the attribute of this name: ``reason.word`` is time-limit, user or signal.
+        """
         super().__init__(code)
         self.reason = reason
 

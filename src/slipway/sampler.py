@@ -22,7 +22,12 @@ class Sampler(TorchSampler[int]):
     """
 
     def __init__(self, dataset: Sized, *, shuffle: bool = True) -> None:
-        """Sample from ``dataset``, in its own order if not ``shuffle``."""
+        """Sample from a data set.
+
+        Args:
+            dataset: of which the length counts; asked once.
+            shuffle: whether each epoch has a random order of its own; otherwise the data set's.
+        """
         self.samples = len(dataset)
         self._shuffle = shuffle
         self.generator: torch.Generator = torch.Generator()
@@ -37,7 +42,7 @@ class Sampler(TorchSampler[int]):
         return max(1, self.samples // count_ranks())
 
     def order(self) -> list[int]:
-        """Return a permutation of all indices, drawn from ``generator``."""
+        """Return a permutation of all indices from 0 to ``len(dataset) - 1``, drawn from ``generator``."""
         if self._shuffle:
             return torch.randperm(self.samples, generator=self.generator).tolist()
         return list(range(self.samples))

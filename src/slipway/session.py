@@ -249,8 +249,12 @@ class Session:
 
         In an epoch that is resumed, what stands before ``batches`` runs again.
 
+        Args:
+            total: number of epochs of the whole run, in all attempts.
+
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
+            SessionError: if no optimiser of the session has stepped in an epoch, or if something logged was not finite.
         """
         self._total_epochs = total
         if self._opened.found.facts.get("left_early"):
@@ -279,6 +283,13 @@ class Session:
         Map-style loaders continue by index, exactly. Others are read again up to there: IterableDataset, loaders of
         other libraries, lists; a data set that keeps a state of its own has to save it, by ``extra``.
 
+        Args:
+            loader: a DataLoader, or any iterable; the same one in each attempt.
+
+        Returns:
+            Batches[T]: an iterable, once, with the length of what is left where the loader knows its own. It raises
+                Stopped behind an optimiser step where the ranks agree on that; everything is saved then.
+
         Raises:
             StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
         """
@@ -293,6 +304,9 @@ class Session:
         """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
 
         An iterator of its own over a loader begins anew in each attempt.
+
+        Args:
+            total: number of optimiser steps of the whole run, in all attempts.
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
@@ -309,12 +323,23 @@ class Session:
         """Log numbers of this step; metrics.jsonl gets their means over steps and ranks, every ``log_interval`` steps.
 
         Args:
-            values: numbers, or tensors of one element, which stay on their device until then.
+            values: numbers, or tensors of one element, of any shape and real dtype, which stay on their device until
+                then. Each rank gives its own.
+
+        Raises:
+            SessionError: if a value is something else, or a name is one that records have by themselves.
         """
         self._window.log(values)
 
     def metrics(self, **values: float) -> None:
-        """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint."""
+        """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint.
+
+        Args:
+            values: numbers, or what ``float`` takes; of no effect on other ranks.
+
+        Raises:
+            SessionError: if the one that ``best`` names is missing, or a name is one that records have by themselves.
+        """
         require_free_names(values)
         numbers = {name: float(value) for name, value in values.items()}
         if self._best is not None:
@@ -330,6 +355,9 @@ class Session:
         """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
 
         With it DistributedDataParallel on three ranks or more resumes bitwise (docs/decisions/0003).
+
+        Args:
+            step: called once, without arguments; gradients, buffers and generators are afterwards as before.
         """
         modules = [unwrap(model) for model in self._objects["model"].values()]
         self._generators.seed(Purpose.EPOCH, self.epoch)

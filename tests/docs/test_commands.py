@@ -96,8 +96,9 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
     said = run(clone, shortened(command))
     if command.endswith("my_train.py"):
         assert "2 ranks, loss 0.0" in said
-    if command.endswith("my_session.py"):
-        assert status(clone / "runs" / "my_session")["state"] == "done"
+    for name in ("my_session", "my_lightning", "my_accelerate"):
+        if command.endswith(f"{name}.py"):
+            assert status(clone / "runs" / name)["state"] == "done"
 
 
 def test_twelve_lines_are_twelve_lines():

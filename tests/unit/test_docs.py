@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import slipway
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
@@ -22,6 +24,22 @@ def test_every_module_is_in_its_figure(package):
     modules = {path.stem for path in (ROOT / "src" / package).glob("[!_]*.py")}
     modules |= {path.parent.name for path in (ROOT / "src" / package).glob("*/__init__.py")}
     assert modules - shown == set()
+
+
+def test_the_scripts_of_frameworks_are_those_that_tests_run():
+    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    scripts = ROOT / "tests" / "scripts" / "session"
+    shown = re.findall(r"(?s)```python\n(.*?)```", page)
+    assert shown == [(scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "accelerate")]
+
+
+def test_the_reference_lists_what_is_public():
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?m)^## (\w+)$", text)) == {*slipway.__all__, "SlipwayCallback"}
+    for name in ("epochs", "batches", "log", "warm_up", "ckpt_path"):
+        assert f"### {name}\n" in text
+    for internal in ("capture", "facts", "on_train_batch_end"):
+        assert internal not in text
 
 
 @pytest.mark.parametrize(

@@ -54,21 +54,32 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
         OSError, SafetensorError: if the disk is full or read-only; ``path`` is then as before.
     """
-    temporary = _hidden(path, "new")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = make_temporary(path)
     try:
         _write_files(temporary, checkpoint)
-        replaced = _put_in_place(temporary, path)
+        publish(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def make_temporary(path: Path) -> Path:
+    """Return a new folder, under a name that is never read, in which the checkpoint ``path`` is to be written."""
+    temporary = _hidden(path, "new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    return temporary
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Let ``temporary``, which holds a whole checkpoint, become the checkpoint ``path``."""
+    replaced = _put_in_place(temporary, path)
     sync_folder(path.parent)
     if replaced:
         remove(replaced)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
-    folder.mkdir()
     readable = folder.stat().st_mode & 0o666  # what the umask leaves; safetensors makes files of mode 0600
     files = {}
     for name, tensors in checkpoint.tensors.items():
@@ -196,6 +207,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def sync_files(folder: Path) -> None:
+    """Make the content of every file in ``folder``, and below, durable."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _sync_file(path)
 
 
 def _sync_file(path: Path) -> None:

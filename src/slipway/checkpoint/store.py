@@ -13,10 +13,13 @@ from slipway.checkpoint.folder import (
     Checkpoint,
     DamagedError,
     discard,
+    make_temporary,
+    publish,
     read_checkpoint,
     read_header,
     recover,
     remove,
+    sync_files,
     write_checkpoint,
 )
 from slipway.checkpoint.header import Metric
@@ -44,13 +47,36 @@ class CheckpointStore:
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Write ``checkpoint``, point ``latest`` to it, ``best`` too if it is, and discard what is not to be kept."""
+        self._clear()
+        path = self.path / checkpoint_folder(checkpoint.header.position.step)
+        write_checkpoint(path, checkpoint)
+        self._point_to(path)
+
+    def begin(self, step: int) -> Path:
+        """Return an empty folder, in which somebody else is to write the checkpoint of ``step``; see ``commit``."""
+        self._clear()
+        return make_temporary(self.path / checkpoint_folder(step))
+
+    def commit(self, temporary: Path, step: int) -> Path:
+        """Let what was written in the folder that ``begin`` returned be the checkpoint of ``step``; return its path."""
         if self._check_owner:
             self._check_owner()
-        for leftover in self.path.glob(".step_*"):  # of an attempt that was killed while it saved
+        sync_files(temporary)
+        path = self.path / checkpoint_folder(step)
+        publish(temporary, path)
+        self._point_to(path)
+        return path
+
+    def _clear(self) -> None:
+        """Remove what an attempt left that was killed while it saved."""
+        if self._check_owner:
+            self._check_owner()
+        for leftover in self.path.glob(".step_*"):
             remove(leftover)
-        name = checkpoint_folder(checkpoint.header.position.step)
-        write_checkpoint(self.path / name, checkpoint)
-        replace_symlink(self.path / LATEST, name)
+
+    def _point_to(self, path: Path) -> None:
+        """Let ``latest`` point to ``path``, ``best`` too if it is, and discard what is not to be kept."""
+        replace_symlink(self.path / LATEST, path.name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
         for old in self._newest_first()[self._keep :]:
@@ -92,6 +118,10 @@ class CheckpointStore:
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""
         return path.resolve() in self._newest_first()[:1]
+
+    def newest_folder(self) -> Path | None:
+        """Return the folder of the newest checkpoint, whatever it holds; None if there is none."""
+        return next(iter(self._newest_first()), None)
 
     def _newest_first(self) -> list[Path]:
         steps = {path.resolve(): checkpoint_step(path.name) for path in self.path.glob("step_*")}

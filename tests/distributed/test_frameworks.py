@@ -1,0 +1,154 @@
+"""Scripts of Lightning and Accelerate: stopped or killed, resumed, and what they end with."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+
+from support import INSIDE, ROOT, launch_words, started, status, verdict
+
+SCRIPTS = ROOT / "tests" / "scripts" / "session"
+
+
+def words(name, ranks, *flags):
+    script = str(SCRIPTS / f"{name}.py")
+    if ranks == 1:
+        return [*INSIDE, "python" if INSIDE else sys.executable, script, *flags]
+    return [*launch_words("torchrun", ranks, program=[script])[:-1], *flags]
+
+
+def run(name, ranks, folder, *flags, until=None, act=None, code=0):
+    """Run a script to its end, or act on it once something holds; return what it said."""
+    log = folder.with_name(f"{folder.name}.{time.monotonic_ns()}.log")
+    with started(words(name, ranks, *flags), log, RUN_DIR=str(folder)) as launch:
+        if act:
+            launch.until(lambda: until(launch, folder), "its moment")
+            act(launch)
+        found = launch.wait()
+        assert act is kill or found == code, launch.output
+    return launch.output
+
+
+def kill(launch):
+    launch.kill()
+
+
+def ask_last_rank(number, ranks):
+    """Return what sends a signal to the last rank alone: the oldest process of its number, before its workers."""
+
+    def ask(launch):
+        wanted = f"RANK={ranks - 1}".encode()
+        pids = [pid for pid, environ in launch._processes() if wanted in environ]
+        os.kill(min(pids) if ranks > 1 else launch.process.pid, number)
+
+    return ask
+
+
+def saved(folder):
+    links = list((folder / "checkpoints").glob("latest"))
+    return int(links[0].resolve().name.removeprefix("step_")) if links else 0
+
+
+def seen(folder, rank):
+    return [json.loads(line) for line in (folder.with_name(f"{folder.name}.seen.{rank}")).read_text().splitlines()]
+
+
+def state(folder):
+    path = folder / "checkpoints" / "latest" / "lightning.ckpt"
+    found = torch.load(path, weights_only=False)
+    moments = found["optimizer_states"][0]["state"]
+    tensors = [*found["state_dict"].values(), *(value for entry in moments.values() for value in entry.values())]
+    return found["global_step"], found["lr_schedulers"][0]["_last_lr"], [tensor.tolist() for tensor in tensors]
+
+
+def records(folder):
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in record.items() if "second" not in key and key != "elapsed"} for record in found
+    ]
+
+
+def weights(folder):
+    files = sorted((folder / "checkpoints" / "latest").resolve().glob("*.safetensors"))
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """Return a function that returns the folder of a run that went through, made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def of(name, ranks):
+        found = folder / f"{name}.{ranks}"
+        if not found.exists():
+            run(name, ranks, found)
+        return found
+
+    return of
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lightning_killed_in_mid_epoch_goes_on_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
+    whole, broken = whole_run("under_lightning", ranks), tmp_path / "broken"
+    run("under_lightning", ranks, broken, "--pause", "0.1", until=lambda _, out: saved(out) > 0, act=kill)
+    run("under_lightning", ranks, broken)
+    assert state(broken) == state(whole)
+    assert status(broken)["state"] == "done"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_path, whole_run):
+    whole, stopped = whole_run("under_lightning", ranks), tmp_path / "stopped"
+    said = run(
+        *("under_lightning", ranks, stopped, "--pause", "0.1"),
+        until=lambda _, out: saved(out) > 0,
+        act=ask_last_rank(signal.SIGUSR1, ranks),
+        code=75 if ranks == 1 else 0,
+    )
+    step = status(stopped)["step"]
+    assert (verdict(stopped), saved(stopped)) == (f"out-of-time {step} time-limit\n", step)
+    assert f"stopped (time-limit) at step {step}, saved" in said
+    assert "fitted" not in said
+    run("under_lightning", ranks, stopped)
+    assert verdict(stopped, 2) == f"done {saved(whole)} complete\n"
+    for rank in range(ranks):
+        assert [batch[:2] for batch in seen(stopped, rank)] == [batch[:2] for batch in seen(whole, rank)]
+
+
+def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
+    folder = tmp_path / "run"
+
+    def second_then_stop(_launch):
+        assert "is in use by process" in run("under_lightning", 1, folder, code=1)
+        (folder / "STOP").write_text("user")
+
+    run("under_lightning", 2, folder, "--pause", "0.5", until=lambda _, out: saved(out) > 0, act=second_then_stop)
+    assert status(folder)["reason"] == "user"
+    said = run("under_lightning", 2, folder, "--forget", code=1)
+    assert "trainer.fit(model, ckpt_path=callback.ckpt_path)" in said
+    assert status(folder)["reason"] == "user"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_accelerate_ends_as_a_run_that_went_through(end, ranks, tmp_path, whole_run):
+    whole, broken = whole_run("with_accelerate", ranks), tmp_path / "broken"
+    if end == "killed":
+        run("with_accelerate", ranks, broken, until=lambda _, out: saved(out) > 0, act=kill)
+    else:
+        act = ask_last_rank(signal.SIGTERM, ranks)
+        run(
+            *("with_accelerate", ranks, broken),
+            until=lambda launch, _: "run folder" in launch.output,
+            act=act,
+            code=75 if ranks == 1 else 0,
+        )
+        assert status(broken)["reason"] == "signal"
+    run("with_accelerate", ranks, broken)
+    assert weights(broken) == weights(whole)
+    assert records(broken) == records(whole)
+    assert status(broken)["state"] == "done"
