@@ -25,6 +25,7 @@ class Feed:
         self._repeat_epoch = repeat_epoch
         self._replays: dict[int, tuple[object, Replay]] = {}
         self._replay: Replay | None = None
+        self._size: int | None = None
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
@@ -66,7 +67,7 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples}
+        return {"places": places, "origin": list(self._origin), "samples": samples, "size": self._size}
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
@@ -81,7 +82,7 @@ class Feed:
         self.number += 1
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None
-        self.batch, self.total, self._replay, self._origin = 0, None, None, Origin()
+        self.batch, self.total, self._replay, self._size, self._origin = 0, None, None, None, Origin()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
         """Begin a pass over ``loader``, behind the batches that are done.
@@ -98,6 +99,12 @@ class Feed:
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
+        self._size = _samples(loader) if self._replay else None
+        if saved and saved.get("size") not in {None, self._size}:
+            raise StateMismatchError(
+                f"the data set has {self._size} samples, and had {saved['size']} when the run was saved in mid-epoch: "
+                "use the same data."
+            )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
         found = self._start(loader, epoch)
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
@@ -170,3 +177,11 @@ def _set_epoch(loader: Any, epoch: int) -> None:
         if set_epoch := getattr(sampler, "set_epoch", None):
             set_epoch(epoch)
             return
+
+
+def _samples(loader: Any) -> int | None:
+    """Return how many samples the data set of ``loader`` has; None if it does not say."""
+    try:
+        return len(loader.dataset)
+    except TypeError:
+        return None

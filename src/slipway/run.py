@@ -65,7 +65,7 @@ class Program(Protocol):
         """
         ...
 
-    def meet(self) -> int:
+    def meet(self, step: int) -> int:
         """Exchange what a record or a checkpoint needs of all ranks, and return the step of the one that is furthest.
 
         Raises:
@@ -73,8 +73,8 @@ class Program(Protocol):
         """
         ...
 
-    def record(self, rate: float) -> Record:
-        """Return the record of what was trained since the last one, and show it; ``rate`` is in steps a second."""
+    def record(self, position: Position, rate: float) -> Record:
+        """Return the record of what was trained up to ``position``, and show it; ``rate`` is in steps a second."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class Run:
         Raises:
             SlipwayError: on every rank, if that could not be written.
         """
-        self._furthest = self._program.meet()
+        self._furthest = self._program.meet(self.position.step)
         if self.position.step != self._saved_step or self._metric or save:
             self._save()
         self._end(Reason.NONE)
@@ -240,9 +240,10 @@ class Run:
         stops = bool(reason) and not last and not blocked_ranks
         self._owed = bool((save_votes or reason) and blocked_ranks)
         if log_votes or stops or (save_votes and not blocked_ranks):
-            self._furthest = self._program.meet()
+            self._furthest = self._program.meet(self.position.step)
             if log_votes:
-                self.write(self._program.record(steps / max(seconds, 1e-9)))
+                position = self.position._replace(step=self._furthest)
+                self.write(self._program.record(position, steps / max(seconds, 1e-9)))
             if stops and not all_ended:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):

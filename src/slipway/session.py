@@ -10,36 +10,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-import torch
 from torch import Tensor
 
-from slipway.checkpoint import components
-from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import under_horovod
-from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
-from slipway.feed import Feed
 from slipway.loading import Pass
-from slipway.metrics import Record
 from slipway.opening import open_run
-from slipway.position import Position
 from slipway.run import Policy, Run
-from slipway.seeding import Generators, Purpose
+from slipway.script import Script, identity
+from slipway.seeding import Purpose
 from slipway.state import component, is_wrapped, named_objects, unwrap
-from slipway.status import Status
 from slipway.steps import StepCounter
-from slipway.terminal import ProgressLine
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
-from slipway.window import Window, require_free_names
+from slipway.window import require_free_names
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-FORMAT = 1
-"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
 
 
 class Session:
@@ -129,17 +118,13 @@ class Session:
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
-        self._progress = ProgressLine()
-        self._places: list[list[Any]] = []
-        self._saved_generators: dict[str, Any] | None = None
         self._pass: Pass | None = None
-        self._is_closing = self._in_epoch = self._in_body = self._blocked = False
+        self._in_epoch = self._in_body = self._blocked = False
         self._counted = self._counted_before = 0
-        self._total_epochs = self._total_steps = 0
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
-        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_window"}:
+        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script"}:
             raise SessionError("the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
@@ -188,41 +173,41 @@ class Session:
         if Session._is_open:
             raise SessionError("a session is open already: a process has one at a time.")
         with contextlib.ExitStack() as stack:
-            identity = {"session": FORMAT, "seed": self._seed}
             opened = self._opened = stack.enter_context(
                 open_run(
                     self._components,
                     path=self._where,
-                    facts=identity,
+                    facts=identity(self._seed),
                     weights=self._weights,
                     trackers=self._trackers,
                     keep=self._keep,
                     timeout=self._timeout,
                 )
             )
-            self._feed = Feed(opened.comm.world, seed=self._seed, repeat_epoch=self._repeat_epoch)
+            models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
+            self._script = Script(
+                opened,
+                self._components,
+                optimizers=[*optimizers],
+                parameters=[tensor for model in models for tensor in model.parameters()],
+                seed=self._seed,
+                repeat_epoch=self._repeat_epoch,
+                allow_nonfinite=self._allow_nonfinite,
+            )
+            self._feed, self._generators = self._script.feed, self._script.generators
             stack.callback(self._feed.close)
-            position = opened.found.position
-            facts = opened.found.facts
-            if "feed" in facts:
-                position = position._replace(step=self._feed.resume(facts["feed"], position.step))
-                if facts["world_size"] == opened.comm.world.size:
-                    self._saved_generators = facts["generators"][opened.comm.world.rank]
-            self._window = Window(facts.get("window"))
             self._run = Run(
-                self,
+                self._script,
                 opened.comm,
                 opened.recorder,
                 opened.request,
                 opened.environment,
-                found=opened.found._replace(position=position),
+                found=opened.found._replace(position=self._script.start),
                 policy=self._policy,
             )
             stack.callback(self._counter.close)
-            self._counter.watch(self._objects["optimizer"].values(), "step")
+            self._counter.watch(optimizers, "step")
             self._counter.watch(self._objects["scaler"].values(), "update")
-            parameters = [tensor for model in self._objects["model"].values() for tensor in model.parameters()]
-            self._generators = Generators(self._seed, opened.comm.world.rank, parameters)
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
@@ -239,9 +224,9 @@ class Session:
         with self._stack:
             self._end_pass()
             self._count_step_outside()
-            self._is_closing = True
             if self._run.stopped:  # and the script has caught that
                 raise self._run.stopped
+            self._script.left_early = self._in_epoch
             self._run.conclude(save=self._in_epoch)
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -256,7 +241,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if no optimiser of the session has stepped in an epoch, or if something logged was not finite.
         """
-        self._total_epochs = total
+        self._script.total_epochs = total
         if self._opened.found.facts.get("left_early"):
             log.info("the script has left its epochs early, and so the run is done")
             return
@@ -311,9 +296,9 @@ class Session:
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
         """
-        self._total_steps = total
+        self._script.total_steps = total
         self._run.start_clock()
-        self._resume_generators(self.epoch, self.step)
+        self._script.resume_generators(self.epoch, self.step)
         while self.step < total:
             yield self.step
             self._has_stepped()
@@ -329,7 +314,7 @@ class Session:
         Raises:
             SessionError: if a value is something else, or a name is one that records have by themselves.
         """
-        self._window.log(values)
+        self._script.window.log(values)
 
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint.
@@ -348,8 +333,9 @@ class Session:
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
         if self._feed.is_resuming:
             return  # it was recorded before
-        record = {"kind": "validation", "step": self.step, **self._described(), "elapsed": self._run.position.elapsed}
-        self._run.write(record | numbers)
+        position = self._run.position
+        place = {"step": position.step, **self._script.described(position), "elapsed": position.elapsed}
+        self._run.write({"kind": "validation", **place, **numbers})
 
     def warm_up(self, step: Callable[[], object]) -> None:
         """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
@@ -364,96 +350,11 @@ class Session:
         with without_trace(modules):
             step()
 
-    # What the run asks.
-
-    def sums(self) -> Tensor:
-        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
-        return torch.zeros(0, dtype=torch.float64, device=self._opened.comm.device)
-
-    def observed(self, position: Position, _sums: list[float]) -> Position:
-        """Return ``position`` as it is."""
-        return position
-
-    def meet(self) -> int:
-        """Add up what all ranks have logged, and learn where they stand."""
-        found = all_gather_json(self._opened.comm, [self._window.take(), self._feed.place, self.step])
-        self._window.add([part for part, _, _ in found])
-        furthest = max(step for _, _, step in found)
-        self._places = [[*place, step] for _, place, step in found]
-        names = self._window.not_finite
-        if names and not self._allow_nonfinite:
-            error = SessionError(
-                f"{', '.join(names)} became inf or nan by step {furthest}: training diverged. Nothing of "
-                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
-            )
-            error.raised_on_all_ranks = True
-            raise error
-        return furthest
-
-    def record(self, rate: float) -> Record:
-        """Return the means of what was logged, and begin new ones."""
-        means = self._window.means
-        self._window.clear()
-        record: Record = {
-            "kind": "train",
-            "step": max(step for *_, step in self._places),
-            **self._described(),
-            "elapsed": self._run.position.elapsed,
-            **means,
-            "steps_per_second": rate,
-        }
-        self._progress.show(record, rate=rate, done=self._done)
-        return record
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint says besides."""
-        comm = self._opened.comm
-        within = self._feed.batch or self._total_steps  # elsewhere they are seeded anew
-        return {
-            "session": FORMAT,
-            "seed": self._seed,
-            "world_size": comm.world.size,
-            "feed": self._feed.facts(self._places),
-            "window": self._window.totals,
-            "generators": all_gather_json(comm, self._generators.capture() if within else None),
-            "left_early": self._in_epoch and self._is_closing,
-        }
-
-    def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of the objects."""
-        return components.capture(self._components, header)
-
-    def write_results(self) -> None:
-        """Leave that to the script."""
-
-    def ended(self, status: Status) -> None:
-        """Say how the attempt has ended."""
-        if status.state == "done":
-            log.info("done at step %d", status.step)
-        else:
-            log.info("stopped (%s) at step %d, saved; the same command continues", status.reason, status.step)
-
-    def _described(self) -> dict[str, float]:
-        """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
-        rates = [float(group["lr"]) for o in self._objects["optimizer"].values() for group in o.param_groups]
-        return {"epoch": self._epochs_done, **({"lr": rates[0]} if rates else {})}
-
-    @property
-    def _done(self) -> float:
-        """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
-        return self._epochs_done / self._total_epochs if self._total_epochs else self.step / max(1, self._total_steps)
-
     # Inside.
-
-    @property
-    def _epochs_done(self) -> float:
-        """Epochs done, with the fraction of the one under way, where that is known."""
-        feed = self._feed
-        return self.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _iterate(self, found: Pass) -> Iterator[Any]:
         place = self.epoch, self._feed.number
-        self._resume_generators(*place, self._feed.batch)
+        self._script.resume_generators(*place, self._feed.batch)
         for item in found.batches:
             if self._pass is not found:
                 self._refuse_pass()
@@ -467,14 +368,6 @@ class Session:
         if self._pass is not found:
             self._refuse_pass()
         self._end_pass()
-
-    def _resume_generators(self, *place: int) -> None:
-        """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
-        saved, self._saved_generators = self._saved_generators, None
-        if saved and place[-1]:
-            self._generators.restore(saved)
-        else:
-            self._generators.seed(Purpose.BODY, *place)
 
     def _refuse_pass(self) -> NoReturn:
         raise SessionError("there is one session.batches at a time, called in each epoch and iterated at once.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from torch.optim import Optimizer
 
 from slipway.checkpoint.components import Stateful
 from slipway.errors import SessionError
+
+log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -157,6 +160,10 @@ class OptimizerState:
             )
         if before != now:
             raise SessionError(f"{self._name} had groups of {before} parameters when it was saved, and has {now}.")
+        for was, group in zip(state_dict["param_groups"], self._optimizer.param_groups, strict=True):
+            key = "initial_lr" if "initial_lr" in was and "initial_lr" in group else "lr"
+            if was.get(key) != group.get(key):
+                log.info("%s goes on with the %s %s that was saved, not %s", self._name, key, was[key], group[key])
         self._optimizer.load_state_dict(state_dict)
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         for number, saved in state_dict["state"].items():

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slipway.errors import SessionError, one_line
 from slipway.files import write_json
@@ -134,7 +134,7 @@ class WandbRun:
         identity = _read_ids(place.folder).get("wandb") or secrets.token_hex(4)
         _keep_id(place.folder, "wandb", identity)
         limits = {"init_timeout": START_LIMIT, "finish_timeout": END_LIMIT}
-        known = {name: limit for name, limit in limits.items() if hasattr(wandb.Settings(), name)}
+        known: dict[str, Any] = {name: limit for name, limit in limits.items() if hasattr(wandb.Settings(), name)}
         (place.folder / WANDB).mkdir(exist_ok=True)  # or wandb takes another folder where it may not make this one
         self._run = wandb.init(
             id=identity,

@@ -80,20 +80,20 @@ class TrainerProgram:
         self._position = position
         return position
 
-    def meet(self) -> int:
+    def meet(self, step: int) -> int:
         """Return the step, which is the same on all ranks."""
-        return self._position.step
+        return step
 
-    def record(self, _rate: float) -> Record:
+    def record(self, position: Position, _rate: float) -> Record:
         """Return loss and speed since the last record, and show them."""
         samples = self._samples - self._recorded_samples
-        rate = samples / max(self._position.elapsed - self._recorded.elapsed, 1e-9)
+        rate = samples / max(position.elapsed - self._recorded.elapsed, 1e-9)
         loss = self._loss / samples
-        self._recorded, self._recorded_samples, self._loss = self._position, self._samples, 0.0
-        self.progress.step(self._position, loss=loss, rate=rate)
+        self._recorded, self._recorded_samples, self._loss = position, self._samples, 0.0
+        self.progress.step(position, loss=loss, rate=rate)
         return {
             "kind": "train",
-            **self._place(self._position),
+            **self._place(position),
             "loss": loss,
             "lr": self._learner.rate,
             "samples_per_second": rate,

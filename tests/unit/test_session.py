@@ -99,6 +99,20 @@ def test_a_run_that_is_done_is_not_trained_again_unless_more_is_asked(tmp_path):
     assert len(Script(tmp_path).run(epochs=3).seen) == 3
 
 
+def test_other_data_and_another_learning_rate_are_noticed(tmp_path, caplog):
+    with pytest.raises(Stopped):
+        Script(tmp_path).run(stop_at=1)
+    longer = Script(tmp_path)
+    longer.loader = DataLoader(TensorDataset(torch.zeros(11, 2)), 4, shuffle=True)  # three batches too
+    with pytest.raises(SessionError, match="has 11 samples, and had 12"):
+        longer.run()
+    changed = Script(tmp_path)
+    changed.optimizer.param_groups[0]["lr"] = 0.5
+    with caplog.at_level("INFO"):
+        changed.run()
+    assert "optimizer goes on with the lr 0.1 that was saved, not 0.5" in caplog.text
+
+
 def test_every_epoch_has_an_order_and_draws_of_its_own(tmp_path):
     seen = Script(tmp_path).run(epochs=2).seen
     assert seen[:3] != seen[3:]

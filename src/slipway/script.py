@@ -1,0 +1,175 @@
+"""What a script with a session tells its run: where it stands in its data, what it logs, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slipway.checkpoint import components
+from slipway.checkpoint.components import Stateful
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
+from slipway.communicator.collectives import all_gather_json
+from slipway.errors import SessionError
+from slipway.feed import Feed
+from slipway.metrics import Record
+from slipway.opening import Opened
+from slipway.position import Position
+from slipway.seeding import Generators, Purpose
+from slipway.status import Status
+from slipway.terminal import ProgressLine
+from slipway.window import Window
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
+
+
+def identity(seed: int) -> dict[str, Any]:
+    """Return what must be the same where a run is resumed."""
+    return {"session": FORMAT, "seed": seed}
+
+
+class Script:
+    """A script as its run sees it (slipway.run.Program)."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        parts: Mapping[str, Stateful],
+        *,
+        optimizers: Sequence[Any],
+        parameters: Sequence[Tensor],
+        seed: int,
+        repeat_epoch: bool,
+        allow_nonfinite: bool,
+    ) -> None:
+        """Go on from what was found when the run folder was opened.
+
+        Args:
+            opened: that.
+            parts: what a checkpoint is taken of.
+            optimizers: of which the first one's learning rate is recorded.
+            parameters: tensors whose devices are those that the script computes on.
+            seed: see Session, as for the others.
+            repeat_epoch: see there.
+            allow_nonfinite: see there.
+        """
+        self._comm = opened.comm
+        self._parts, self._optimizers = parts, optimizers
+        self._seed, self._allow_nonfinite = seed, allow_nonfinite
+        world, facts = opened.comm.world, opened.found.facts
+        self.start = opened.found.position
+        """Where this rank goes on."""
+        self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
+        self.window = Window(facts.get("window"))
+        self.generators = Generators(seed, world.rank, parameters)
+        self._saved_generators: dict[str, Any] | None = None
+        if "feed" in facts:
+            self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
+            if facts["world_size"] == world.size:
+                self._saved_generators = facts["generators"][world.rank]
+        self._places: list[list[Any]] = []
+        self._progress = ProgressLine()
+        self.total_epochs = self.total_steps = 0
+        """Of the whole run, as far as the script has said; one of them is 0."""
+        self.left_early = False
+        """Whether the script has left its epochs by ``break``."""
+
+    def resume_generators(self, *place: int) -> None:
+        """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
+        saved, self._saved_generators = self._saved_generators, None
+        if saved and place[-1]:
+            self.generators.restore(saved)
+        else:
+            self.generators.seed(Purpose.BODY, *place)
+
+    def described(self, position: Position) -> dict[str, float]:
+        """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
+        rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
+
+    # What the run asks.
+
+    def sums(self) -> Tensor:
+        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
+        return torch.zeros(0, dtype=torch.float64, device=self._comm.device)
+
+    def observed(self, position: Position, _sums: list[float]) -> Position:
+        """Return ``position`` as it is."""
+        return position
+
+    def meet(self, step: int) -> int:
+        """Add up what all ranks have logged, and learn where they stand."""
+        found = all_gather_json(self._comm, [self.window.take(), self.feed.place, step])
+        self.window.add([part for part, _, _ in found])
+        furthest: int = max(step for _, _, step in found)
+        self._places = [[*place, step] for _, place, step in found]
+        names = self.window.not_finite
+        if names and not self._allow_nonfinite:
+            error = SessionError(
+                f"{', '.join(names)} became inf or nan by step {furthest}: training diverged. Nothing of "
+                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
+            )
+            error.raised_on_all_ranks = True
+            raise error
+        return furthest
+
+    def record(self, position: Position, rate: float) -> Record:
+        """Return the means of what was logged, and begin new ones."""
+        means = self.window.means
+        self.window.clear()
+        record: Record = {
+            "kind": "train",
+            "step": position.step,
+            **self.described(position),
+            "elapsed": position.elapsed,
+            **means,
+            "steps_per_second": rate,
+        }
+        self._progress.show(record, rate=rate, done=self._done(position))
+        return record
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint says besides."""
+        within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
+        return {
+            **identity(self._seed),
+            "world_size": self._comm.world.size,
+            "feed": self.feed.facts(self._places),
+            "window": self.window.totals,
+            "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
+            "left_early": self.left_early,
+        }
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of the objects."""
+        return components.capture(self._parts, header)
+
+    def write_results(self) -> None:
+        """Leave that to the script."""
+
+    def ended(self, status: Status) -> None:
+        """Say how the attempt has ended."""
+        if status.state == "done":
+            log.info("done at step %d", status.step)
+        else:
+            log.info("stopped (%s) at step %d, saved; the same command continues", status.reason, status.step)
+
+    # Inside.
+
+    def _epochs_done(self, position: Position) -> float:
+        """Return the epochs done, with the fraction of the one under way, where that is known."""
+        feed = self.feed
+        return position.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
+
+    def _done(self, position: Position) -> float:
+        """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
+        if self.total_epochs:
+            return self._epochs_done(position) / self.total_epochs
+        return position.step / max(1, self.total_steps)
