@@ -14,6 +14,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.errors import SessionError
 from slipway.position import Position
+from slipway.reading import read_start
 from slipway.state import Model, named_objects
 
 SAFE_TORCH = "2.10"
@@ -42,6 +43,7 @@ def read_file(path: Path) -> Any:
             "safetensors.torch.save_file(torch.load(path, weights_only=True), 'weights.safetensors')"
         )
     try:
+        read_start(path, limit=1)  # the readers would wait for a FIFO
         return load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on a damaged file the readers raise whatever they stumble over
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -1,5 +1,7 @@
 """Weights from which a session begins: what files it takes, and what it says of others."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -115,6 +117,10 @@ def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
         opened(tmp_path / "run", built(), tmp_path / name)
     (tmp_path / name).write_bytes(b"no weights")
     with pytest.raises(SessionError, match=rf"weights .*{name} cannot be read: .+"):
+        opened(tmp_path / "run", built(), tmp_path / name)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)  # nobody ever writes into it
+    with pytest.raises(SessionError, match=rf"weights .*{name} cannot be read: .*Not a regular file"):
         opened(tmp_path / "run", built(), tmp_path / name)
 
 
