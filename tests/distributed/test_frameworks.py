@@ -12,6 +12,7 @@ import torch
 from support import INSIDE, ROOT, launch_words, started, status, verdict
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
+RANKS = [pytest.param(1, marks=pytest.mark.prove), 2]
 
 
 def words(name, ranks, *flags):
@@ -91,7 +92,7 @@ def whole_run(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_lightning_killed_in_mid_epoch_goes_on_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
     whole, broken = whole_run("under_lightning", ranks), tmp_path / "broken"
     run("under_lightning", ranks, broken, "--pause", "0.1", until=lambda _, out: saved(out) > 0, act=kill)
@@ -100,7 +101,7 @@ def test_lightning_killed_in_mid_epoch_goes_on_from_the_end_of_the_last_one(rank
     assert status(broken)["state"] == "done"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_path, whole_run):
     whole, stopped = whole_run("under_lightning", ranks), tmp_path / "stopped"
     said = run(
@@ -133,8 +134,8 @@ def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
     assert status(folder)["reason"] == "user"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("end", ["killed", "stopped"])
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=pytest.mark.prove)])
 def test_accelerate_ends_as_a_run_that_went_through(end, ranks, tmp_path, whole_run):
     whole, broken = whole_run("with_accelerate", ranks), tmp_path / "broken"
     if end == "killed":
