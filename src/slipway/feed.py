@@ -25,7 +25,6 @@ class Feed:
         self._repeat_epoch = repeat_epoch
         self._replays: dict[int, tuple[object, Replay]] = {}
         self._replay: Replay | None = None
-        self._size: int | None = None
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
@@ -37,12 +36,14 @@ class Feed:
         """Batches of this pass done."""
         self.total: int | None = None
         """Batches of this pass; None if nobody knows."""
+        self.size: int | None = None
+        """Samples of the data set of this pass, which another rank's may not have; None if nobody knows."""
 
     def resume(self, facts: dict[str, Any], step: int) -> int:
         """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
 
         Args:
-            facts: as ``facts`` gave them; each place with the steps that its rank had done.
+            facts: as ``facts`` gave them; each place with the steps that its rank had done, and ``size``.
             step: the most that any rank had done.
         """
         places = facts["places"]
@@ -67,7 +68,7 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples, "size": self._size}
+        return {"places": places, "origin": list(self._origin), "samples": samples}
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
@@ -82,7 +83,7 @@ class Feed:
         self.number += 1
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None
-        self.batch, self.total, self._replay, self._size, self._origin = 0, None, None, None, Origin()
+        self.batch, self.total, self.size, self._replay, self._origin = 0, None, None, None, Origin()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
         """Begin a pass over ``loader``, behind the batches that are done.
@@ -99,11 +100,12 @@ class Feed:
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
-        self._size = _samples(loader) if self._replay else None
-        if saved and saved.get("size") not in {None, self._size}:
+        self.size = _samples(loader) if self._replay else None
+        size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
+        if size not in {None, self.size}:
             raise StateMismatchError(
-                f"the data set has {self._size} samples, and had {saved['size']} when the run was saved in mid-epoch: "
-                "use the same data."
+                f"the data set has {self.size} samples, and had {size} when the run was saved in mid-epoch: use the "
+                "same data."
             )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
         found = self._start(loader, epoch)

@@ -106,10 +106,10 @@ class Script:
 
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
-        found = all_gather_json(self._comm, [self.window.take(), self.feed.place, step])
-        self.window.add([part for part, _, _ in found])
-        furthest: int = max(step for _, _, step in found)
-        self._places = [[*place, step] for _, place, step in found]
+        found = all_gather_json(self._comm, [self.window.take(), [*self.feed.place, step, self.feed.size]])
+        self.window.add([part for part, _ in found])
+        self._places = [place for _, place in found]
+        furthest: int = max(step for *_, step, _ in self._places)
         names = self.window.not_finite
         if names and not self._allow_nonfinite:
             error = SessionError(

@@ -199,7 +199,9 @@ class TestFeed:
             assert orders[0] != orders[1]
             assert sampler.epoch == 1
 
-    @pytest.mark.parametrize("places", [[[1, 0, None, 9], [0, 7, 9, 7]], [[0, 3, 6, 3], [0, 3, 6, 3]]], ids=str)
+    @pytest.mark.parametrize(
+        "places", [[[1, 0, None, 9, None], [0, 7, 9, 7, 36]], [[0, 3, 6, 3, 23], [0, 3, 6, 3, 23]]], ids=str
+    )
     def test_other_ranks_in_mid_epoch_are_refused_or_begin_it_anew(self, places):
         facts = {"places": places, "origin": [0, 0], "samples": 0}
         loader = DataLoader(Noisy(), 4)
@@ -213,7 +215,7 @@ class TestFeed:
         assert not feed.is_resuming
 
     def test_ranks_go_on_from_their_own_places(self):
-        facts = {"places": [[0, 2, 6, 2], [0, 5, 6, 5]], "origin": [0, 0], "samples": 0}
+        facts = {"places": [[0, 2, 6, 2, SAMPLES], [0, 5, 6, 5, SAMPLES]], "origin": [0, 0], "samples": 0}
         for rank, left in ((0, 4), (1, 1)):
             feed = self.feed(rank, 2)
             assert feed.resume(facts, 5) == facts["places"][rank][3]
