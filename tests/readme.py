@@ -12,20 +12,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = (
-    *(
-        "guide",
-        "session",
-        "frameworks",
-        "reference",
-        "sites",
-        "contract",
-        "images",
-        "adding",
-        "your-own",
-        "architecture",
-    ),
-)
+NAMES = [
+    "guide",
+    "session",
+    "frameworks",
+    "reference",
+    "sites",
+    "contract",
+    "images",
+    "adding",
+    "your-own",
+    "architecture",
+]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 

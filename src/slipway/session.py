@@ -343,7 +343,8 @@ class Session:
         With it DistributedDataParallel on three ranks or more resumes bitwise (docs/decisions/0003).
 
         Args:
-            step: called once, without arguments; gradients, buffers and generators are afterwards as before.
+            step: called once, without arguments; gradients and buffers are afterwards as before. Before it the global
+                generators are seeded, as they are again where the next epoch begins.
         """
         modules = [unwrap(model) for model in self._objects["model"].values()]
         self._generators.seed(Purpose.EPOCH, self.epoch)

@@ -30,8 +30,6 @@ START_LIMIT = 30.0
 """Seconds that training waits for a tracker at its start; what is recorded until that has succeeded is kept."""
 END_LIMIT = 15.0
 """Seconds that the end of a run waits for a tracker; a scheduler's grace is 30 s and more."""
-
-
 IDS = threading.Lock()
 """Of the file of ids, into which a tracker that starts late may write while another one starts."""
 
@@ -49,7 +47,7 @@ class Backend(Protocol):
 
 
 class Place(NamedTuple):
-    """What a tracker is told of a run."""
+    """The run that a tracker records."""
 
     folder: Path
     """The run folder."""

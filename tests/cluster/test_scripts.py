@@ -38,7 +38,7 @@ SHORT = {"address", "alone"}
 
 
 @pytest.mark.parametrize(
-    ("name"), [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.prove]) for name in CASES]
+    "name", [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.prove]) for name in CASES]
 )
 def test_the_world_that_is_formed_is_the_one_that_was_planned_or_the_job_says_so(name, cluster, tmp_path, table):
     case = CASES[name]

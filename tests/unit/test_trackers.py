@@ -81,7 +81,7 @@ def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begin
 
 
 class Fake:
-    """A backend that does as it is told, and keeps what it was given."""
+    """A backend with the methods that a test gives, which keeps its records."""
 
     def __init__(self, **methods):
         self.seen = []
