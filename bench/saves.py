@@ -1,49 +1,92 @@
 """``python bench/saves.py [--saves N] [--steps N]``: how long steps take while a session saves in the background.
 
-A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. Two loops take turns, step by
-step in blocks: one saves every STEPS steps, the other never. Printed are the median, the 99th percentile and the
-longest step of each, in ms. Each checkpoint is read back and compared with its SHA-256 sums; exit code 1 if
-one differs.
+A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. Three loops take turns: one
+saves every STEPS steps, one never, and one, the peer, by torch.save within the step. Printed are the median, the 99th
+percentile and the longest step of each, in ms. Each checkpoint is read back and compared with its SHA-256 sums; exit
+code 1 if one is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
+import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 WIDTH = 4132
 """Of the layer: 17 million weights, with Adam's two moments 205 MB."""
+ROUNDS = 4
 
 
-def step_times(folder: str, *, steps: int, every: int | None, keep: int) -> list[float]:
-    """Train for ``steps`` in a session that saves ``every`` so many, and return the ms of each step."""
+def build() -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
+    """Return the model, its optimiser, and an input."""
+    model = nn.Linear(WIDTH, WIDTH, bias=False)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, WIDTH)
+
+
+def in_session(folder: str, *, steps: int, every: int | None) -> list[float]:
+    """Train in a session that saves ``every`` so many steps, or never; return the ms of each step."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
-    model = nn.Linear(WIDTH, WIDTH, bias=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
-    inputs = torch.randn(1, WIDTH)
-    times = []
+    model, optimizer, inputs = build()
     session = Session(
-        model=model, optimizer=optimizer, folder=folder, checkpoint_steps=every, checkpoint_minutes=None, keep=keep
+        model=model, optimizer=optimizer, folder=folder, checkpoint_steps=every, checkpoint_minutes=None, keep=steps
     )
     with session:
-        before = time.perf_counter()
-        for _ in session.steps(steps):
-            optimizer.zero_grad()
-            model(inputs).square().mean().backward()
-            optimizer.step()
-            now = time.perf_counter()
-            times.append(1e3 * (now - before))
-            before = now
-    return times[1:]
+        return _timed(session.steps(steps), model, optimizer, inputs)
+
+
+def by_torch_save(folder: str, *, steps: int, every: int) -> list[float]:
+    """Train without a session and save by torch.save in the loop; return the ms of each step."""
+    model, optimizer, inputs = build()
+
+    def numbers() -> Iterator[int]:
+        for step in range(steps):
+            if step and step % every == 0:
+                with Path(folder, f"{step}.pt").open("wb") as file:
+                    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield step
+
+    return _timed(numbers(), model, optimizer, inputs)
+
+
+def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> list[float]:
+    times = []
+    before = time.perf_counter()
+    for _ in numbers:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        now = time.perf_counter()
+        times.append(1e3 * (now - before))
+        before = now
+    return times[1:]  # the first makes the optimiser's state
+
+
+def count_checkpoints(folder: str) -> tuple[int, int]:
+    """Return how many checkpoints a session left in mid-run, each read back, and the bytes of one.
+
+    Raises:
+        DamagedError: if one is not what its SHA-256 sums say.
+    """
+    from slipway.checkpoint.folder import verify  # noqa: PLC0415
+
+    saved = sorted(Path(folder, "checkpoints").glob("step_*"))[:-1]  # the last one is of the end
+    for path in saved:
+        verify(path)
+    return len(saved), sum(file.stat().st_size for file in saved[0].iterdir())
 
 
 def main() -> int:
@@ -52,24 +95,25 @@ def main() -> int:
     parser.add_argument("--saves", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20, help="between two saves")
     args = parser.parse_args()
-    from slipway.checkpoint.folder import verify  # noqa: PLC0415
-
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)
-    found: dict[str, list[float]] = {"saving": [], "not saving": []}
+    steps = args.saves // ROUNDS * args.steps + 1
+    loops = {
+        "not saving": partial(in_session, steps=steps, every=None),
+        "saving": partial(in_session, steps=steps, every=args.steps),
+        "torch.save": partial(by_torch_save, steps=steps, every=args.steps),
+    }
+    found: dict[str, list[float]] = {name: [] for name in loops}
     checked = size = 0
-    rounds = 4
-    for number in range(rounds):
-        for name in sorted(found, reverse=bool(number % 2)):
+    order = list(loops)
+    for number in range(ROUNDS):
+        random.Random(number).shuffle(order)
+        for name in order:
             with tempfile.TemporaryDirectory() as folder:
-                every = args.steps if name == "saving" else None
-                saves = args.saves // rounds
-                found[name] += step_times(folder, steps=saves * args.steps + 1, every=every, keep=saves + 1)
-                for path in Path(folder, "checkpoints").glob("step_*"):
-                    verify(path)
-                    if name == "saving" and path.name != f"step_{saves * args.steps + 1:08d}":
-                        checked += 1
-                        size = sum(file.stat().st_size for file in path.iterdir())
+                found[name] += loops[name](folder)
+                if name == "saving":
+                    count, size = count_checkpoints(folder)
+                    checked += count
     print(f"{checked} checkpoints of {size / 1e6:.0f} MB, each read back")
     for name, times in found.items():
         cuts = statistics.quantiles(times, n=100)

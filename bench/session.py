@@ -1,226 +1,128 @@
 """``python bench/session.py [--steps N] [--rounds N]``: what a step costs more in a session than in a bare loop.
 
-Each contender trains the same small model on the same batches, on one CPU thread, and logs its loss; they take turns,
-in an order that is drawn anew each round. Printed are the median µs per step over the bare loop, its spread over
-the rounds, and the ratio to Fabric's. A second bare loop among them shows the noise: above 5 µs the run is void, and
-the exit code is 1. Contenders that are not installed are left out (ignite is in no environment of this project).
+Each contender (bench/contenders.py) trains the same small model in a process of its own, on one CPU thread. They take
+turns of some steps, in an order that is drawn anew each round, so that a slow moment of the machine falls on all of
+them. Printed are the median µs per step over the bare loop of the same round, its quartiles, and the ratio to Fabric's.
+A second bare loop among them shows the noise: above 5 µs the run is void, and the exit code is 1. Contenders that are
+not installed are left out (ignite is in no environment of this project).
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib.util
-import logging
+import contextlib
+import functools
+import multiprocessing
+import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-BATCHES = [torch.randn(8, 16) for _ in range(100)]
-LOG_INTERVAL = 50
-WARM_UP = 50
-"""Steps of each run that are not timed."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from contenders import Contender, installed  # which imports slipway from this checkout
 
-class Batches(Dataset[Tensor]):
-    """So many batches, which take the time from the first that counts to the last."""
-
-    def __init__(self, steps: int) -> None:
-        """Be ``steps`` batches, after some more to warm up."""
-        self._last = WARM_UP + steps
-        self._start = 0.0
-        self.seconds = 0.0
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return self._last + 1
-
-    def __getitem__(self, number: int) -> Tensor:
-        """Return one."""
-        if number == WARM_UP:
-            self._start = time.perf_counter()
-        if number == self._last:
-            self.seconds = time.perf_counter() - self._start
-        return BATCHES[number % len(BATCHES)]
+SETTLE = 20
+"""Steps at the beginning of a turn that are not timed: caches are cold."""
+START_LIMIT = 120
+"""Seconds that a contender may take to begin."""
 
 
-Contender = Callable[[DataLoader[Tensor], str], object]
-"""Trains on the batches; what it writes goes into the folder."""
+class Turns:
+    """Counts the steps of a contender, which waits for its turn after so many of them."""
+
+    def __init__(self, driver: Connection, steps: int) -> None:
+        """Take turns of ``steps`` as ``driver`` says, and tell it the µs of a step."""
+        self._driver = driver
+        self._steps = steps
+        self._done = -1
+        self._begun = 0.0
+
+    def __call__(self) -> None:
+        """Begin a step."""
+        self._done += 1
+        if self._done == SETTLE:
+            self._begun = time.perf_counter()
+        elif self._done == SETTLE + self._steps:
+            self._driver.send((time.perf_counter() - self._begun) / self._steps * 1e6)
+        if self._done in {0, SETTLE + self._steps}:
+            self._done = 0
+            self._driver.recv()
 
 
-def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a model of one layer, and its optimiser: what they compute takes no time."""
-    model = nn.Linear(16, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+def contend(train: Contender, driver: Connection, folder: str, steps: int) -> None:
+    """Train in this process until it is ended; what the libraries say goes into a file."""
+    sink = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(sink, stream)
+    torch.set_num_threads(1)
+    train(Turns(driver, steps), folder)
 
 
-def bare(batches: DataLoader[Tensor], _folder: str) -> None:
-    """Train without a library; the loss is read now and then."""
-    model, optimizer = parts()
-    for number, batch in enumerate(batches):
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        if number % LOG_INTERVAL == 0:
-            loss.item()
+@contextlib.contextmanager
+def started(contenders: dict[str, Contender], steps: int) -> Iterator[dict[str, Connection]]:
+    """Start them all; each waits for its turn. End them at last."""
+    context = multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+        drivers = {}
+        for name, train in contenders.items():
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            ours, theirs = context.Pipe()
+            process = context.Process(target=contend, args=(train, theirs, folder, steps), daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            stack.push(functools.partial(tell, folder))
+            drivers[name] = ours
+        yield drivers
 
 
-def session(batches: DataLoader[Tensor], folder: str) -> None:
-    """Train in a session: everything it offers is on."""
-    from slipway import Session  # noqa: PLC0415 -- each contender imports its own
-
-    model, optimizer = parts()
-    with Session(model=model, optimizer=optimizer, folder=folder, log_interval=LOG_INTERVAL) as session:
-        for _ in session.epochs(1):
-            for batch in session.batches(batches):
-                optimizer.zero_grad()
-                loss = model(batch).square().mean()
-                loss.backward()
-                optimizer.step()
-                session.log(loss=loss)
+def tell(folder: str, kind: object, error: BaseException | None, _traceback: object) -> None:
+    """Show what a contender said, if something went wrong."""
+    if isinstance(error, (TimeoutError, OSError, EOFError)) and kind:
+        print(Path(folder, "output").read_text()[-2000:], file=sys.stderr)
 
 
-def fabric(batches: DataLoader[Tensor], folder: str) -> None:
-    """Train under Lightning Fabric: model and optimiser wrapped, nothing saved."""
-    from lightning.fabric import Fabric  # noqa: PLC0415
-    from lightning.fabric.loggers import CSVLogger  # noqa: PLC0415
+def take_turn(driver: Connection) -> float:
+    """Return the µs of a step.
 
-    fabric = Fabric(accelerator="cpu", devices=1, loggers=CSVLogger(folder, flush_logs_every_n_steps=1))
-    model, optimizer = fabric.setup(*parts())
-    for number, batch in enumerate(batches):
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        fabric.backward(loss)
-        optimizer.step()
-        if number % LOG_INTERVAL == 0:
-            fabric.log("loss", loss, step=number)
-
-
-def accelerate(batches: DataLoader[Tensor], _folder: str) -> None:
-    """Train under Accelerate: model and optimiser wrapped, nothing saved."""
-    from accelerate import Accelerator  # noqa: PLC0415
-
-    accelerator = Accelerator(cpu=True)
-    model, optimizer = accelerator.prepare(*parts())
-    for number, batch in enumerate(batches):
-        with accelerator.accumulate(model):
-            optimizer.zero_grad()
-            loss = model(batch).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-        if number % LOG_INTERVAL == 0:
-            accelerator.log({"loss": loss.item()})
-
-
-def ignite(batches: DataLoader[Tensor], _folder: str) -> None:
-    """Train under ignite, with a running average of the loss."""
-    from ignite.engine import Engine, Events  # noqa: PLC0415
-    from ignite.metrics import RunningAverage  # noqa: PLC0415
-
-    model, optimizer = parts()
-
-    def step(_engine: object, batch: Tensor) -> float:
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    engine = Engine(step)
-    RunningAverage(output_transform=lambda loss: loss).attach(engine, "loss")
-    engine.add_event_handler(
-        Events.ITERATION_COMPLETED(every=LOG_INTERVAL), lambda engine: engine.state.metrics["loss"]
-    )
-    engine.run(batches, max_epochs=1)
-
-
-def lightning(batches: DataLoader[Tensor], folder: str) -> None:
-    """Train under Lightning's Trainer, with its own log and nothing saved."""
-    import lightning as L  # noqa: PLC0415 -- as its users write
-    from lightning.pytorch.loggers import CSVLogger  # noqa: PLC0415
-
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model, _ = parts()
-
-        def training_step(self, batch: Tensor) -> Tensor:
-            loss: Tensor = self.model(batch).square().mean()
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
-
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=1,
-        log_every_n_steps=LOG_INTERVAL,
-        logger=CSVLogger(folder, flush_logs_every_n_steps=1),
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(Module(), batches)
-
-
-def installed() -> dict[str, Contender]:
-    """Return the contenders whose library is there."""
-    needed = {
-        "bare, again": (bare, "torch"),
-        "session": (session, "slipway"),
-        "Fabric": (fabric, "lightning"),
-        "ignite": (ignite, "ignite"),
-        "Accelerate": (accelerate, "accelerate"),
-        "Lightning": (lightning, "lightning"),
-    }
-    return {name: train for name, (train, library) in needed.items() if importlib.util.find_spec(library)}
-
-
-def time_step(train: Contender, steps: int) -> float:
-    """Return the µs of a step."""
-    gc.collect()  # nobody pays for what the one before has left
-    batches = Batches(steps)
-    with tempfile.TemporaryDirectory() as folder:
-        train(DataLoader(batches, batch_size=None), folder)
-    return batches.seconds / steps * 1e6
+    Raises:
+        TimeoutError, EOFError, BrokenPipeError: if the contender hangs, or has ended.
+    """
+    driver.send(None)
+    if not driver.poll(START_LIMIT):
+        raise TimeoutError
+    return float(driver.recv())
 
 
 def main() -> int:
     """Compare, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=200, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=150)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("slipway", "lightning", "lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    contenders = {"bare": bare, **installed()}
-    order = list(contenders)
-    shuffle = random.Random(0).shuffle
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(args.rounds + 1):
-        shuffle(order)
-        for name in order:
-            microseconds = time_step(contenders[name], args.steps)
-            if number:  # the first round imports and warms up
-                found[name].append(microseconds)
-    print(f"bare: {statistics.median(found['bare']):.1f} µs a step; {args.rounds} rounds of {args.steps} steps")
+    found: dict[str, list[float]] = {}
+    with started(installed(), args.steps) as drivers:
+        order = list(drivers)
+        shuffle = random.Random(0).shuffle
+        for number in range(args.rounds + 1):
+            shuffle(order)
+            for name in order:
+                microseconds = take_turn(drivers[name])
+                if number:  # the first round imports and warms up
+                    found.setdefault(name, []).append(microseconds)
+    print(f"bare: {statistics.median(found['bare']):.1f} µs a step; {args.rounds} turns of {args.steps} steps each")
     over = {
         name: [mine - theirs for mine, theirs in zip(found[name], found["bare"], strict=True)]
-        for name in contenders
+        for name in installed()
         if name != "bare"
     }
     peer = statistics.median(over["Fabric"]) if "Fabric" in over else None
@@ -236,5 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
     sys.exit(main())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Sequence
 
 from slipway.communicator import Communicator
+from slipway.communicator.collectives import sum_numbers
 from slipway.stop import Reason, StopRequest
 
 VOTE_INTERVAL = 0.5
@@ -41,21 +39,16 @@ class Agreement:
         self._request = request
         self._stop_file = stop_file
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether a signal has asked this rank to stop."""
-        return bool(self._request.reason)
+    def agree(self, votes: Sequence[float]) -> tuple[Reason, list[float]]:
+        """Return the reason to stop, the largest that any rank gives, and the totals of ``votes`` over all ranks.
 
-    def agree(self, sums: Tensor) -> tuple[Reason, list[float]]:
-        """Return the reason to stop, the largest that any rank gives, and the totals of ``sums`` over all ranks.
-
-        Args:
-            sums: float64 [n], on the rank's device; every rank calls this at the same step.
+        Every rank calls this at the same step, with as many numbers.
         """
         asked = self._request.reason
         if self._stop_file:
             asked = max(asked, self._stop_file())
-        votes = sums.new_tensor([float(asked == reason) for reason in Reason])
-        found = self._comm.all_reduce_sum(torch.cat([sums, votes])).tolist()
-        totals, asked_by = found[: len(sums)], found[len(sums) :]
-        return max(reason for reason, count in zip(Reason, asked_by, strict=True) if count), totals
+        asked_by = [0.0] * len(Reason)
+        asked_by[asked] = 1.0
+        totals = sum_numbers(self._comm, [*asked_by, *votes])
+        largest = max(number for number, count in enumerate(totals[: len(Reason)]) if count)
+        return Reason(largest), totals[len(Reason) :]

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 try:
     from lightning.pytorch.callbacks import Checkpoint
 except ImportError:  # the same Trainer under its older name
@@ -129,7 +127,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         if self._joined is None or not stepped or pl_trainer.is_last_batch:  # the end of the epoch is near
             return
         is_alone = self._joined.comm.world.size == 1
-        if self._step - self._checked >= self._pace.steps or (is_alone and self._agreement.is_asked):
+        if self._step - self._checked >= self._pace.steps or (is_alone and self._joined.request.reason):
             self._agree()
             if self._reason:
                 self._save(pl_trainer)
@@ -190,7 +188,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
     def _agree(self) -> None:
         now = time.monotonic()
         votes = [now - self._checked_at, self._step - self._checked]
-        self._reason, (seconds, steps) = self._agreement.agree(torch.tensor(votes, dtype=torch.float64))
+        self._reason, (seconds, steps) = self._agreement.agree(votes)
         if steps:
             self._pace.observe(int(steps), seconds)
         self._checked, self._checked_at = self._step, time.monotonic()

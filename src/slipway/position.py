@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """A place in training, over all ranks. It does not change; each step gives another one."""
+    """A place in training, over all ranks. It does not change: Run counts the steps, and gives another one."""
 
     step: int = 0
     """Optimiser steps done."""
@@ -18,10 +18,6 @@ class Position(NamedTuple):
     """Samples among them that could not be read."""
     elapsed: float = 0.0
     """Seconds trained, over all attempts."""
-
-    def advance(self, samples: int) -> Position:
-        """Return the position one optimiser step further, which consumed ``samples``."""
-        return Position(self.step + 1, self.epoch, self.samples + samples, self.bad, self.elapsed)
 
     def with_observed(self, *, bad: int, seconds: float) -> Position:
         """Return the position with so many more bad samples and seconds."""

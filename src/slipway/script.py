@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from slipway.checkpoint import components
@@ -96,9 +95,9 @@ class Script:
 
     # What the run asks.
 
-    def sums(self) -> Tensor:
+    def sums(self) -> list[float]:
         """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
-        return torch.zeros(0, dtype=torch.float64, device=self._comm.device)
+        return []
 
     def observed(self, position: Position, _sums: list[float]) -> Position:
         """Return ``position`` as it is."""

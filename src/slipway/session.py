@@ -131,7 +131,7 @@ class Session:
     @property
     def step(self) -> int:
         """Optimiser steps done, in all attempts."""
-        return self._run.position.step
+        return self._run.step
 
     @property
     def epoch(self) -> int:

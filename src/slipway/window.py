@@ -26,8 +26,8 @@ class Window:
     def __init__(self, carried: Mapping[str, list[float]] | None = None) -> None:
         """Begin with what a checkpoint ``carried`` over."""
         self._totals: Sums = {name: list(pair) for name, pair in (carried or {}).items()}
-        self._sums: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
+        self._own: dict[str, list[Any]] = {}
+        """By name: the sum of this rank's values since ``take``, as a float or a tensor, and their number."""
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU.
@@ -35,15 +35,14 @@ class Window:
         Sums are float64, in which those of float32 are exact: they do not depend on how ranks and saves divide them.
         """
         for name, value in values.items():
-            if name not in self._counts:
-                self._begin(name, value)
+            own = self._own.get(name) or self._begin(name, value)
             if isinstance(value, Tensor):
-                self._sums[name] += value.item() if value.is_cpu else value.detach()
+                own[0] += value.item() if value.is_cpu else value.detach()
             else:
-                self._sums[name] += float(value)
-            self._counts[name] += 1
+                own[0] += float(value)
+            own[1] += 1
 
-    def _begin(self, name: str, value: Any) -> None:
+    def _begin(self, name: str, value: Any) -> list[Any]:
         require_free_names({name})
         total: Any = 0.0
         if isinstance(value, Tensor):
@@ -53,12 +52,12 @@ class Window:
                 total = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
         elif not isinstance(value, Real):
             raise SessionError(f"log({name}=...) takes a number, not a {type(value).__name__}.")
-        self._sums[name], self._counts[name] = total, 0
+        return self._own.setdefault(name, [total, 0])
 
     def take(self) -> Sums:
         """Return this rank's part since the last call, and begin anew."""
-        part = {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
+        part = {name: [float(total), count] for name, (total, count) in self._own.items()}
+        self._own = {}
         return part
 
     def add(self, parts: list[Sums]) -> None:

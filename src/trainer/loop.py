@@ -24,6 +24,6 @@ def train_epoch(learner: Learner, batches: Iterable[Batch], run: Run, *, samples
         if not fresh:
             continue
         learner.step()
-        is_last = run.position.samples + batch.micro.step_samples == samples
+        is_last = run.samples + batch.micro.step_samples == samples
         (run.count if is_last else run.advance)(batch.micro.step_samples)
     run.end_batches()

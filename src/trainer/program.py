@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
@@ -49,11 +48,11 @@ class TrainerProgram:
         self._loss = 0.0
         self._samples = self._recorded_samples = 0
 
-    def sums(self) -> Tensor:
-        """Return the sum of the losses, and the bad images, of this rank's samples since the last call: float64 [2]."""
+    def sums(self) -> list[float]:
+        """Return the sum of the losses, and the bad images, of this rank's samples since the last call."""
         loss, self._learner.loss = self._learner.loss, torch.zeros_like(self._learner.loss)
         bad, self._learner.bad = self._learner.bad, 0
-        return torch.stack([loss, loss.new_tensor(bad)])
+        return [loss.item(), bad]
 
     def observed(self, position: Position, sums: list[float]) -> Position:
         """Take the totals over all ranks.

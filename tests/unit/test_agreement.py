@@ -1,9 +1,8 @@
 """Where training stands, when ranks ask each other, and what they agree on."""
 
 import pytest
-import torch
 
-from ranks import CPU, OneOf, on_ranks
+from ranks import OneOf, on_ranks
 from slipway.agreement import Agreement, Pace
 from slipway.position import Position
 from slipway.schedule import Schedule
@@ -12,13 +11,6 @@ from slipway.world import World
 
 
 class TestPosition:
-    def test_each_step_gives_another_one(self):
-        start = Position(epoch=1, samples=8)
-        assert start.advance(4).advance(2) == Position(step=2, epoch=1, samples=14)
-        assert start == Position(epoch=1, samples=8)
-        with pytest.raises(AttributeError):
-            start.step = 3
-
     def test_what_was_observed_adds_up_and_an_epoch_begins_without_bad_samples(self):
         position = Position(step=3, samples=9).with_observed(bad=2, seconds=1.5).with_observed(bad=1, seconds=0.5)
         assert position == Position(step=3, samples=9, bad=3, elapsed=2.0)
@@ -37,14 +29,14 @@ class TestAgreement:
         def action(ranks):
             rank = ranks.world.rank
             agreement = Agreement(ranks, requesting(Reason(asked[rank])), lambda: Reason.NONE)
-            return agreement.agree(torch.tensor([rank, 0.5], dtype=torch.float64))
+            return agreement.agree([rank, 0.5])
 
         assert on_ranks(3, action) == [(Reason(max(asked)), [3.0, 1.5])] * 3
 
     def test_what_the_stop_file_of_one_rank_asks_stops_all(self):
         def action(comm):
             stop_file = (lambda: Reason.USER) if comm.world.is_root else None
-            return Agreement(comm, StopRequest(), stop_file).agree(torch.zeros(1, dtype=torch.float64))[0]
+            return Agreement(comm, StopRequest(), stop_file).agree([])[0]
 
         assert on_ranks(3, action) == [Reason.USER] * 3
 
@@ -57,7 +49,7 @@ class TestAgreement:
                 return values
 
         ranks = Counting(World(1, 2))
-        Agreement(ranks, StopRequest(), lambda: Reason.NONE).agree(torch.zeros(3, dtype=torch.float64, device=CPU))
+        Agreement(ranks, StopRequest(), lambda: Reason.NONE).agree([0, 0, 0])
         assert calls == [(3 + len(Reason),)]
 
 

@@ -29,6 +29,9 @@ MANIFEST = "manifest.json"
 REPLACED = "replaced"
 """Part of the hidden name of a checkpoint while another of the same step takes its place."""
 
+PIECE = 1 << 24
+"""Bytes read at once to hash them: behind each piece the writer waits for the GIL, which training code may hold."""
+
 ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors by which a file is missing; any other one, such as ESTALE, says nothing about the file."""
 
@@ -222,5 +225,8 @@ def _sync_file(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(PIECE):
+            digest.update(chunk)
+    return digest.hexdigest()

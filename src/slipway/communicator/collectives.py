@@ -30,6 +30,14 @@ def broadcast_json(comm: Communicator, value: Any = None) -> Any:
     return json.loads(bytes(buffer.tolist()))
 
 
+def sum_numbers(comm: Communicator, numbers: list[float]) -> list[float]:
+    """Return the sums of ``numbers`` over all ranks, in double precision; all must call it with as many."""
+    if comm.world.size == 1:
+        return numbers
+    found: list[float] = comm.all_reduce_sum(torch.tensor(numbers, dtype=torch.float64, device=comm.device)).tolist()
+    return found
+
+
 def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | None = None) -> list[Any]:
     """Return every rank's ``value``, in the order of the ranks, on every rank.
 
@@ -40,6 +48,8 @@ def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | No
         value: anything that JSON can hold.
         device: of the messages; by default the rank's. On the CPU, ranks with and without a GPU can talk to each other.
     """
+    if comm.world.size == 1:
+        return [value]
     device = device or comm.device
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     rank, size = comm.world.rank, comm.world.size

@@ -1,0 +1,238 @@
+"""The loops that ``bench/session.py`` compares: each trains the same small model on the same batches without end.
+
+A contender imports its own libraries. What all of them do: read the loss now and then, and record it if they can.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+if TYPE_CHECKING:
+    from trainer.data import Splits
+
+Turn = Callable[[], None]
+"""Is called as a step begins."""
+LOG_INTERVAL = 50
+BATCHES = torch.randn(100, 8, 16).unbind()
+ENDLESS = 1 << 18
+"""Steps, more than anybody takes."""
+
+
+class Batches(Dataset[Tensor]):
+    """Batches, more than anybody fetches."""
+
+    def __init__(self, turn: Turn) -> None:
+        """Call ``turn`` as one is fetched."""
+        self._turn = turn
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return ENDLESS
+
+    def __getitem__(self, number: int) -> Tensor:
+        """Return one: float32 [8, 16]."""
+        self._turn()
+        return BATCHES[number % len(BATCHES)]
+
+
+def loader(turn: Turn) -> DataLoader[Tensor]:
+    """Return the batches as all but the trainer read them."""
+    return DataLoader(Batches(turn), batch_size=None)
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model of one layer, and its optimiser: what they compute takes no time."""
+    model = nn.Linear(16, 1, bias=False)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+def bare(turn: Turn, _folder: str) -> None:
+    """Train without a library."""
+    model, optimizer = parts()
+    for number, batch in enumerate(loader(turn)):
+        optimizer.zero_grad()
+        loss = model(batch).mean()
+        loss.backward()
+        optimizer.step()
+        if number % LOG_INTERVAL == 0:
+            loss.item()
+
+
+def session(turn: Turn, folder: str) -> None:
+    """Train in a session: everything it offers is on."""
+    from slipway import Session  # noqa: PLC0415 -- each contender imports its own
+
+    model, optimizer = parts()
+    with Session(model=model, optimizer=optimizer, folder=folder, log_interval=LOG_INTERVAL) as session:
+        for _ in session.epochs(1):
+            for batch in session.batches(loader(turn)):
+                optimizer.zero_grad()
+                loss = model(batch).mean()
+                loss.backward()
+                optimizer.step()
+                session.log(loss=loss)
+
+
+class Images:
+    """The batches as the trainer's data set (trainer.data.Dataset): images of 4 by 4 pixels, of one class."""
+
+    turn: Turn = staticmethod(lambda: None)
+    shape, classes, draws, in_memory = (1, 4, 4), ("only",), 0, True
+    mean_std = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+
+    def __init__(self, samples: int) -> None:
+        """Be so many images."""
+        self.labels = torch.zeros(samples, dtype=torch.int64)
+        self._batch = torch.zeros(8, 1, 4, 4, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.labels)
+
+    def fetch(self, ids: list[int], _draws: object) -> object:
+        """Return a batch: uint8 [n, 1, 4, 4]."""
+        from trainer.data.base import Fetched  # noqa: PLC0415
+
+        Images.turn()
+        return Fetched(self._batch[: len(ids)], [])
+
+    def describe(self, sample: int) -> str:
+        """Return its number."""
+        return str(sample)
+
+
+def images(_config: object) -> Splits:
+    """Return the trainer's data (``--dataset contenders:images``)."""
+    from trainer.data import Splits  # noqa: PLC0415
+
+    return Splits(Images(1 << 20), Images(8))
+
+
+def image_model(_shape: object, _classes: int) -> nn.Module:
+    """Return the model as the trainer's (``--arch contenders:image_model``)."""
+    return nn.Sequential(nn.Flatten(), parts()[0])
+
+
+def trainer(turn: Turn, folder: str) -> None:
+    """Train by the trainer: it also normalises images, takes their cross entropy, and sets learning rate and seed."""
+    from trainer.__main__ import main  # noqa: PLC0415
+
+    Images.turn = staticmethod(turn)
+    sys.argv = [
+        "trainer",
+        *("--dataset", "contenders:images", "--arch", "contenders:image_model", "--batch-size", "8"),
+        *("--log-interval", str(LOG_INTERVAL), "--threads", "1", "--device", "cpu", "--no-figures"),
+        *("--optimizer", "sgd", "--output-dir", folder),
+    ]
+    main()
+
+
+def fabric(turn: Turn, folder: str) -> None:
+    """Train under Lightning Fabric: model and optimiser wrapped, nothing saved."""
+    from lightning.fabric import Fabric  # noqa: PLC0415
+    from lightning.fabric.loggers import CSVLogger  # noqa: PLC0415
+
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=CSVLogger(folder, flush_logs_every_n_steps=1))
+    model, optimizer = fabric.setup(*parts())
+    for number, batch in enumerate(loader(turn)):
+        optimizer.zero_grad()
+        loss = model(batch).mean()
+        fabric.backward(loss)
+        optimizer.step()
+        if number % LOG_INTERVAL == 0:
+            fabric.log("loss", loss, step=number)
+
+
+def accelerate(turn: Turn, _folder: str) -> None:
+    """Train under Accelerate: model and optimiser wrapped, nothing saved."""
+    from accelerate import Accelerator  # noqa: PLC0415
+
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(*parts())
+    for number, batch in enumerate(loader(turn)):
+        with accelerator.accumulate(model):
+            optimizer.zero_grad()
+            loss = model(batch).mean()
+            accelerator.backward(loss)
+            optimizer.step()
+        if number % LOG_INTERVAL == 0:
+            accelerator.log({"loss": loss.item()})
+
+
+def ignite(turn: Turn, _folder: str) -> None:
+    """Train under ignite, with a running average of the loss."""
+    from ignite.engine import Engine, Events  # noqa: PLC0415
+    from ignite.metrics import RunningAverage  # noqa: PLC0415
+
+    model, optimizer = parts()
+
+    def step(_engine: object, batch: Tensor) -> float:
+        optimizer.zero_grad()
+        loss = model(batch).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    engine = Engine(step)
+    RunningAverage(output_transform=lambda loss: loss).attach(engine, "loss")
+    engine.add_event_handler(
+        Events.ITERATION_COMPLETED(every=LOG_INTERVAL), lambda engine: engine.state.metrics["loss"]
+    )
+    engine.run(loader(turn), max_epochs=1, epoch_length=ENDLESS)
+
+
+def lightning(turn: Turn, folder: str) -> None:
+    """Train under Lightning's Trainer, with its own log and nothing saved."""
+    import lightning as L  # noqa: PLC0415 -- as its users write
+    from lightning.pytorch.loggers import CSVLogger  # noqa: PLC0415
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, _ = parts()
+
+        def training_step(self, batch: Tensor) -> Tensor:
+            loss: Tensor = self.model(batch).mean()
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        log_every_n_steps=LOG_INTERVAL,
+        logger=CSVLogger(folder, flush_logs_every_n_steps=1),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Module(), loader(turn))
+
+
+Contender = Callable[[Turn, str], None]
+"""Trains until it is ended; what it writes goes into the folder."""
+CONTENDERS: dict[str, tuple[Contender, str]] = {
+    "bare": (bare, "torch"),
+    "bare, again": (bare, "torch"),
+    "session": (session, "slipway"),
+    "trainer": (trainer, "trainer"),
+    "Fabric": (fabric, "lightning"),
+    "ignite": (ignite, "ignite"),
+    "Accelerate": (accelerate, "accelerate"),
+    "Lightning": (lightning, "lightning"),
+}
+"""By name: the loop, and the library that it needs."""
+
+
+def installed() -> dict[str, Contender]:
+    """Return the contenders whose library is there."""
+    return {name: train for name, (train, library) in CONTENDERS.items() if importlib.util.find_spec(library)}
