@@ -87,8 +87,8 @@ class Environment:
     """OMP_NUM_THREADS, where it is a number."""
     run_dir: str
     """The run folder that the job script names; "" if there is none."""
-    trackers: tuple[str, ...]
-    """The trackers that SLIPWAY_TRACKERS names."""
+    trackers: str
+    """The trackers that SLIPWAY_TRACKERS names, separated by commas."""
     mpi: str
     """What the MPI that starts the ranks says of itself; "" for ranks that MPI does not start."""
     pmix: str
@@ -197,7 +197,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         planned_ranks_per_node=variables.get("TRAINER_RANKS_PER_NODE", ""),
         threads=(int(threads) or None) if threads.isdecimal() else None,
         run_dir=variables.get("RUN_DIR", ""),
-        trackers=tuple(filter(None, map(str.strip, variables.get("SLIPWAY_TRACKERS", "").split(",")))),
+        trackers=variables.get("SLIPWAY_TRACKERS", ""),
         mpi=variables.get("TRAINER_MPI", ""),
         pmix=variables.get("PMIX_VERSION", ""),
         siblings=Siblings(siblings[0], variables[siblings[0]], SIZE_VARIABLES[siblings[0]]) if siblings else None,

@@ -1,13 +1,13 @@
-"""Records of numbers: as JSON lines always, as TensorBoard events on demand (other trackers: ``slipway.trackers``)."""
+"""Records of numbers: as JSON lines always, and as TensorBoard events; ``slipway.trackers`` has the other trackers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slipway.files import LineFile, write_atomically
 from slipway.reading import read_whole
@@ -16,18 +16,6 @@ log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 """One record: "kind" (train or validation), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
-
-
-class MetricWriter(Protocol):
-    """Takes records as they come."""
-
-    def write(self, record: Record) -> None:
-        """Take one record."""
-        ...
-
-    def close(self) -> None:
-        """Make everything durable; nothing comes after it."""
-        ...
 
 
 class JsonLines:
@@ -78,24 +66,6 @@ class TensorBoard:
             if not self._failed:
                 log.warning("TensorBoard events end here: %s; metrics.jsonl has all records", error)
             self._failed = True
-
-
-class Tee:
-    """Passes each record to several writers; to none on ranks other than 0."""
-
-    def __init__(self, writers: Sequence[MetricWriter]) -> None:
-        """Pass to ``writers``."""
-        self._writers = writers
-
-    def write(self, record: Record) -> None:
-        """Pass one record."""
-        for writer in self._writers:
-            writer.write(record)
-
-    def close(self) -> None:
-        """Close them all."""
-        for writer in self._writers:
-            writer.close()
 
 
 def numbers_of(record: Record) -> dict[str, float]:

@@ -34,7 +34,7 @@ from slipway.run import Stopped
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
 from slipway.terminal import shown_log
-from slipway.trackers import Background, Place, named_trackers, require_trackers, start_trackers
+from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.weights import read_weights
 from slipway.workers import shielded_workers
 
@@ -102,15 +102,13 @@ def open_run(
         joined.ownership.run(lambda _: require_trackers(names))
         found = _resume(components, folder, comm, facts, weights)
         place = Place(folder.path, found.position.step, environment.variables)
-        started: list[Background] = []
-        recorder = None
+        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, place.step, keep=keep))
         try:
-            recorder = joined.ownership.make(lambda owned: _begin(owned, comm, names, place, started, keep=keep))
+            recorder.run(lambda root: root.start_trackers(names, place))
             yield Opened(comm, environment, joined.request, folder, recorder, found)
         finally:
-            if recorder and recorder.on_root:
-                recorder.on_root.wait()  # while the lock of the folder is still ours
-            _end_trackers(started)
+            if recorder.on_root:
+                recorder.on_root.close()  # while the lock of the folder is still ours
 
 
 @contextlib.contextmanager
@@ -198,19 +196,10 @@ def _require_fitting(
         )
 
 
-def _begin(
-    owned: Ownership, comm: Communicator, names: Sequence[str], place: Place, started: list[Background], *, keep: int
-) -> Recorder:
-    """Begin an attempt, and the trackers ``names``, which are added to ``started``; rank 0 alone calls this."""
-    attempt = owned.begin(provenance=provenance(comm.world, {}), step=place.step)
-    started += start_trackers(names, place)
-    return Recorder(attempt, keep=keep, step=place.step, trackers=started)
-
-
-def _end_trackers(started: Sequence[Background]) -> None:
-    """End those that an error has left open."""
-    for tracker in started:
-        tracker.end(complete=False)
+def _begin(owned: Ownership, comm: Communicator, step: int, *, keep: int) -> Recorder:
+    """Begin an attempt at ``step``; rank 0 alone calls this."""
+    attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
+    return Recorder(attempt, keep=keep, step=step)
 
 
 def describe(error: BaseException) -> str:

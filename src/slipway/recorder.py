@@ -14,38 +14,45 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
-from slipway.metrics import JsonLines, MetricWriter, Record, Tee, read_records
+from slipway.metrics import JsonLines, Record, read_records
 from slipway.status import Status
 from slipway.stop import Reason
+from slipway.trackers import Background, Place, start_trackers
 from slipway.world import World
 
 
 class Recorder:
     """Writes the run folder of an attempt, from its beginning to its end. Rank 0 alone has one."""
 
-    def __init__(self, attempt: Attempt, *, keep: int, step: int, trackers: Sequence[MetricWriter] = ()) -> None:
+    def __init__(self, attempt: Attempt, *, keep: int, step: int) -> None:
         """Record ``attempt``, which begins at ``step``.
 
         Args:
             attempt: that has begun.
             keep: number of the newest checkpoints that stay, besides the best.
             step: optimiser steps done before; what the folder holds beyond it is undone.
-            trackers: get each record that metrics.jsonl gets.
         """
         folder = attempt.folder
         self.attempt = attempt
         store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
         store.set_aside_after(step)
-        self._metrics = Tee([JsonLines(folder.metrics, step=step), *trackers])
+        self._metrics = JsonLines(folder.metrics, step=step)
+        self._trackers: Sequence[Background] = ()
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
         self._saver = Saver(store)
         self._keep = keep
         self._has_saved = False
 
+    def start_trackers(self, names: Sequence[str], place: Place) -> None:
+        """Let the trackers ``names`` have each record that metrics.jsonl gets."""
+        self._trackers = start_trackers(names, place)
+
     def write(self, record: Record) -> None:
-        """Append a record to metrics.jsonl, and to what else takes them; not one that was there at the start."""
+        """Append a record to metrics.jsonl, and hand it to the trackers; not one that was there at the start."""
         if _place(record) not in self._known:
             self._metrics.write(record)
+            for tracker in self._trackers:
+                tracker.write(record)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save ``checkpoint`` in the background.
@@ -59,10 +66,6 @@ class Recorder:
             self._has_saved = True
         self._saver.save(checkpoint)
 
-    def wait(self) -> None:
-        """Wait until nothing is being written any more."""
-        self._saver.wait()
-
     def finish(self) -> None:
         """Make everything durable.
 
@@ -72,6 +75,18 @@ class Recorder:
         """
         self._saver.finish()
         self._metrics.close()
+        for tracker in self._trackers:
+            tracker.end(complete=True)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written any more."""
+        self._saver.wait()
+
+    def close(self) -> None:
+        """Wait likewise, and end the trackers that an error has left."""
+        self.wait()
+        for tracker in self._trackers:
+            tracker.end(complete=False)
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
         """Say what became of the attempt, once everything is durable: done, or stopped for ``reason``, at ``step``."""

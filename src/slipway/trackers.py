@@ -78,12 +78,12 @@ class Background:
         if self._thread.is_alive():
             self._records.put(record)
 
-    def close(self) -> None:
-        """End the tracker, of an attempt in good order."""
-        self.end(complete=True)
-
     def end(self, *, complete: bool) -> None:
-        """Wait for END_LIMIT seconds until everything is handed over; does nothing where it has ended before."""
+        """Wait for END_LIMIT seconds until everything is handed over; does nothing where it has ended before.
+
+        Args:
+            complete: whether the attempt has ended in good order.
+        """
         if self._has_ended:
             return
         self._has_ended = True
@@ -221,10 +221,10 @@ KINDS = {
 """The trackers by their names."""
 
 
-def named_trackers(given: str | Iterable[str], further: Iterable[str]) -> list[str]:
-    """Return the names that an argument gives, a text with commas or several, and the ``further`` ones, each once."""
-    named = given.split(",") if isinstance(given, str) else given
-    return list(dict.fromkeys(name for text in (*named, *further) if (name := text.strip())))
+def named_trackers(*given: str | Iterable[str]) -> list[str]:
+    """Return all names that are ``given``, by texts with commas or one by one, each once."""
+    named = [name for some in given for name in (some.split(",") if isinstance(some, str) else some)]
+    return list(dict.fromkeys(filter(None, map(str.strip, named))))
 
 
 def require_trackers(names: Iterable[str]) -> None:

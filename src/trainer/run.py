@@ -13,12 +13,11 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from slipway.environment import Environment
-from slipway.layout import TENSORBOARD
-from slipway.metrics import MetricWriter, TensorBoard
 from slipway.recorder import Recorder
 from slipway.run import Run, Stopped
 from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
+from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
 from trainer.checkpoint import check_resumable, restore
 from trainer.config import Settings
@@ -76,10 +75,15 @@ def _train(
     """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
     launch = settings.launch
     with open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership:
+        trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
+        ownership.run(lambda _: require_trackers(trackers))
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, resume_from)
         launched = resolved(launch, comm, strategy)
-        recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, found.position.step))
+        place = Place(folder.path, found.position.step, environment.variables)
+        recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, place.step))
+        if not launch.dry_run:
+            recorder.run(lambda root: root.start_trackers(trackers, place))
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
@@ -89,16 +93,13 @@ def _train(
         finally:
             program.progress.close()
             if recorder.on_root:
-                recorder.on_root.wait()  # while the lock of the folder is still ours
+                recorder.on_root.close()  # while the lock of the folder is still ours
 
 
 def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping[str, object], step: int) -> Recorder:
     """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
-    trackers: list[MetricWriter] = []
-    if settings.run.tensorboard:
-        trackers.append(TensorBoard(owned.folder.path / TENSORBOARD, step=step))
     attempt = begin(owned, settings, world, launched, step=step)
-    return Recorder(attempt, keep=settings.run.keep, step=step, trackers=trackers)
+    return Recorder(attempt, keep=settings.run.keep, step=step)
 
 
 def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Header:

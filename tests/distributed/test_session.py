@@ -13,21 +13,23 @@ from support import INSIDE, ROOT, launch_words, started, status, verdict
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
 TIMES = ("elapsed", "steps_per_second")
+EPOCH = 400
+"""Steps of an epoch that a test has time to stop within."""
 FEW, MANY = 2, 10
 """Kills of a run: in `make test`, and in `make prove`."""
 RUNS = [
     ("classifier", 1, ["--workers", "2", "--persistent", "--accumulate", "2"]),
     ("classifier", 2, ["--workers", "1"]),
-    ("characters", 2, []),
-    ("gan", 2, ["--epochs", "5"]),
+    ("characters", 1, []),
+    ("gan", 1, ["--workers", "2", "--epochs", "5"]),
 ]
 MORE_RUNS = [
     *RUNS,
     ("mnist", 1, ["--epochs", "6"]),
     ("classifier", 1, ["--workers", "2"]),
     ("classifier", 4, ["--accumulate", "3"]),
-    ("characters", 1, []),
-    ("gan", 1, ["--workers", "2", "--epochs", "5"]),
+    ("characters", 2, []),
+    ("gan", 2, ["--epochs", "5"]),
     ("uneven", 2, []),
 ]
 
@@ -117,21 +119,24 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name, ranks, flags, kills,
     ids=str,
 )
 def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path):
-    """Workers of training and of validation, some of which are just being started, do not die of it."""
+    """Workers, some just being started, do not die of it: those of the first epoch, then those of its validation."""
     draw = random.Random(f"{context} {number}")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    flags = ["--epochs", "12" if context == "fork" else "2", "--workers", "2", "--context", context]
+    flags = ["--epochs", "2", "--samples", str(8 * EPOCH), "--workers", "2", "--context", context]
     finish("classifier", 1, flags, whole)
     reason = "time-limit" if number == signal.SIGUSR1 else "signal"
-    for attempt in range(1, 3):
+    for attempt, sign in enumerate(["run folder", "validating"], 1):
         with started(words("classifier", 1, *flags), tmp_path / "log", RUN_DIR=str(stopped)) as launch:
-            launch.until(lambda: "run folder" in launch.output, "session")
-            time.sleep(draw.random() * (1 if context == "fork" else 4))
+            launch.until(lambda sign=sign: sign in launch.output, sign)
+            if attempt == 1:
+                time.sleep(draw.random() * (1 if context == "fork" else 4))
             for pid in launch.pids():
                 os.kill(pid, number)
             code = launch.wait()
         assert (code, status(stopped)["reason"]) == (75, reason), launch.output
         assert verdict(stopped, attempt)
+        step = status(stopped)["step"]
+        assert step < EPOCH if attempt == 1 else step == EPOCH
     finish("classifier", 1, flags, stopped)
     assert content(stopped) == content(whole)
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from slipway.errors import is_retryable
 from slipway.files import LineFile
-from slipway.metrics import JsonLines, Tee, TensorBoard, read_records
+from slipway.metrics import JsonLines, TensorBoard, read_records
 from support import file_size_limit
 from trainer.evaluation import Evaluation
 from trainer.report.figures import draw_confusion, draw_curves
@@ -137,11 +137,11 @@ def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
 
 
 def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):
-    first = Tee([TensorBoard(tmp_path, step=0)])
+    first = TensorBoard(tmp_path, step=0)
     for step in (1, 2, 3):
         first.write(train_record(step))
     first.close()
-    second = Tee([TensorBoard(tmp_path, step=2)])
+    second = TensorBoard(tmp_path, step=2)
     second.write(train_record(3) | {"loss": 7.0})
     second.write(check_record(3))
     second.close()

@@ -3,6 +3,7 @@
 import json
 import pickle
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,3 +100,21 @@ class TestWholeRun:
         verdict = after.pop("verdict.2", b"")
         assert verdict.startswith(b"failed 3 cannot resume: ") == bool(attempt)
         assert after == before
+
+
+def test_the_environment_names_trackers(tmp_path):
+    settings = Settings(
+        model=ModelConfig(arch="mlp"),
+        train=TrainConfig(max_steps=1, epochs=1),
+        run=RunConfig(log_interval=1, figures=False),
+        launch=Launch(device="cpu", threads=1, output_dir=str(tmp_path / "run")),
+    )
+    with pytest.raises(SlipwayError, match="there is no tracker 'wandbee'"):
+        run_alone(settings, SLIPWAY_TRACKERS="wandbee")
+    dry = replace(settings, launch=replace(settings.launch, dry_run=True))
+    run_alone(dry, SLIPWAY_TRACKERS="mlflow")
+    assert not (tmp_path / "run" / "mlruns").exists()
+    settings = replace(settings, launch=replace(settings.launch, resume="auto"))
+    run_alone(settings, SLIPWAY_TRACKERS="mlflow")
+    found = {path.parent.name + "/" + path.name for path in (tmp_path / "run" / "mlruns").rglob("metrics/*/*")}
+    assert {"train/loss", "validation/accuracy"} <= found

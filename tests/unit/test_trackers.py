@@ -64,8 +64,8 @@ def test_the_environment_names_trackers_too(tmp_path, monkeypatch):
     monkeypatch.setenv("SLIPWAY_TRACKERS", " tensorboard,")
     train(tmp_path / "run")
     assert (tmp_path / "run" / "tensorboard").is_dir()
-    assert read_environment({"SLIPWAY_TRACKERS": "wandb, mlflow"}).trackers == ("wandb", "mlflow")
-    assert named_trackers("wandb,tensorboard", ("mlflow", "wandb")) == ["wandb", "tensorboard", "mlflow"]
+    assert read_environment({"SLIPWAY_TRACKERS": "wandb, mlflow"}).trackers == "wandb, mlflow"
+    assert named_trackers(["wandb", "tensorboard"], "mlflow, wandb,") == ["wandb", "tensorboard", "mlflow"]
 
 
 def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begins(tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
     tracker = Background("slow", lambda: (ready.wait(), fake)[1])
     tracker.write({"step": 1})
     ready.set()
-    tracker.close()
+    tracker.end(complete=True)
     tracker.end(complete=False)
     assert fake.seen == [{"step": 1}, True]
 

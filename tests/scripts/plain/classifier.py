@@ -70,7 +70,7 @@ def main():
     if args.workers:
         options["multiprocessing_context"] = args.context
     loader = DataLoader(data, args.batch_size, sampler=sampler, shuffle=sampler is None, **options)
-    validation = DataLoader(Images(64, augment=False), 16, **options)
+    validation = DataLoader(Images(args.samples // 3, augment=False), 16, **options)
     model = network()
     if ranks > 1:
         model = DistributedDataParallel(model, find_unused_parameters=True)
@@ -88,6 +88,7 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
         scheduler.step()
+        print(f"epoch {epoch}: validating", flush=True)
         accuracy = validate(model, validation)
         print(f"epoch {epoch}: accuracy {accuracy:.3f}")
 
