@@ -179,7 +179,7 @@ compare_world() {
             "$world_size times, each by itself"
     elif [ ${#groups[@]} != 0 ] && ! { [ ${#groups[@]} = 1 ] && ((groups[0] >= world_size)); }; then
         note "$world_size ranks were to form one group, and ${#groups[@]} were formed, of" \
-            "${groups[*]:0:8}${groups[8]:+ ...}: each trains by itself"
+            "${groups[*]:0:8}${groups[8]:+ ...}: each group trains by itself"
     fi
 }
 

@@ -133,6 +133,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
         stack.enter_context(shielded_workers())
         try:
             comm = adopt_ranks(environment, timeout=timeout)
+            request.answers = comm.world.is_root
             stack.enter_context(shown_log(comm.world))
             folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
             ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))

@@ -35,7 +35,7 @@ def identity(seed: int) -> dict[str, Any]:
 
 
 class Script:
-    """A script as its run sees it (slipway.run.Program)."""
+    """A script as its run sees it (slipway.program.Program)."""
 
     def __init__(
         self,

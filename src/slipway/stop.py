@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from enum import IntEnum
 from pathlib import Path
@@ -40,6 +41,7 @@ SIGNALS = {
 
 PATIENT_INTERRUPTS = 2
 """Interrupts from the keyboard that are taken as requests; the next one ends the process at once."""
+HEARD = b"\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
 
 
 class StopRequest:
@@ -48,6 +50,8 @@ class StopRequest:
     def __init__(self) -> None:
         """Nothing has been asked yet."""
         self.reason = Reason.NONE
+        self.answers = True
+        """Whether this process tells the person at the keyboard that an interrupt was heard."""
         self._interrupts = 0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -65,7 +69,11 @@ class StopRequest:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.reason = max(self.reason, SIGNALS[signal.Signals(number)])
-        self._interrupts += number == signal.SIGINT
+        if number != signal.SIGINT:
+            return
+        self._interrupts += 1
+        if self._interrupts == 1 and self.answers:
+            os.write(2, HEARD)  # standard error may be in the middle of a write of its own
         if self._interrupts == PATIENT_INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

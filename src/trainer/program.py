@@ -30,7 +30,7 @@ def policy(settings: Settings) -> Policy:
 
 
 class TrainerProgram:
-    """The trainer as its run sees it (slipway.run.Program)."""
+    """The trainer as its run sees it (slipway.program.Program)."""
 
     def __init__(
         self, settings: Settings, comm: Communicator, folder: RunFolder, parts: Parts, *, start: Position

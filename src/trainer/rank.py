@@ -34,6 +34,7 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     launch = settings.launch
     try:
         comm, strategy = connect(settings, environment)
+        request.answers = comm.world.is_root
     except SlipwayError as error:
         # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.
         if launch.output_dir and environment.may_be_root and not error.retryable:

@@ -31,6 +31,7 @@ def spawn(argv: list[str], ranks: int, request: StopRequest, environment: Enviro
         raise ConfigError(
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
         )
+    request.answers = False  # rank 0 does
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         rendezvous = Path(folder, "store").as_uri()
         flags = ["--backend", "ddp", "--init-method", rendezvous, "--nproc-per-node", "0"]

@@ -863,8 +863,8 @@ class TestLaunch:
             ([], "the script ran 4 times, each by itself"),
             (["4"], ""),
             (["8"], ""),  # it has started more by itself
-            (["1", "1", "1", "1"], "and 4 were formed, of 1 1 1 1: each trains by itself"),
-            (["1"] * 12, "of 1 1 1 1 1 1 1 1 ...: each"),
+            (["1", "1", "1", "1"], "and 4 were formed, of 1 1 1 1: each group trains by itself"),
+            (["1"] * 12, "of 1 1 1 1 1 1 1 1 ...: each group"),
             (["2", "a[$(touch executed)]"], "and 1 were formed, of 2:"),
         ],
     )

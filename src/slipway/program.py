@@ -1,0 +1,59 @@
+"""What a run asks of the program that trains in it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header
+from slipway.metrics import Record
+from slipway.position import Position
+from slipway.status import Status
+
+
+class Program(Protocol):
+    """What trains in a run: a script with a session, or the trainer."""
+
+    def sums(self) -> list[float]:
+        """Return what this rank has counted since the last call."""
+        ...
+
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Take the totals of ``sums`` over all ranks, and return ``position`` with what they say of it.
+
+        Raises:
+            SlipwayError: on every rank, if training cannot go on.
+        """
+        ...
+
+    def meet(self, step: int) -> int:
+        """Exchange what a record or a checkpoint needs of all ranks, and return the step of the one that is furthest.
+
+        Raises:
+            SlipwayError: on every rank, if training cannot go on.
+        """
+        ...
+
+    def record(self, position: Position, rate: float) -> Record:
+        """Return the record of what was trained up to ``position``, and show it; ``rate`` is in steps a second."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint must say to continue from here; called on all ranks, behind ``meet``.
+
+        Raises:
+            SlipwayError: on every rank, if this is not to be saved.
+        """
+        ...
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of all that trains; called on rank 0 alone."""
+        ...
+
+    def write_results(self) -> None:
+        """Write what a run that is done leaves besides; called on rank 0 alone."""
+        ...
+
+    def ended(self, status: Status) -> None:
+        """Say how the attempt has ended; called on rank 0 alone."""
+        ...
