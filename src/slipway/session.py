@@ -354,20 +354,19 @@ class Session:
     # Inside.
 
     def _iterate(self, found: Pass) -> Iterator[Any]:
+        if self._pass is not found:
+            self._refuse_pass()
         place = self.epoch, self._feed.number
         self._script.resume_generators(*place, self._feed.batch)
+        reseeds = found.reseeds
         for item in found.batches:
-            if self._pass is not found:
-                self._refuse_pass()
-            if found.reseeds:
+            if reseeds:
                 self._generators.seed(Purpose.BODY, *place, self._feed.batch)
             self._in_body = True
             yield item
             if self._pass is not found:
                 self._refuse_pass()
             self._end_body()
-        if self._pass is not found:
-            self._refuse_pass()
         self._end_pass()
 
     def _refuse_pass(self) -> NoReturn:
@@ -377,7 +376,8 @@ class Session:
         """Count a batch that is done, and a step if an optimiser has taken one since the last."""
         self._in_body = False
         self._feed.batch += 1
-        self._blocked = not self._has_stepped()  # gradients wait for more
+        before, self._counted = self._counted, self._counter.count
+        self._blocked = self._counted == before  # gradients wait for more
         if not self._blocked:
             # Nothing is saved behind the last batch: the end of the epoch is near.
             (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()

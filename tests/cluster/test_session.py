@@ -8,8 +8,8 @@ import pytest
 from support import ROOT, status
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
-LONG = ["--epochs", "400"]
-"""Longer than a test waits before it ends a run."""
+LONG = ["--epochs", "400", "--workers", "1"]
+"""Longer than a test waits before it ends a run; a worker beside each rank gets the signals too."""
 HOROVOD = {"BACKEND": "horovod", "HOROVOD_FUSION_THRESHOLD": "0"}
 """Fusion would sum the gradients of four ranks in the order of their arrival."""
 WAYS = [
