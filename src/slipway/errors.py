@@ -170,6 +170,12 @@ class SessionError(RunError):
         super().__init__(message=message)
 
 
+class TrackerError(SessionError):
+    """A tracker that was asked for does not exist, or is not installed."""
+
+    exit_code = EXIT_CONFIG
+
+
 class StateMismatchError(SessionError):
     """What a script builds is not what the checkpoint was saved of."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from enum import IntEnum
@@ -73,7 +74,8 @@ class StopRequest:
             return
         self._interrupts += 1
         if self._interrupts == 1 and self.answers:
-            os.write(2, HEARD)  # standard error may be in the middle of a write of its own
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, HEARD)  # at once, as sys.stderr may be in the middle of a write
         if self._interrupts == PATIENT_INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

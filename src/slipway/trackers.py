@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from slipway.errors import SessionError, one_line
+from slipway.errors import TrackerError, one_line
 from slipway.files import write_json
 from slipway.layout import MLFLOW, TENSORBOARD, TRACKERS, WANDB
 from slipway.metrics import Record, TensorBoard, numbers_of
@@ -231,14 +231,14 @@ def require_trackers(names: Iterable[str]) -> None:
     """Make sure that there are trackers of these names, and that their libraries are installed.
 
     Raises:
-        SessionError: naming the ones that there are, or what to install.
+        TrackerError: naming the ones that there are, or what to install.
     """
     for name in names:
         if name not in KINDS:
-            raise SessionError(f"there is no tracker {name!r}: take {', '.join(KINDS)}.")
+            raise TrackerError(f"there is no tracker {name!r}: take {', '.join(KINDS)}.")
         found = importlib.util.find_spec(KINDS[name].module)
         if found is None or found.origin is None:  # the latter is a mere folder, such as a run's
-            raise SessionError(f"the tracker {name} is not installed: pip install {KINDS[name].package}.")
+            raise TrackerError(f"the tracker {name} is not installed: pip install {KINDS[name].package}.")
 
 
 def start_trackers(names: Iterable[str], place: Place) -> list[Background]:

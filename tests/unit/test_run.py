@@ -11,6 +11,7 @@ import torch
 from slipway.communicator import Alone
 from slipway.environment import read_environment
 from slipway.errors import SlipwayError
+from slipway.layout import EXIT_CONFIG
 from slipway.stop import Reason, StopRequest
 from trainer.config import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
 from trainer.run import run
@@ -109,8 +110,9 @@ def test_the_environment_names_trackers(tmp_path):
         run=RunConfig(log_interval=1, figures=False),
         launch=Launch(device="cpu", threads=1, output_dir=str(tmp_path / "run")),
     )
-    with pytest.raises(SlipwayError, match="there is no tracker 'wandbee'"):
+    with pytest.raises(SlipwayError, match="there is no tracker 'wandbee'") as caught:
         run_alone(settings, SLIPWAY_TRACKERS="wandbee")
+    assert caught.value.exit_code == EXIT_CONFIG
     dry = replace(settings, launch=replace(settings.launch, dry_run=True))
     run_alone(dry, SLIPWAY_TRACKERS="mlflow")
     assert not (tmp_path / "run" / "mlruns").exists()

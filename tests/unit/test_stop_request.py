@@ -100,15 +100,18 @@ def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
     assert read_stop_file(tmp_path / "gone") == (Reason.NONE, "")
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_the_first_interrupt_from_the_keyboard_is_answered_and_the_third_ends_the_process(answers):
+ANSWER = "\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [("", ANSWER), ("request.answers = False", ""), ("os.close(2)", "")],
+    ids=["root", "other", "closed"],
+)
+def test_the_first_interrupt_from_the_keyboard_is_answered_and_the_third_ends_the_process(line, answer):
     """As Python's own handler would: the first two were requests."""
     code = "import os, signal; from slipway.stop import StopRequest; request = StopRequest(); request.listen()\n"
-    code += f"request.answers = {answers}\n"
+    code += f"{line}\n"
     code += "for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\nprint('still here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
-    assert (
-        done.stderr
-        == answers * "\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", answer)
