@@ -21,6 +21,7 @@ from trainer.config import Config
 from trainer.data import sampler
 from trainer.errors import ConfigError
 from trainer.learner import Learner
+from trainer.seeds import StepSeeder
 
 IDENTITY = (
     "data.dataset",
@@ -46,6 +47,7 @@ def facts(learner: Learner, config: Config) -> dict[str, Any]:
         "world_size": learner.comm.world.size,
         "backend": learner.strategy.name,
         "sampler_version": sampler.VERSION,
+        "randomness_version": learner.randomness,
         "identity": identity,
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
         "may_differ": "every key of config.toml that is not in identity",
@@ -69,6 +71,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
         return Header(Position())
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
+    learner.randomness = restored.header.facts.get("randomness_version", StepSeeder.version)
     return restored.header
 
 

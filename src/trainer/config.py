@@ -82,6 +82,11 @@ class ModelConfig:
     """Compile the model with torch.compile; needs a C++ compiler where it runs."""
     sync_bn: bool = False
     """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
+    split: str | None = None
+    """Cut the model into stages before these submodules, as features.4,features.6, each stage on a device of its own;
+    the micro-batches of grad-accum-steps pass through them as a pipeline; "": one stage."""
+    pipeline: Literal["1f1b", "gpipe"] = "1f1b"
+    """Order of the passes of a split model: 1f1b keeps fewer activations, gpipe goes forward with all first."""
     ema_decay: PositiveShare | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated; 0: none."""
 
@@ -168,6 +173,10 @@ class Launch:
     """auto: ddp where RANK is set (torchrun, a job script), else one process."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """auto: a GPU where there is one."""
+    devices_per_rank: AtLeast1 | None = None
+    """GPUs that each rank takes for the stages of a split model; 0: one for each stage."""
+    stage_devices: str | None = None
+    """The device of each stage, as cuda:0,cpu, the same on all ranks; "": GPUs that follow each other."""
     dist_backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
     """Communication library of ddp; auto: nccl on GPUs, gloo on CPUs."""
     init_method: str = "env://"

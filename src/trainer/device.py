@@ -6,7 +6,10 @@ import torch
 
 from slipway.environment import Launcher
 from slipway.gpu import describe, find_gpus, mismatch
+from trainer.config import Config, Settings
 from trainer.errors import ConfigError
+
+CPU = torch.device("cpu")
 
 
 def check_gpus() -> None:
@@ -42,24 +45,75 @@ def check_gpus() -> None:
         raise ConfigError(f"{why}.")
 
 
-def pick_device(requested: str, local_rank: int, launcher: Launcher) -> torch.device:
-    """Return this rank's device.
+def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torch.device:
+    """Return this rank's device: that of its first stage, if the model is split.
 
-    A launcher that binds ranks to GPUs leaves each just one, numbered 0; otherwise the local rank is the number.
+    A launcher that binds GPUs to ranks leaves each just its own, numbered from 0; otherwise local rank r takes the
+    devices k r to k r + k - 1, of k for each rank.
 
     Raises:
         ConfigError: if GPUs are asked for and there are too few, or torch cannot use those that are there.
     """
-    if requested != "cpu":
+    launch, each = settings.launch, devices_of_rank(settings)
+    if launch.stage_devices:
+        return stage_devices(settings, CPU)[0]
+    if launch.device != "cpu":
         check_gpus()
-    count = torch.cuda.device_count() if requested != "cpu" else 0
+    count = torch.cuda.device_count() if launch.device != "cpu" else 0
     if count == 0:
-        if requested == "cuda":
+        if launch.device == "cuda":
             raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
-        return torch.device("cpu")
-    bound = count == 1 and launcher.binds_gpus
-    if not bound and local_rank >= count:
-        raise ConfigError(f"local rank {local_rank} has no GPU, torch sees {count}: start at most one rank per GPU.")
-    device = torch.device("cuda", 0 if count == 1 else local_rank)
+        return CPU
+    bound = count == each and (count == 1 or launcher.binds_gpus)
+    first = 0 if bound else local_rank * each
+    if (first + each > count) or (count == 1 and local_rank and not launcher.binds_gpus):
+        takes = "has no GPU" if each == 1 else f"takes GPUs {first} to {first + each - 1}"
+        raise ConfigError(
+            f"local rank {local_rank} {takes}, torch sees {count}: start at most one rank per "
+            f"{'GPU' if each == 1 else f'{each} GPUs'}."
+        )
+    device = torch.device("cuda", first)
     torch.cuda.set_device(device)
     return device
+
+
+def stages_of(settings: Config) -> int:
+    """Return into how many stages the model is cut."""
+    return 1 + len(settings.model.split.split(",")) if settings.model.split else 1
+
+
+def devices_of_rank(settings: Settings) -> int:
+    """Return how many devices each rank takes: one for each stage, unless it is set."""
+    return settings.launch.devices_per_rank or stages_of(settings)
+
+
+def stage_devices(settings: Settings, first: torch.device) -> list[torch.device]:
+    """Return the device of each stage, of a rank whose own one is ``first``.
+
+    Raises:
+        ConfigError: if --stage-devices names others than there are, or not one for each stage.
+    """
+    stages, each = stages_of(settings), devices_of_rank(settings)
+    if named := settings.launch.stage_devices:
+        return _named_devices(named, stages)
+    if first.type != "cuda":
+        return [first] * stages
+    return [torch.device("cuda", (first.index or 0) + stage * each // stages) for stage in range(stages)]
+
+
+def _named_devices(named: str, stages: int) -> list[torch.device]:
+    names = named.split(",")
+    if len(names) != stages:
+        raise ConfigError(f"--stage-devices {named} names {len(names)} device(s), and the model has {stages} stage(s).")
+    found = []
+    for name in names:
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ConfigError(f"--stage-devices {named}: {name!r} is no device; write cpu, or cuda:0.") from error
+        if device.type not in {"cpu", "cuda"} or (device.type == "cuda" and device.index is None):
+            raise ConfigError(f"--stage-devices {named}: write cpu, or cuda and a number, as cuda:0, for {name!r}.")
+        if device.type == "cuda" and device.index >= torch.cuda.device_count():
+            raise ConfigError(f"--stage-devices {named}: torch sees {torch.cuda.device_count()} GPU(s), and no {name}.")
+        found.append(device)
+    return found

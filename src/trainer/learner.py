@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,9 @@ from trainer.data.loader import NO_LABEL, Batch
 from trainer.errors import TrainerError
 from trainer.models import Shape, build_model
 from trainer.optim import LearningRate, build_optimizer, gradient_scaler, set_learning_rate
-from trainer.seeds import StepSeeder
+from trainer.seeds import ModuleSeeder, Seeder, StepSeeder
+from trainer.split.pipeline import Pipeline
+from trainer.split.replicas import Replicas
 from trainer.strategies import Strategy
 
 AMP_TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,10 +40,12 @@ class Learner:
         classes: int,
         mean_std: tuple[Tensor, Tensor],
         samples_per_epoch: int,
+        devices: Sequence[torch.device] = (),
     ) -> None:
-        """Build the model for images of ``shape`` and join it with the other ranks'."""
+        """Build the model for images of ``shape`` and join it with the other ranks'; ``devices`` are its stages'."""
         train = config.train
-        self.comm, self.strategy = comm, strategy
+        self._cuts = config.model.split.split(",") if config.model.split else []
+        self.comm, self.strategy = comm, Replicas(strategy) if self._cuts else strategy
         self.dtype = getattr(torch, train.dtype)
         self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
         self._clip = config.optim.clip_grad
@@ -50,7 +55,10 @@ class Learner:
 
         torch.manual_seed(train.seed)
         model = build_model(config.model, shape=shape, classes=classes)
-        self.model = model.to(comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        # A model that is split may not fit one device as a whole.
+        self.model = model.to(None if self._cuts else comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._pipeline = Pipeline(self.model, self._cuts, devices) if self._cuts else None
+        self._schedule = config.model.pipeline
         if config.model.compile:
             self.model.compile()  # in place: the names in checkpoints stay those of the bare model
         self.scaler = gradient_scaler(comm.device, train.amp)
@@ -60,13 +68,27 @@ class Learner:
         """What a checkpoint says of the data: another set would be another run."""
         self.rate = 0.0
         """The learning rate of the step under way or just taken."""
-        self._seeder = StepSeeder(comm.device, seed=train.seed, rank=comm.world.rank)
-        self.replica, self.optimizer = strategy.prepare(
+        self._step = 0
+        self._micros: list[Batch] = []
+        """Those of the step under way, as far as they have come."""
+        self.replica, self.optimizer = self.strategy.prepare(
             comm, self.model, build_optimizer(config.optim, self.model.parameters()), self._warm_up(shape)
         )
         self.ema: AveragedModel | None = None
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        self._evaluated = self._pipeline
+        if self.ema and self._cuts:
+            self._evaluated = Pipeline(self.ema.module, self._cuts, devices)
+        self._seeders: dict[int, Seeder] = {
+            seeder.version: seeder
+            for seeder in (
+                StepSeeder(comm.device, seed=train.seed, rank=comm.world.rank),
+                ModuleSeeder(self.model, seed=train.seed, rank=comm.world.rank),
+            )
+        }
+        self.randomness = StepSeeder.version if config.model.compile else ModuleSeeder.version
+        """Which random numbers layers draw: a version, which a resumed run keeps."""
         self.loss = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
         self.bad = 0
@@ -102,38 +124,56 @@ class Learner:
         begin = position.epoch + position.samples / self._samples_per_epoch
         self.rate = self._learning_rate.at(begin, begin + step_samples / self._samples_per_epoch)
         set_learning_rate(self.optimizer, self.rate)
-        self._seeder.seed(position.step)
+        self._step = position.step
 
     def backward(self, batch: Batch) -> None:
-        """Add the gradients of one micro-batch.
+        """Add the gradients of one micro-batch; a pipeline waits for the last one of the step, and then adds all."""
+        self._micros.append(batch)
+        number = len(self._micros) - 1
+        if self._pipeline is None:
+            reduction = nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica)
+            with reduction:
+                with self._forward(number):
+                    logits = self.replica(self.prepare_images(batch.images))
+                self._loss(number, logits).backward()
+        elif batch.micro.last:
+            inputs = [partial(self.prepare_images, micro.images) for micro in self._micros]
+            self._pipeline.train(inputs, self._loss, schedule=self._schedule, forward=self._forward)
+        if batch.micro.last:
+            self._micros.clear()
 
-        The loss is the sum over this rank's samples over the samples of the whole step, times the world size, which the
+    def _loss(self, number: int, logits: Tensor) -> Tensor:
+        """Return what is to be differentiated of a micro-batch, given its logits, and count its loss.
+
+        That is the sum over this rank's samples over the samples of the whole step, times the world size, which the
         mean over ranks takes out again: so every sample weighs the same however they are spread.
         """
-        reduction = nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica)
-        with reduction:
-            logits = self._forward(batch)
-            labels = batch.labels.to(self.comm.device, non_blocking=True)
-            loss = F.cross_entropy(
-                logits.to(self.dtype),
-                labels,
-                reduction="sum",
-                ignore_index=NO_LABEL,
-                label_smoothing=self._label_smoothing,
-            )
-            self.scaler.scale(loss * (self.comm.world.size / batch.micro.step_samples)).backward()
-        self.loss += loss.detach()
+        batch = self._micros[number]
+        loss = F.cross_entropy(
+            logits.to(self.dtype),
+            batch.labels.to(logits.device, non_blocking=True),
+            reduction="sum",
+            ignore_index=NO_LABEL,
+            label_smoothing=self._label_smoothing,
+        )
+        self.loss += loss.detach().to(self.comm.device, non_blocking=True)
         self.bad += batch.bad
+        scaled: Tensor = self.scaler.scale(loss * (self.comm.world.size / batch.micro.step_samples))
+        return scaled
 
-    def _forward(self, batch: Batch) -> Tensor:
+    @contextmanager
+    def _forward(self, number: int) -> Iterator[None]:
+        """Let a forward pass of a micro-batch draw its random numbers, and compute in the types of --amp."""
+        self._seeders[self.randomness].begin(self._step, number)
         try:
             with self._autocast():
-                return self.replica(self.prepare_images(batch.images))
+                yield
         except ValueError as error:
             if not too_few_for_batch_norm(error):
                 raise
+            samples = len(self._micros[number].labels)
             raise TrainerError(
-                f"batch norm cannot look at a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
+                f"batch norm cannot look at a micro-batch of {samples} sample: choose a --batch-size that "
                 "leaves each rank and micro-step two, also in the last step of an epoch, or a model without it."
             ) from error
 
@@ -158,8 +198,8 @@ class Learner:
     def logits(self, images: Tensor) -> Tensor:
         """Return what ``evaluated`` says of uint8 images [n, c, h, w]: [n, classes]."""
         with self._autocast():
-            logits: Tensor = self.evaluated(self.prepare_images(images))
-        return logits.to(self.dtype)
+            logits: Tensor = (self._evaluated or self.evaluated)(self.prepare_images(images))
+        return logits.to(self.comm.device, self.dtype)
 
     def share_buffers(self) -> None:
         """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
@@ -168,7 +208,7 @@ class Learner:
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""
         norms = torch._foreach_norm(list(self.model.parameters()))  # noqa: SLF001 -- one host sync for all of them
-        if not torch.stack(norms).isfinite().all():
+        if not torch.stack([norm.to(self.comm.device) for norm in norms]).isfinite().all():
             raise TrainerError(
                 "the weights are no longer finite: training diverged and is not saved. "
                 "Resume with a lower --lr, with --clip-grad, or with --amp none."

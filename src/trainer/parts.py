@@ -11,6 +11,7 @@ from trainer.config import Settings
 from trainer.data import Dataset, fetch_data, open_data
 from trainer.data.feed import Feed
 from trainer.data.loader import Loader
+from trainer.device import stage_devices
 from trainer.learner import Learner
 from trainer.strategies import Strategy
 
@@ -46,6 +47,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         classes=len(train_set.classes),
         mean_std=train_set.mean_std,
         samples_per_epoch=len(train_set),
+        devices=stage_devices(settings, comm.device),
     )
     return Parts(
         train_set=train_set,

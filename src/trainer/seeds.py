@@ -5,9 +5,17 @@ No generator state is ever saved: a resumed run derives the same numbers again.
 
 from __future__ import annotations
 
+import hashlib
+from functools import partial
+from typing import Any, Protocol
+
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from slipway.seeding import derive
+
+CPU = torch.device("cpu")
 ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT = range(5)
 """What a stream is for, so that streams of equal seed, epoch and rank differ."""
 
@@ -17,17 +25,66 @@ def stream(purpose: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([purpose, *key])))
 
 
+class Seeder(Protocol):
+    """Seeds torch's generators while a step goes on, for dropout and the like."""
+
+    def begin(self, step: int, micro: int) -> None:
+        """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        ...
+
+
+class ModuleSeeder:
+    """Seeds them as a module begins, from (seed, rank, step, micro-batch, name of the module): version 2.
+
+    So a model draws the same numbers whole and split, on one device and on several, in any schedule.
+    """
+
+    version = 2
+
+    def __init__(self, model: nn.Module, *, seed: int, rank: int) -> None:
+        """Seed for the modules of ``model``, but for layers of torch.nn that draw nothing."""
+        self._base = int(stream(DROPOUT, seed, rank).integers(2**62))
+        self._step = self._micro = 0
+        for name, module in model.named_modules():
+            if not draws_nothing(module):
+                key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+                module.register_forward_pre_hook(partial(self._seed, key))
+
+    def begin(self, step: int, micro: int) -> None:
+        """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        self._step, self._micro = step, micro
+
+    def _seed(self, key: int, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if module.training:
+            device = next((value.device for value in inputs if isinstance(value, Tensor)), CPU)
+            generator_of(device).manual_seed(derive(self._base, self._step, self._micro, key))
+
+
+def draws_nothing(module: nn.Module) -> bool:
+    """Return whether ``module`` is a layer of torch.nn that needs no random numbers."""
+    cls = type(module)
+    return cls.__module__.startswith("torch.nn.modules.") and not (
+        cls.__module__.endswith((".dropout", ".transformer"))
+        or cls.__name__ in {"RReLU", "MultiheadAttention", "FractionalMaxPool2d", "FractionalMaxPool3d"}
+    )
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """Return the generator that layers on ``device`` draw from."""
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+
+
 class StepSeeder:
-    """Seeds torch's generator before each optimiser step from (seed, rank, step), for dropout."""
+    """Seeds the generator of one device before each optimiser step, from (seed, rank, step): version 1."""
+
+    version = 1
 
     def __init__(self, device: torch.device, *, seed: int, rank: int) -> None:
         """Seed the generator of ``device``, which the layers on it draw from."""
         self._base = int(stream(DROPOUT, seed, rank).integers(2**62))
-        if device.type == "cuda":
-            self._generator = torch.cuda.default_generators[device.index or 0]
-        else:
-            self._generator = torch.default_generator
+        self._generator = generator_of(device)
 
-    def seed(self, step: int) -> None:
-        """Make ready for optimiser step ``step``."""
-        self._generator.manual_seed(self._base + step)
+    def begin(self, step: int, micro: int) -> None:
+        """Make ready for optimiser step ``step``; its later micro-batches draw on."""
+        if micro == 0:
+            self._generator.manual_seed(self._base + step)

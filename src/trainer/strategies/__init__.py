@@ -23,7 +23,7 @@ class Strategy(Protocol):
     name: str
     """Its value of --backend."""
 
-    def join(self, launch: Launch, environment: Environment) -> Communicator:
+    def join(self, environment: Environment) -> Communicator:
         """Join the world that the launcher describes, waiting for all ranks, and return this rank's end of it."""
         ...
 
@@ -71,7 +71,7 @@ def connect(settings: Settings, environment: Environment) -> tuple[Communicator,
             from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    comm = strategy.join(settings.launch, environment)
+    comm = strategy.join(environment)
     environment.check_size(comm.world.size)
     return comm, strategy
 
@@ -95,6 +95,9 @@ def _refuse_unused(settings: Settings, backend: str) -> None:
         raise ConfigError(f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.")
     if settings.launch.dist_backend != "auto" and backend != "ddp":
         raise ConfigError(f"launch.dist_backend is of --backend ddp; {backend} has its own communication.")
+    for name in ("sync_bn", "compile"):
+        if settings.model.split and getattr(settings.model, name):
+            raise ConfigError(f"model.split and model.{name} exclude each other: stages run by themselves.")
     if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
         raise ConfigError(
             "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "

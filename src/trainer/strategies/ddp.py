@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from slipway.communicator import Communicator
 from slipway.communicator.torch_distributed import open_default_group
 from slipway.environment import Environment, Launcher
-from trainer.config import Launch, Settings
+from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
 from trainer.strategies import torch_backend
@@ -34,12 +34,14 @@ class DDPStrategy:
 
     def __init__(self, settings: Settings) -> None:
         """Train as ``settings`` say."""
+        self._settings = settings
         self._sync_bn = settings.model.sync_bn
 
-    def join(self, launch: Launch, environment: Environment) -> Communicator:
+    def join(self, environment: Environment) -> Communicator:
         """Open the process group."""
+        launch = self._settings.launch
         world = environment.world()
-        device = pick_device(launch.device, world.local_rank, environment.launcher)
+        device = pick_device(self._settings, world.local_rank, environment.launcher)
         listens = launch.init_method == "env://" and environment.launcher is not Launcher.TORCHRUN
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.environment import Environment
-from trainer.config import Launch, Settings
+from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
 
@@ -37,12 +37,13 @@ class HorovodStrategy:
             raise ConfigError("model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.")
         if settings.model.channels_last:
             raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
+        self._settings = settings
         self._micro_steps = settings.train.grad_accum_steps
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
-    def join(self, launch: Launch, environment: Environment) -> Communicator:
+    def join(self, environment: Environment) -> Communicator:
         """Join Horovod's world."""
-        return HorovodCommunicator(lambda world: pick_device(launch.device, world.local_rank, environment.launcher))
+        return HorovodCommunicator(lambda world: pick_device(self._settings, world.local_rank, environment.launcher))
 
     def prepare(
         self,

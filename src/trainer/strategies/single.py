@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Alone, Communicator
 from slipway.environment import Environment
-from trainer.config import Launch, Settings
+from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
 
@@ -22,12 +22,13 @@ class SingleStrategy:
 
     def __init__(self, settings: Settings) -> None:
         """Check what one process cannot do."""
+        self._settings = settings
         if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
 
-    def join(self, launch: Launch, environment: Environment) -> Communicator:
+    def join(self, environment: Environment) -> Communicator:
         """Take this process for the whole world."""
-        return Alone(pick_device(launch.device, 0, environment.launcher))
+        return Alone(pick_device(self._settings, 0, environment.launcher))
 
     def prepare(
         self,

@@ -1,0 +1,154 @@
+"""Cutting a model into stages, by tracing it (torch.fx): its modules and their names stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import fx, nn
+
+from trainer.errors import ConfigError, did_you_mean
+from trainer.plugin import reason_of
+
+RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal_")
+"""Parts of the names of functions that draw random numbers."""
+SHOWN = 12
+"""Places that an error names where one can cut, at most."""
+
+
+def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """Return the stages of ``model``: the first up to the submodule ``names[0]``, the next from there on, and so on.
+
+    The stages call the very modules of ``model``, and share its parameters.
+
+    Args:
+        model: maps one tensor to one tensor.
+        names: of submodules, as ``named_modules`` gives them, in the order in which they are called.
+
+    Raises:
+        ConfigError: naming what is in the way, and where one can cut instead.
+    """
+    modules = dict(model.named_modules())
+    for name in names:
+        if not name or name not in modules:
+            raise ConfigError(f"--split {name}: the model has no such submodule.{did_you_mean(name, list(modules))}")
+    graph = _trace(model, names)
+    nodes = list(graph.nodes)
+    begins = [_begin_of(nodes, name) for name in names]
+    for (first, before), (second, behind) in pairwise(zip(names, begins, strict=True)):
+        if before >= behind:
+            raise ConfigError(f"--split {first},{second}: the model calls {second} first.")
+    for name, begin in zip(names, begins, strict=True):
+        _require_one_edge(model, nodes, name, begin)
+    _refuse_draws(nodes, names)
+    bounds = [0, *begins, len(nodes)]
+    stages: list[nn.Module] = [_stage(model, nodes, begin, end) for begin, end in pairwise(bounds)]
+    _require_own_parameters(stages)
+    return stages
+
+
+class _Tracer(fx.Tracer):
+    """Looks into the modules around the cuts, and takes every other one for a whole."""
+
+    def __init__(self, opened: set[str]) -> None:
+        super().__init__()
+        self._opened = opened
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002 -- torch's names
+        return module_qualified_name not in self._opened
+
+
+def _trace(model: nn.Module, names: Sequence[str]) -> fx.Graph:
+    parts = [name.split(".") for name in names]
+    opened = {".".join(some[:count]) for some in parts for count in range(1, len(some))}
+    try:
+        return _Tracer(opened).trace(model)
+    except Exception as error:  # a forward of somebody else's may do anything with what is no tensor
+        outer = [name for name, _ in model.named_children()]
+        raise ConfigError(
+            f"--split {','.join(names)}: the model cannot be traced: {reason_of(error)} "
+            f"Cut before a module whose parents only pass tensors on: {_some(outer)}."
+        ) from error
+
+
+def _begin_of(nodes: list[fx.Node], name: str) -> int:
+    """Return the place of the call of the submodule ``name``."""
+    places = [place for place, node in enumerate(nodes) if node.op == "call_module" and node.target == name]
+    if len(places) != 1:
+        calls = "never calls it" if not places else f"calls it {len(places)} times"
+        raise ConfigError(f"--split {name}: the model {calls}; a stage begins where a module is called once.")
+    return places[0]
+
+
+def _crossing(nodes: list[fx.Node], begin: int) -> list[fx.Node]:
+    """Return the nodes before ``begin`` whose values are used from there on."""
+    behind = set(nodes[begin:])
+    return [node for node in nodes[:begin] if node.op != "get_attr" and behind.intersection(node.users)]
+
+
+def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: int) -> None:
+    crossing = _crossing(nodes, begin)
+    if len(crossing) == 1:
+        return
+    possible = [
+        str(node.target)
+        for place, node in enumerate(nodes)
+        if node.op == "call_module"
+        and len(_crossing(nodes, place)) == 1
+        and [other.target for other in nodes].count(node.target) == 1
+    ]
+    values = " and ".join(str(node.target) for node in crossing) or "nothing"
+    raise ConfigError(
+        f"--split {name}: the results of {values} would cross the cut, and one tensor may. In "
+        f"{type(model).__name__} one can cut before {_some(possible)}."
+    )
+
+
+def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
+    """Refuse random numbers between modules, which nobody could seed alike for the whole model and for its stages."""
+    for node in nodes:
+        called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if node.op.startswith("call_f") and any(word in called for word in RANDOM):
+            raise ConfigError(
+                f"--split {','.join(names)}: the model calls {called} between its modules, which would draw other "
+                "numbers than in the whole model: make it a module (nn.Dropout)."
+            )
+
+
+def _stage(model: nn.Module, nodes: list[fx.Node], begin: int, end: int) -> fx.GraphModule:
+    """Return the nodes from ``begin`` to ``end`` as a module of one tensor."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    if begin:
+        (entering,) = _crossing(nodes, begin)
+        copies[entering] = graph.placeholder("entering")
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:  # a parameter of the model itself, read where it is used
+            copies[node] = graph.node_copy(node, copied)
+        return copies[node]
+
+    for node in nodes[begin:end]:
+        if node.op != "get_attr":
+            copied(node)
+    if end < len(nodes):
+        (leaving,) = _crossing(nodes, end)
+        graph.output(copied(leaving))
+    return fx.GraphModule(model, graph)
+
+
+def _require_own_parameters(stages: Sequence[nn.Module]) -> None:
+    owners: dict[int, tuple[int, str]] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            owner, other = owners.setdefault(id(parameter), (number, name))
+            if owner != number:
+                raise ConfigError(
+                    f"--split: stages {owner + 1} and {number + 1} share a parameter ({other}, {name}), which can be "
+                    "on one device alone: cut elsewhere."
+                )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown}, and {len(names) - SHOWN} more" if len(names) > SHOWN else shown or "no module"

@@ -1,0 +1,75 @@
+"""Which devices a rank and its stages take."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from slipway.environment import Launcher
+from trainer import device
+from trainer.config import Launch, ModelConfig, Settings
+from trainer.device import pick_device, stage_devices
+from trainer.errors import ConfigError
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Let torch see some GPUs."""
+
+    def see(count):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+        monkeypatch.setattr(device, "check_gpus", lambda: None)
+
+    return see
+
+
+def settings(split=None, **launch):
+    return Settings(model=ModelConfig(split=split), launch=Launch(**launch))
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "launch", "local_rank", "launcher", "expected"),
+    [
+        (4, None, {}, 3, Launcher.TORCHRUN, [3]),
+        (1, None, {}, 0, Launcher.TORCHRUN, [0]),
+        (1, None, {}, 3, Launcher.OTHER, [0]),  # bound to its task
+        (4, "b", {}, 1, Launcher.TORCHRUN, [2, 3]),
+        (2, "b", {}, 1, Launcher.OTHER, [0, 1]),  # likewise
+        (8, "b", {"devices_per_rank": 4}, 1, Launcher.TORCHRUN, [4, 6]),
+        (4, "b,c,d", {"devices_per_rank": 2}, 1, Launcher.TORCHRUN, [2, 2, 3, 3]),
+        (4, None, {"devices_per_rank": 2}, 1, Launcher.TORCHRUN, [2]),
+    ],
+)
+def test_a_rank_takes_the_devices_that_follow_each_other(gpus, count, split, launch, local_rank, launcher, expected):
+    gpus(count)
+    mine = settings(split, **launch)
+    first = pick_device(mine, local_rank, launcher)
+    assert [found.index for found in stage_devices(mine, first)] == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "launch", "said"),
+    [
+        (1, None, {}, "local rank 1 has no GPU, torch sees 1: start at most one rank per GPU"),
+        (3, "b", {}, "local rank 1 takes GPUs 2 to 3, torch sees 3: start at most one rank per 2 GPUs"),
+        (2, "b", {"stage_devices": "cuda:0"}, r"names 1 device\(s\), and the model has 2 stage"),
+        (2, "b", {"stage_devices": "cuda:0,cuda:2"}, r"torch sees 2 GPU\(s\), and no cuda:2"),
+        (2, "b", {"stage_devices": "cuda:0,gpu1"}, "'gpu1' is no device"),
+        (2, "b", {"stage_devices": "cuda:0,cuda"}, "write cpu, or cuda and a number"),
+        (0, "b", {"device": "cuda"}, "torch sees no GPU here"),
+    ],
+)
+def test_too_few_devices(gpus, count, split, launch, said):
+    gpus(count)
+    with pytest.raises(ConfigError, match=said):
+        pick_device(settings(split, **launch), 1, Launcher.TORCHRUN)
+
+
+def test_stages_on_devices_that_are_named(gpus):
+    gpus(2)
+    mine = settings("b", stage_devices="cuda:1,cpu")
+    first = pick_device(mine, 0, Launcher.OTHER)
+    assert list(map(str, (first, *stage_devices(mine, first)))) == ["cuda:1", "cuda:1", "cpu"]
+    on_cpu = replace(mine, launch=Launch(device="cpu"))
+    assert stage_devices(on_cpu, pick_device(on_cpu, 0, Launcher.OTHER)) == [torch.device("cpu")] * 2

@@ -1,0 +1,139 @@
+"""A model in stages trains as the whole model does, bit for bit."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torchvision.ops import StochasticDepth
+
+from slipway.communicator import Alone
+from slipway.environment import read_environment
+from slipway.stop import Reason, StopRequest
+from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
+from trainer.errors import ConfigError
+from trainer.run import run
+from trainer.split.cut import cut
+from trainer.strategies.single import SingleStrategy
+
+
+class Block(nn.Module):
+    """A residual block with all that is random or remembers."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.depth = StochasticDepth(0.3, "row")
+
+    def forward(self, x):
+        return x + self.depth(torch.relu(self.norm(self.conv(x))))
+
+
+class Toy(nn.Module):
+    """Blocks whose forward is more than a chain of children."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.stem = nn.Conv2d(shape[0], 6, 3)
+        self.blocks = nn.Sequential(Block(6), Block(6), nn.Dropout(0.2), Block(6))
+        self.head = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, classes))
+
+    def forward(self, x):
+        return self.head(torch.relu(self.blocks(self.stem(x))).mean((2, 3)))
+
+
+def toy(shape, classes):
+    return Toy(shape, classes)
+
+
+def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, **model):
+    settings = Settings(
+        model=ModelConfig(arch=f"{__name__}:toy", ema_decay=0.9, **model),
+        optim=optim or OptimConfig(optimizer="sgd", lr=0.1, clip_grad=0.5),
+        train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype),
+        run=RunConfig(figures=False, checkpoint_interval=7, log_interval=5),
+        launch=Launch(device="cpu", threads=1, output_dir=str(folder), resume=resume),
+    )
+    comm = Alone(torch.device("cpu"))
+    assert run(settings, comm, SingleStrategy(settings), StopRequest(), read_environment({})) == Reason.NONE
+    return {path.name: load_file(path) for path in (folder / "checkpoints" / "latest").glob("*.safetensors")}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for file, tensors in expected.items():
+        assert found[file].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(found[file][name], tensor), (file, name)
+
+
+SPLITS = ["blocks.1", "blocks.1,head", "stem,blocks.0,blocks.2"]
+
+
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def whole(request, tmp_path_factory):
+    return request.param, train(tmp_path_factory.mktemp("whole") / "run", dtype=request.param)
+
+
+@pytest.mark.parametrize("pipeline", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("split", SPLITS[:2])
+def test_stages_train_as_the_whole_model(whole, split, pipeline, tmp_path):
+    dtype, expected = whole
+    assert_equal(train(tmp_path / "run", dtype=dtype, split=split, pipeline=pipeline), expected)
+
+
+def test_a_run_goes_on_with_another_cut(whole, tmp_path):
+    dtype, expected = whole
+    train(tmp_path / "run", dtype=dtype, steps=6, split=SPLITS[0])
+    train(tmp_path / "run", dtype=dtype, steps=13, split=SPLITS[1], pipeline="gpipe", resume="auto")
+    assert_equal(train(tmp_path / "run", dtype=dtype, resume="auto"), expected)
+
+
+class Outer(nn.Module):
+    """A model that cannot be cut everywhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, x):
+        first = self.first(x)
+        return self.third(self.second(first) + first)
+
+
+class Choosing(Outer):
+    def forward(self, x):
+        return self.third(self.first(x) if x.sum() > 0 else self.second(x))
+
+
+class Drawing(Outer):
+    def forward(self, x):
+        return self.second(nn.functional.dropout(self.first(x)))
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "said"),
+    [
+        (Outer(), ["secnd"], "has no such submodule. Did you mean 'second'?"),
+        (Outer(), ["third", "second"], "calls second first"),
+        (Choosing(), ["third"], "the model cannot be traced: TraceError"),
+        (Drawing(), ["second"], "the model calls dropout between its modules"),
+        (Drawing(), ["third"], "the model never calls it"),
+        (tied(), ["1"], r"stages 1 and 2 share a parameter \(0.weight, 1.weight\)"),
+    ],
+)
+def test_where_a_model_cannot_be_cut(model, names, said):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        cut(model, names)
+
+
+def test_a_tensor_that_goes_round_a_module_stands_in_the_way():
+    with pytest.raises(ConfigError, match=r"the results of stem and blocks\.0\.conv would cross") as caught:
+        cut(Toy((1, 8, 8), 3), ["blocks.0.norm"])
+    assert "one can cut before stem, blocks.0.conv, blocks.1, blocks.2, blocks.3, head." in str(caught.value)
