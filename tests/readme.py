@@ -22,6 +22,7 @@ NAMES = [
     "images",
     "adding",
     "your-own",
+    "split",
     "architecture",
 ]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]

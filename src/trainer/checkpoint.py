@@ -71,7 +71,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
         return Header(Position())
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
-    learner.randomness = restored.header.facts.get("randomness_version", StepSeeder.version)
+    learner.use_randomness(restored.header.facts.get("randomness_version", StepSeeder.version))
     return restored.header
 
 

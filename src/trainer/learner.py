@@ -80,15 +80,9 @@ class Learner:
         self._evaluated = self._pipeline
         if self.ema and self._cuts:
             self._evaluated = Pipeline(self.ema.module, self._cuts, devices)
-        self._seeders: dict[int, Seeder] = {
-            seeder.version: seeder
-            for seeder in (
-                StepSeeder(comm.device, seed=train.seed, rank=comm.world.rank),
-                ModuleSeeder(self.model, seed=train.seed, rank=comm.world.rank),
-            )
-        }
-        self.randomness = StepSeeder.version if config.model.compile else ModuleSeeder.version
-        """Which random numbers layers draw: a version, which a resumed run keeps."""
+        self._seed = train.seed
+        self._seeder: Seeder | None = None
+        self.use_randomness(StepSeeder.version if config.model.compile else ModuleSeeder.version)
         self.loss = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
         self.bad = 0
@@ -107,6 +101,22 @@ class Learner:
                 buffer.copy_(value)
 
         return warm_up
+
+    @property
+    def randomness(self) -> int:
+        """Which random numbers layers draw: a version, which a resumed run keeps."""
+        assert self._seeder
+        return self._seeder.version
+
+    def use_randomness(self, version: int) -> None:
+        """Let layers draw the random numbers of a ``version``."""
+        if self._seeder:
+            self._seeder.close()
+        rank = self.comm.world.rank
+        if version == StepSeeder.version:
+            self._seeder = StepSeeder(self.comm.device, seed=self._seed, rank=rank)
+        else:
+            self._seeder = ModuleSeeder(self.model, seed=self._seed, rank=rank)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.comm.device.type, dtype=self._amp, enabled=self._amp is not None)
@@ -164,7 +174,8 @@ class Learner:
     @contextmanager
     def _forward(self, number: int) -> Iterator[None]:
         """Let a forward pass of a micro-batch draw its random numbers, and compute in the types of --amp."""
-        self._seeders[self.randomness].begin(self._step, number)
+        assert self._seeder
+        self._seeder.begin(self._step, number)
         try:
             with self._autocast():
                 yield

@@ -28,8 +28,15 @@ def stream(purpose: int, *key: int) -> np.random.Generator:
 class Seeder(Protocol):
     """Seeds torch's generators while a step goes on, for dropout and the like."""
 
+    version: int
+    """A checkpoint records it."""
+
     def begin(self, step: int, micro: int) -> None:
         """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        ...
+
+    def close(self) -> None:
+        """Seed nothing any more."""
         ...
 
 
@@ -45,19 +52,29 @@ class ModuleSeeder:
         """Seed for the modules of ``model``, but for layers of torch.nn that draw nothing."""
         self._base = int(stream(DROPOUT, seed, rank).integers(2**62))
         self._step = self._micro = 0
-        for name, module in model.named_modules():
-            if not draws_nothing(module):
-                key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-                module.register_forward_pre_hook(partial(self._seed, key))
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._seed, _key(name)))
+            for name, module in model.named_modules()
+            if not draws_nothing(module)
+        ]
 
     def begin(self, step: int, micro: int) -> None:
         """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
         self._step, self._micro = step, micro
 
+    def close(self) -> None:
+        """Leave the modules alone."""
+        for hook in self._hooks:
+            hook.remove()
+
     def _seed(self, key: int, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if module.training:
             device = next((value.device for value in inputs if isinstance(value, Tensor)), CPU)
             generator_of(device).manual_seed(derive(self._base, self._step, self._micro, key))
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def draws_nothing(module: nn.Module) -> bool:
@@ -88,3 +105,6 @@ class StepSeeder:
         """Make ready for optimiser step ``step``; its later micro-batches draw on."""
         if micro == 0:
             self._generator.manual_seed(self._base + step)
+
+    def close(self) -> None:
+        """There is nothing to undo."""

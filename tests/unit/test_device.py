@@ -41,7 +41,9 @@ def settings(split=None, **launch):
         (4, None, {"devices_per_rank": 2}, 1, Launcher.TORCHRUN, [2]),
     ],
 )
-def test_a_rank_takes_the_devices_that_follow_each_other(gpus, count, split, launch, local_rank, launcher, expected):
+def test_a_rank_takes_the_devices_that_follow_each_other(  # noqa: PLR0917 -- parameters of a test
+    gpus, count, split, launch, local_rank, launcher, expected
+):
     gpus(count)
     mine = settings(split, **launch)
     first = pick_device(mine, local_rank, launcher)

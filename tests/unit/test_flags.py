@@ -66,7 +66,7 @@ REFUSED = {
     ("-lr", "1"): "unknown flag -lr; did you mean --lr?",
     ("--no-lr",): "unknown flag --no-lr; did you mean --no-flip?",
     ("--Lr", "1"): "unknown flag --Lr; did you mean --lr?",
-    ("--new\nline",): "unknown flag '--new\\nline'; --help lists all",
+    ("--brand\nnew",): "unknown flag '--brand\\nnew'; --help lists all",
     ("--dry-run=yes",): "--dry-run takes no value; --no-dry-run is its opposite",
     ("--lr",): "--lr lacks a value: a number, above 0",
     ("--lr", "--flip"): "--lr lacks a value: a number, above 0",

@@ -131,11 +131,13 @@ def test_each_step_starts_from_empty_gradients():
     assert torch.equal(gradients_of(learner, batches_of()), first)
 
 
-def test_dropout_depends_on_seed_rank_and_step_alone():
+@pytest.mark.parametrize("version", [1, 2])
+def test_dropout_depends_on_seed_rank_and_step_alone(version):
     def gradient(step, *, seed=0, rank=0):
         torch.manual_seed(99)
         learner = learner_of(arch="mnist-cnn", rank=rank, size=2, train={"seed": 0})
-        learner._seeder = type(learner._seeder)(torch.device("cpu"), seed=seed, rank=rank)
+        learner._seed = seed
+        learner.use_randomness(version)
         torch.rand(7)  # what anything in between may draw
         start(learner, step)
         return gradients_of(learner, batches_of(count=4))

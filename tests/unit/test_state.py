@@ -101,6 +101,25 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     assert resumed.scaler.state_dict() == straight.scaler.state_dict()
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_keeps_the_version_of_its_random_numbers(named):
+    config = config_of(arch="mnist-cnn")
+    straight, resumed = learner_of(config), learner_of(config)
+    straight.use_randomness(1)
+    train(straight, range(2))
+    found = captured(straight, POSITION, config, accuracy=0.5)
+    tensors = {file: {name: value.clone() for name, value in some.items()} for file, some in found.tensors.items()}
+    said = {**found.header.facts}
+    assert said["randomness_version"] == 1
+    if not named:  # of a trainer that had no other
+        del said["randomness_version"]
+    restore(resumed, dataclasses.replace(found, tensors=tensors, header=found.header._replace(facts=said)))
+    for learner in (straight, resumed):
+        train(learner, range(2, 4))
+    expected, after = tensors_of(straight), tensors_of(resumed)
+    assert all(torch.equal(after[name], value) for name, value in expected.items())
+
+
 def test_without_a_checkpoint_the_learner_starts_from_the_beginning():
     learner = learner_of(config_of())
     before = tensors_of(learner)
@@ -145,7 +164,8 @@ def test_the_facts_of_a_checkpoint():
     position, metric, said, _ = captured(learner_of(config), POSITION, config, accuracy=0.5).header
     assert (position, metric) == (POSITION, Metric("accuracy", 0.5, maximize=True))
     assert list(said) == [
-        *("seed", "world_size", "backend", "sampler_version", "identity", "identity_sha256", "may_differ")
+        *("seed", "world_size", "backend", "sampler_version", "randomness_version", "identity"),
+        *("identity_sha256", "may_differ"),
     ]
     assert (said["seed"], said["world_size"], said["backend"]) == (0, 1, "single")
     assert said["may_differ"] == "every key of config.toml that is not in identity"

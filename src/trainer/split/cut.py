@@ -47,6 +47,47 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     return stages
 
 
+def places(model: nn.Module) -> list[str]:
+    """Return the submodules before which ``model`` can be cut, in the order of their calls.
+
+    Looked into are the model itself and the containers in it that only call one child after the other.
+
+    Raises:
+        ConfigError: if the model cannot be traced.
+    """
+    containers = [name for name, module in model.named_modules() if name and isinstance(module, nn.Sequential)]
+    graph = _trace(model, [f"{name}.0" for name in containers])
+    nodes = list(graph.nodes)
+    return [_outermost(nodes, name) for name in _possible(nodes)[1:]]  # before the first one there is nothing
+
+
+def _outermost(nodes: list[fx.Node], name: str) -> str:
+    """Return the outermost module whose first call is that of the module ``name`` in it."""
+    parts = name.split(".")
+    ancestors = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return next(ancestor for ancestor in ancestors if nodes[_calls_in(nodes, ancestor)[0]].target == name)
+
+
+def _calls_in(nodes: list[fx.Node], name: str) -> list[int]:
+    """Return the places of the calls of the module ``name``, or of those in it where the graph looks into it."""
+    return [
+        place
+        for place, node in enumerate(nodes)
+        if node.op == "call_module" and f"{node.target}.".startswith(f"{name}.")
+    ]
+
+
+def _possible(nodes: list[fx.Node]) -> list[str]:
+    """Return the modules of a graph that are called once, and before which one tensor alone crosses a cut."""
+    return [
+        str(node.target)
+        for place, node in enumerate(nodes)
+        if node.op == "call_module"
+        and len(_crossing(nodes, place)) == 1
+        and [other.target for other in nodes].count(node.target) == 1
+    ]
+
+
 class _Tracer(fx.Tracer):
     """Looks into the modules around the cuts, and takes every other one for a whole."""
 
@@ -73,11 +114,12 @@ def _trace(model: nn.Module, names: Sequence[str]) -> fx.Graph:
 
 def _begin_of(nodes: list[fx.Node], name: str) -> int:
     """Return the place of the call of the submodule ``name``."""
-    places = [place for place, node in enumerate(nodes) if node.op == "call_module" and node.target == name]
-    if len(places) != 1:
-        calls = "never calls it" if not places else f"calls it {len(places)} times"
-        raise ConfigError(f"--split {name}: the model {calls}; a stage begins where a module is called once.")
-    return places[0]
+    inside = _calls_in(nodes, name)
+    calls = [place for place in inside if nodes[place].target == nodes[inside[0]].target]
+    if len(calls) != 1:
+        found = f"calls it {len(calls)} times" if calls else "never calls it"
+        raise ConfigError(f"--split {name}: the model {found}; a stage begins where a module is called once.")
+    return calls[0]
 
 
 def _crossing(nodes: list[fx.Node], begin: int) -> list[fx.Node]:
@@ -90,17 +132,10 @@ def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: 
     crossing = _crossing(nodes, begin)
     if len(crossing) == 1:
         return
-    possible = [
-        str(node.target)
-        for place, node in enumerate(nodes)
-        if node.op == "call_module"
-        and len(_crossing(nodes, place)) == 1
-        and [other.target for other in nodes].count(node.target) == 1
-    ]
     values = " and ".join(str(node.target) for node in crossing) or "nothing"
     raise ConfigError(
         f"--split {name}: the results of {values} would cross the cut, and one tensor may. In "
-        f"{type(model).__name__} one can cut before {_some(possible)}."
+        f"{type(model).__name__} one can cut before {_some(_possible(nodes))}."
     )
 
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trainer.split.cut import cut
-from trainer.split.schedule import SCHEDULES
+from trainer.split.schedule import SCHEDULES, Unit
 
 
 class _Pass(NamedTuple):
     """What a forward pass leaves for the backward pass."""
 
     entering: Tensor
+    """On the device of the stage before, to which its gradient goes."""
     leaving: Tensor
 
 
@@ -51,6 +53,7 @@ class Pipeline:
         *,
         schedule: str,
         forward: Callable[[int], AbstractContextManager[None]],
+        around: Callable[[Unit, Callable[[], None]], None] | None = None,
     ) -> None:
         """Add to the gradients what the micro-batches of an optimiser step have to say.
 
@@ -59,23 +62,33 @@ class Pipeline:
             loss: returns the loss of a micro-batch, of its number and its logits.
             schedule: name of one of SCHEDULES.
             forward: the context of a forward pass of the micro-batch of that number.
+            around: calls each pass that it is given, for instance to measure it.
         """
         last = len(self.stages) - 1
         passes: dict[tuple[int, int], _Pass] = {}
         gradients: dict[tuple[int, int], Tensor] = {}
-        for stage, kind, micro in SCHEDULES[schedule](len(self.stages), len(inputs)):
-            if kind == "F":
-                entering = passes[stage - 1, micro].leaving.detach() if stage else inputs[micro]()
-                entering = entering.to(self.devices[stage], non_blocking=True)
-                with forward(micro):
-                    leaving = self.stages[stage](entering.requires_grad_(stage > 0))
-                passes[stage, micro] = _Pass(entering, leaving)
-                continue
+
+        def go_forward(stage: int, micro: int) -> None:
+            entering = passes[stage - 1, micro].leaving.detach().requires_grad_() if stage else inputs[micro]()
+            # A copy on the same device too: a stage may change in place what it is given.
+            received = entering.to(self.devices[stage], non_blocking=True, copy=stage > 0)
+            with forward(micro):
+                leaving = self.stages[stage](received)
+            passes[stage, micro] = _Pass(entering, leaving)
+
+        def go_backward(stage: int, micro: int) -> None:
             entering, leaving = passes.pop((stage, micro))
             if stage == last:
                 loss(micro, leaving).backward()
             else:
-                leaving.backward(gradients.pop((stage, micro)).to(leaving.device, non_blocking=True))
+                leaving.backward(gradients.pop((stage, micro)))
             if stage:
                 assert entering.grad is not None
                 gradients[stage - 1, micro] = entering.grad
+
+        for unit in SCHEDULES[schedule](len(self.stages), len(inputs)):
+            go = partial(go_forward if unit.kind == "F" else go_backward, unit.stage, unit.micro)
+            if around:
+                around(unit, go)
+            else:
+                go()
