@@ -111,7 +111,7 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name, ranks, flags, kills,
     ("context", "number"),
     [
         ("fork", signal.SIGTERM),
-        ("spawn", signal.SIGTERM),
+        pytest.param("spawn", signal.SIGTERM, marks=pytest.mark.prove),
         pytest.param("fork", signal.SIGUSR1, marks=pytest.mark.prove),
         pytest.param("spawn", signal.SIGUSR1, marks=pytest.mark.prove),
         pytest.param("forkserver", signal.SIGTERM, marks=pytest.mark.prove),
