@@ -79,7 +79,12 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
 
 def stages_of(settings: Config) -> int:
     """Return into how many stages the model is cut."""
-    return 1 + len(settings.model.split.split(",")) if settings.model.split else 1
+    return 1 + len(cuts_of(settings))
+
+
+def cuts_of(settings: Config) -> list[str]:
+    """Return the submodules before which the model is cut."""
+    return [name.strip() for name in settings.model.split.split(",")] if settings.model.split else []
 
 
 def devices_of_rank(settings: Settings) -> int:

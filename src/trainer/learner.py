@@ -16,6 +16,7 @@ from slipway.position import Position
 from slipway.third_party_errors import too_few_for_batch_norm
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
+from trainer.device import cuts_of
 from trainer.errors import TrainerError
 from trainer.models import Shape, build_model
 from trainer.optim import LearningRate, build_optimizer, gradient_scaler, set_learning_rate
@@ -44,7 +45,7 @@ class Learner:
     ) -> None:
         """Build the model for images of ``shape`` and join it with the other ranks'; ``devices`` are its stages'."""
         train = config.train
-        self._cuts = config.model.split.split(",") if config.model.split else []
+        self._cuts = cuts_of(config)
         self.comm, self.strategy = comm, Replicas(strategy) if self._cuts else strategy
         self.dtype = getattr(torch, train.dtype)
         self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format

@@ -120,7 +120,10 @@ def tied():
 @pytest.mark.parametrize(
     ("model", "names", "said"),
     [
-        (Outer(), ["secnd"], "has no such submodule. Did you mean 'second'?"),
+        (Outer(), ["secnd"], "has no submodule 'secnd'. Did you mean 'second'?"),
+        (Outer(), [""], "has no submodule ''"),
+        (nn.Sequential(nn.ReLU(), nn.ReLU()), ["0"], "nothing before 0 for a stage of its own"),
+        (nn.Sequential(nn.ReLU(), nn.ReLU()), ["1", "1"], "nothing before 1 for a stage of its own"),
         (Outer(), ["third", "second"], "calls second first"),
         (Choosing(), ["third"], "the model cannot be traced: TraceError"),
         (Drawing(), ["second"], "the model calls dropout between its modules"),

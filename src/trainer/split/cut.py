@@ -31,12 +31,16 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     modules = dict(model.named_modules())
     for name in names:
         if not name or name not in modules:
-            raise ConfigError(f"--split {name}: the model has no such submodule.{did_you_mean(name, list(modules))}")
+            hint = did_you_mean(name, list(modules)[1:])
+            raise ConfigError(f"--split {','.join(names)}: the model has no submodule {name!r}.{hint}")
     graph = _trace(model, names)
     nodes = list(graph.nodes)
     begins = [_begin_of(nodes, name) for name in names]
-    for (first, before), (second, behind) in pairwise(zip(names, begins, strict=True)):
-        if before >= behind:
+    inputs = next(place for place, node in enumerate(nodes) if node.op not in {"placeholder", "get_attr"})
+    for (first, before), (second, behind) in pairwise(zip(["", *names], [inputs, *begins], strict=True)):
+        if before == behind:
+            raise ConfigError(f"--split {','.join(names)}: there is nothing before {second} for a stage of its own.")
+        if before > behind:
             raise ConfigError(f"--split {first},{second}: the model calls {second} first.")
     for name, begin in zip(names, begins, strict=True):
         _require_one_edge(model, nodes, name, begin)

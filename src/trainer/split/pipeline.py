@@ -78,6 +78,8 @@ class Pipeline:
 
         def go_backward(stage: int, micro: int) -> None:
             entering, leaving = passes.pop((stage, micro))
+            if not leaving.requires_grad:  # a first stage without parameters
+                return
             if stage == last:
                 loss(micro, leaving).backward()
             else:
