@@ -84,7 +84,8 @@ class ModelConfig:
     """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
     split: str | None = None
     """Cut the model into stages before these submodules, as features.4,features.6, each stage on a device of its own;
-    the micro-batches of grad-accum-steps pass through them as a pipeline; "": one stage."""
+    the micro-batches of grad-accum-steps pass through them as a pipeline; auto: measure, and cut so that the slowest
+    stage is as fast as possible; "": one stage."""
     pipeline: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of the passes of a split model: 1f1b keeps fewer activations, gpipe goes forward with all first."""
     ema_decay: PositiveShare | None = None

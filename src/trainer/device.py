@@ -10,6 +10,8 @@ from trainer.config import Config, Settings
 from trainer.errors import ConfigError
 
 CPU = torch.device("cpu")
+AUTO = "auto"
+"""Value of --split by which the trainer chooses the cuts."""
 
 
 def check_gpus() -> None:
@@ -77,14 +79,26 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
     return device
 
 
-def stages_of(settings: Config) -> int:
-    """Return into how many stages the model is cut."""
-    return 1 + len(cuts_of(settings))
+def stages_of(settings: Settings) -> int:
+    """Return into how many stages the model is cut.
+
+    Raises:
+        ConfigError: if nothing says it.
+    """
+    launch = settings.launch
+    if settings.model.split != AUTO:
+        return 1 + len(cuts_of(settings))
+    if launch.stage_devices:
+        return len(launch.stage_devices.split(","))
+    if launch.devices_per_rank:
+        return launch.devices_per_rank
+    raise ConfigError("--split auto needs --devices-per-rank, or --stage-devices: the number of stages.")
 
 
-def cuts_of(settings: Config) -> list[str]:
-    """Return the submodules before which the model is cut."""
-    return [name.strip() for name in settings.model.split.split(",")] if settings.model.split else []
+def cuts_of(config: Config) -> list[str]:
+    """Return the submodules before which the model is to be cut, as far as they are named."""
+    split = config.model.split
+    return [name.strip() for name in split.split(",")] if split and split != AUTO else []
 
 
 def devices_of_rank(settings: Settings) -> int:

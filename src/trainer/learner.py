@@ -21,6 +21,7 @@ from trainer.errors import TrainerError
 from trainer.models import Shape, build_model
 from trainer.optim import LearningRate, build_optimizer, gradient_scaler, set_learning_rate
 from trainer.seeds import ModuleSeeder, Seeder, StepSeeder
+from trainer.split.balance import choose_cuts, images_of_a_micro_batch
 from trainer.split.pipeline import Pipeline
 from trainer.split.replicas import Replicas
 from trainer.strategies import Strategy
@@ -45,8 +46,7 @@ class Learner:
     ) -> None:
         """Build the model for images of ``shape`` and join it with the other ranks'; ``devices`` are its stages'."""
         train = config.train
-        self._cuts = cuts_of(config)
-        self.comm, self.strategy = comm, Replicas(strategy) if self._cuts else strategy
+        self.comm, self.strategy = comm, Replicas(strategy) if config.model.split else strategy
         self.dtype = getattr(torch, train.dtype)
         self._layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
         self._clip = config.optim.clip_grad
@@ -57,8 +57,12 @@ class Learner:
         torch.manual_seed(train.seed)
         model = build_model(config.model, shape=shape, classes=classes)
         # A model that is split may not fit one device as a whole.
-        self.model = model.to(None if self._cuts else comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
-        self._pipeline = Pipeline(self.model, self._cuts, devices) if self._cuts else None
+        self.model = model.to(None if config.model.split else comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._pipeline: Pipeline | None = None
+        if config.model.split:
+            micro_batch = images_of_a_micro_batch(train, shape, ranks=comm.world.size)
+            cuts = cuts_of(config) or choose_cuts(self.model, self.prepare_images(micro_batch), devices, comm)
+            self._pipeline = Pipeline(self.model, cuts, devices)
         self._schedule = config.model.pipeline
         if config.model.compile:
             self.model.compile()  # in place: the names in checkpoints stay those of the bare model
@@ -79,8 +83,8 @@ class Learner:
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
         self._evaluated = self._pipeline
-        if self.ema and self._cuts:
-            self._evaluated = Pipeline(self.ema.module, self._cuts, devices)
+        if self.ema and self._pipeline:
+            self._evaluated = Pipeline(self.ema.module, cuts, devices)
         self._seed = train.seed
         self._seeder: Seeder | None = None
         self.use_randomness(StepSeeder.version if config.model.compile else ModuleSeeder.version)

@@ -1,5 +1,8 @@
 """A model in stages trains as the whole model does, bit for bit."""
 
+import itertools
+import random
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,6 +15,7 @@ from slipway.stop import Reason, StopRequest
 from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
 from trainer.run import run
+from trainer.split.balance import Piece, balance, measure, seconds_of
 from trainer.split.cut import cut
 from trainer.strategies.single import SingleStrategy
 
@@ -46,13 +50,15 @@ def toy(shape, classes):
     return Toy(shape, classes)
 
 
-def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, **model):
+def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices_per_rank=None, **model):
     settings = Settings(
         model=ModelConfig(arch=f"{__name__}:toy", ema_decay=0.9, **model),
         optim=optim or OptimConfig(optimizer="sgd", lr=0.1, clip_grad=0.5),
         train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype),
         run=RunConfig(figures=False, checkpoint_interval=7, log_interval=5),
-        launch=Launch(device="cpu", threads=1, output_dir=str(folder), resume=resume),
+        launch=Launch(
+            device="cpu", threads=1, output_dir=str(folder), resume=resume, devices_per_rank=devices_per_rank
+        ),
     )
     comm = Alone(torch.device("cpu"))
     assert run(settings, comm, SingleStrategy(settings), StopRequest(), read_environment({})) == Reason.NONE
@@ -87,6 +93,60 @@ def test_a_run_goes_on_with_another_cut(whole, tmp_path):
     train(tmp_path / "run", dtype=dtype, steps=6, split=SPLITS[0])
     train(tmp_path / "run", dtype=dtype, steps=13, split=SPLITS[1], pipeline="gpipe", resume="auto")
     assert_equal(train(tmp_path / "run", dtype=dtype, resume="auto"), expected)
+
+
+def test_the_trainer_chooses_the_cut_and_trains_as_the_whole_model(whole, tmp_path, caplog):
+    dtype, expected = whole
+    with caplog.at_level("INFO"):
+        found = train(tmp_path / "run", dtype=dtype, split="auto", devices_per_rank=3)
+    assert_equal(found, expected)
+    assert [line.partition(":")[0].partition(",")[0] for line in caplog.messages if line.startswith("stage ")] == [
+        f"stage {number} on cpu" for number in range(3)
+    ]
+
+
+def test_the_number_of_stages_has_to_be_said(tmp_path):
+    with pytest.raises(ConfigError, match="--split auto needs --devices-per-rank, or --stage-devices"):
+        train(tmp_path / "run", split="auto")
+    with pytest.raises(ConfigError, match=r"the model can be cut into \d+ piece\(s\), and not 90 stages"):
+        train(tmp_path / "run2", split="auto", devices_per_rank=90)
+
+
+def pieces_of(seconds):
+    return [Piece(str(number), value, 1, 1) for number, value in enumerate(seconds)]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_cut_has_a_faster_slowest_stage(stages, seed):
+    pieces = pieces_of(random.Random(seed).choices(range(1, 50), k=9))
+
+    def slowest(begins):
+        return max(seconds_of(pieces[begin:end]) for begin, end in itertools.pairwise([*begins, len(pieces)]))
+
+    every = [(0, *others) for others in itertools.combinations(range(1, 9), stages - 1)]
+    assert slowest(balance(pieces, stages, fits=lambda *_: True)) == min(map(slowest, every))
+
+
+def test_a_cut_respects_the_memory_of_each_device():
+    pieces = pieces_of([1, 1, 1, 9])
+    assert balance(pieces, 2, fits=lambda *_: True) == [0, 3]
+    assert balance(pieces, 2, fits=lambda stage, some: stage == 1 or len(some) <= 2) == [0, 2]
+    with pytest.raises(ConfigError, match="2 stages do not fit the memory"):
+        balance(pieces, 2, fits=lambda _, some: len(some) < 2)
+
+
+def test_measuring_leaves_the_model_as_it_is():
+    model = Toy((1, 8, 8), 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    pieces = measure(model, torch.zeros(4, 1, 8, 8), device=torch.device("cpu"))
+    assert [piece.name for piece in pieces] == ["", "blocks", "blocks.1", "blocks.2", "blocks.3", "head", "head.1"]
+    assert all(piece.seconds > 0 for piece in pieces)
+    assert sum(piece.parameters for piece in pieces) == sum(
+        value.nbytes for value in (*model.parameters(), *model.buffers())
+    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 class Outer(nn.Module):
