@@ -120,6 +120,7 @@ def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_pa
         assert [batch[:2] for batch in seen(stopped, rank)] == [batch[:2] for batch in seen(whole, rank)]
 
 
+@pytest.mark.prove
 def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
     folder = tmp_path / "run"
 
