@@ -7,8 +7,8 @@
 export BUDGET_SETUP       := 14
 export BUDGET_CHECK       := 4
 export BUDGET_UNIT        := 6
-export BUDGET_DISTRIBUTED := 18
-export BUDGET_IMAGE       := 20
+export BUDGET_DISTRIBUTED := 20
+export BUDGET_IMAGE       := 18
 export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 13
 
