@@ -60,8 +60,10 @@ class Learner:
         self.model = model.to(None if config.model.split else comm.device, self.dtype).to(memory_format=self._layout)  # type: ignore[call-overload]
         self._pipeline: Pipeline | None = None
         if config.model.split:
-            micro_batch = images_of_a_micro_batch(train, shape, ranks=comm.world.size)
-            cuts = cuts_of(config) or choose_cuts(self.model, self.prepare_images(micro_batch), devices, comm)
+            cuts = cuts_of(config)
+            if not cuts:
+                images = self.prepare_images(images_of_a_micro_batch(train, shape, ranks=comm.world.size))
+                cuts = choose_cuts(self.model, images, devices, comm)
             self._pipeline = Pipeline(self.model, cuts, devices)
         self._schedule = config.model.pipeline
         if config.model.compile:
