@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +23,8 @@ from trainer.data import sampler
 from trainer.errors import ConfigError
 from trainer.learner import Learner
 from trainer.seeds import StepSeeder
+
+log = logging.getLogger(__name__)
 
 IDENTITY = (
     "data.dataset",
@@ -72,6 +75,11 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
     learner.use_randomness(restored.header.facts.get("randomness_version", StepSeeder.version))
+    if learner.pipeline and learner.randomness == StepSeeder.version:
+        log.warning(
+            "the checkpoint is of a version that draws random numbers step by step: in stages, dropout and the like "
+            "draw others than they would in the whole model"
+        )
     return restored.header
 
 

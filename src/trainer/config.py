@@ -86,6 +86,9 @@ class ModelConfig:
     """Cut the model into stages before these submodules, as features.4,features.6, each stage on a device of its own;
     the micro-batches of grad-accum-steps pass through them as a pipeline; auto: measure, and cut so that the slowest
     stage is as fast as possible; "": one stage."""
+    recompute: bool = False
+    """Activation checkpointing: keep the input of each block alone (of a residual block, of a transformer's layer), and
+    compute the rest again in the backward pass: less memory, a third more computation, the same result."""
     pipeline: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of the passes of a split model: 1f1b keeps fewer activations, gpipe goes forward with all first."""
     ema_decay: PositiveShare | None = None
@@ -191,7 +194,11 @@ class Launch:
     self_test: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     dry_run: bool = False
-    """Take one optimiser step, evaluate one batch, and write nothing into output-dir: a quick check of all parts."""
+    """Take one optimiser step, evaluate one batch, and write nothing into output-dir, but the figure of a split model's
+    schedule: a quick check of all parts."""
+    memory: bool = False
+    """With dry-run: first compute, without a GPU, how much memory a rank needs, and end with 78 if its devices have
+    less."""
     output_dir: str | None = None
     """The run folder; "": a new one, runs/<dataset>-<arch>-<date and time>."""
     resume: str | None = None

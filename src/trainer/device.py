@@ -57,26 +57,32 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
         ConfigError: if GPUs are asked for and there are too few, or torch cannot use those that are there.
     """
     launch, each = settings.launch, devices_of_rank(settings)
-    if launch.stage_devices:
-        return stage_devices(settings, CPU)[0]
     if launch.device != "cpu":
         check_gpus()
     count = torch.cuda.device_count() if launch.device != "cpu" else 0
-    if count == 0:
-        if launch.device == "cuda":
-            raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
-        return CPU
-    bound = count == each and (count == 1 or launcher.binds_gpus)
-    first = 0 if bound else local_rank * each
-    if (first + each > count) or (count == 1 and local_rank and not launcher.binds_gpus):
+    if launch.stage_devices:
+        device = _named_devices(launch.stage_devices, stages_of(settings), gpus=count)[0]
+    elif count:
+        device = torch.device("cuda", _first_gpu(count, each, local_rank, bound=launcher.binds_gpus))
+    elif launch.device == "cuda":
+        raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
+    else:
+        device = CPU
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def _first_gpu(count: int, each: int, local_rank: int, *, bound: bool) -> int:
+    """Return the number of the first of the ``each`` GPUs of a rank, of ``count`` that torch sees."""
+    first = 0 if bound and count == each else local_rank * each
+    if first + each > count:
         takes = "has no GPU" if each == 1 else f"takes GPUs {first} to {first + each - 1}"
         raise ConfigError(
             f"local rank {local_rank} {takes}, torch sees {count}: start at most one rank per "
             f"{'GPU' if each == 1 else f'{each} GPUs'}."
         )
-    device = torch.device("cuda", first)
-    torch.cuda.set_device(device)
-    return device
+    return first
 
 
 def stages_of(settings: Settings) -> int:
@@ -114,13 +120,13 @@ def stage_devices(settings: Settings, first: torch.device) -> list[torch.device]
     """
     stages, each = stages_of(settings), devices_of_rank(settings)
     if named := settings.launch.stage_devices:
-        return _named_devices(named, stages)
+        return _named_devices(named, stages, gpus=torch.cuda.device_count())
     if first.type != "cuda":
         return [first] * stages
     return [torch.device("cuda", (first.index or 0) + stage * each // stages) for stage in range(stages)]
 
 
-def _named_devices(named: str, stages: int) -> list[torch.device]:
+def _named_devices(named: str, stages: int, *, gpus: int) -> list[torch.device]:
     names = named.split(",")
     if len(names) != stages:
         raise ConfigError(f"--stage-devices {named} names {len(names)} device(s), and the model has {stages} stage(s).")
@@ -132,7 +138,7 @@ def _named_devices(named: str, stages: int) -> list[torch.device]:
             raise ConfigError(f"--stage-devices {named}: {name!r} is no device; write cpu, or cuda:0.") from error
         if device.type not in {"cpu", "cuda"} or (device.type == "cuda" and device.index is None):
             raise ConfigError(f"--stage-devices {named}: write cpu, or cuda and a number, as cuda:0, for {name!r}.")
-        if device.type == "cuda" and device.index >= torch.cuda.device_count():
-            raise ConfigError(f"--stage-devices {named}: torch sees {torch.cuda.device_count()} GPU(s), and no {name}.")
+        if device.type == "cuda" and device.index >= gpus:
+            raise ConfigError(f"--stage-devices {named}: there are {gpus} GPU(s) to use, and no {name}.")
         found.append(device)
     return found

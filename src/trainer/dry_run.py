@@ -18,6 +18,7 @@ from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.status import read_status
 from trainer.errors import describe
+from trainer.report.summary import SCHEDULE
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,15 @@ def temporary_folder(
             shutil.rmtree(path, ignore_errors=True)
             if path.exists():
                 log.warning("%s could not be removed", path)
+
+
+def keep_schedule(temporary: RunFolder, folder: RunFolder) -> Path | None:
+    """Move the figure of a split model's schedule to ``folder`` and return its path; None if there is none."""
+    drawn, kept = temporary.figures / SCHEDULE, folder.figures / SCHEDULE
+    if not drawn.is_file():
+        return None
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(drawn, kept))
 
 
 def _make_folder(folder: RunFolder, environment: Environment, *, may_continue: bool) -> Path:

@@ -50,7 +50,7 @@ def evaluate(learner: Learner, loader: Loader, *, batch_size: int, limit: int) -
     classes = len(loader.dataset.classes)
     world, device = learner.comm.world, learner.comm.device
     share = rank_share(limit, rank=world.rank, size=world.size)
-    plan = [MicroBatch(share[i : i + batch_size], True, True, limit) for i in range(0, len(share), batch_size)]
+    plan = [MicroBatch(share[i : i + batch_size], True, limit) for i in range(0, len(share), batch_size)]
     cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, in top 5, bad
     learner.share_buffers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slipway.run import Run
-from trainer.data.loader import Batch
+from trainer.data.loader import Batch, by_step
 from trainer.learner import Learner
 
 
@@ -15,15 +15,10 @@ def train_epoch(learner: Learner, batches: Iterable[Batch], run: Run, *, samples
     Raises:
         Stopped: if all ranks agree on that; everything is saved then.
     """
-    fresh = True
-    for batch in batches:
-        if fresh:
-            learner.start_step(run.position, step_samples=batch.micro.step_samples)
-        learner.backward(batch)
-        fresh = batch.micro.last
-        if not fresh:
-            continue
+    for plan, micro_batches in by_step(batches):
+        learner.start_step(run.position, step_samples=plan.step_samples)
+        learner.backward(micro_batches, count=plan.total)
         learner.step()
-        is_last = run.samples + batch.micro.step_samples == samples
-        (run.count if is_last else run.advance)(batch.micro.step_samples)
+        is_last = run.samples + plan.step_samples == samples
+        (run.count if is_last else run.advance)(plan.step_samples)
     run.end_batches()

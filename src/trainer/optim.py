@@ -37,6 +37,15 @@ def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter]) -> 
     return cls(groups, lr=config.lr, weight_decay=config.weight_decay, **arguments)
 
 
+def state_copies(config: OptimConfig) -> int:
+    """Return how many tensors of a parameter's size the configured optimiser keeps for each."""
+    parameter = nn.Parameter(torch.ones(2, 3))
+    optimizer = build_optimizer(config, [parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return sum(isinstance(v, torch.Tensor) and v.shape == parameter.shape for v in optimizer.state[parameter].values())
+
+
 SCHEDULES: dict[str, Callable[[OptimConfig, int, float], float]] = {
     "constant": lambda _config, _epoch, _progress: 1.0,
     "step": lambda config, epoch, _progress: config.gamma ** (epoch // config.step_epochs),
@@ -72,8 +81,3 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Let all parameter groups take their next step with ``rate``."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def gradient_scaler(device: torch.device, amp: str) -> torch.amp.GradScaler:
-    """Return the loss scaler, which does nothing unless ``amp`` is fp16."""
-    return torch.amp.GradScaler(device.type, enabled=amp == "fp16")

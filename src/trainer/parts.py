@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from trainer.config import Settings
 from trainer.data import Dataset, fetch_data, open_data
-from trainer.data.feed import Feed
+from trainer.data.feed import Feed, global_batch_size
 from trainer.data.loader import Loader
-from trainer.device import stage_devices
+from trainer.data.sampler import largest_micro_batch
+from trainer.device import AUTO, cuts_of, stage_devices
 from trainer.learner import Learner
+from trainer.memory import memory_of, report
+from trainer.models import Shape, initial_model
+from trainer.normalise import memory_layout, normalisation
+from trainer.split.balance import Choice, choose
 from trainer.strategies import Strategy
 
 log = logging.getLogger(__name__)
@@ -27,32 +35,60 @@ class Parts:
     feed: Feed
     validation_loader: Loader
     learner: Learner
+    choice: Choice
+    """Where the model is cut."""
 
 
 def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> Parts:
     """Build them as ``settings`` say; all ranks must call this.
 
     Raises:
-        ConfigError: if data or model cannot be had.
+        ConfigError: if data or model cannot be had, or --memory finds that the model does not fit its devices.
     """
     if settings.data.download:  # by one rank; the others then find it
         run_on_root(comm, lambda: fetch_data(settings.data))
     train_set, validation_set = open_data(replace(settings.data, download=False))
-    pin_memory, workers = comm.device.type == "cuda", settings.data.workers
+    feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
+
+    shape, classes = train_set.shape, len(train_set.classes)
+    model = initial_model(settings, shape=shape, classes=classes)
+    devices = stage_devices(settings, comm.device)
+    choice = Choice(cuts_of(settings), [])
+    if settings.model.split == AUTO:
+        choice = choose(model, _micro_batch(settings, shape, ranks=comm.world.size), devices, settings, comm)
+    if settings.launch.memory:
+        report(memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size), devices, comm)
     learner = Learner(
         settings,
         comm,
         strategy,
-        shape=train_set.shape,
-        classes=len(train_set.classes),
-        mean_std=train_set.mean_std,
+        model,
+        shape=shape,
+        classes=classes,
+        normalise=normalisation(settings, train_set.mean_std, comm.device),
         samples_per_epoch=len(train_set),
-        devices=stage_devices(settings, comm.device),
+        cuts=choice.cuts,
+        devices=devices,
     )
     return Parts(
         train_set=train_set,
         validation_set=validation_set,
-        feed=Feed(train_set, settings, comm.world, pin_memory=pin_memory, warn=log.warning),
-        validation_loader=Loader(validation_set, workers=workers, pin_memory=pin_memory, warn=log.warning),
+        feed=feed,
+        validation_loader=Loader(
+            validation_set,
+            workers=settings.data.workers,
+            pin_memory=comm.device.type == "cuda",
+            warn=log.warning,
+        ),
         learner=learner,
+        choice=choice,
     )
+
+
+def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
+    """Return images of zeros as they go into the model, as many as the largest micro-batch has: [n, c, h, w]."""
+    micro_steps = settings.train.grad_accum_steps
+    samples = largest_micro_batch(global_batch_size(settings, ranks), size=ranks, micro_steps=micro_steps)
+    # Batch norm needs two.
+    images = torch.zeros(max(2, samples), *shape, dtype=getattr(torch, settings.train.dtype))
+    return images.to(memory_format=memory_layout(settings))

@@ -50,7 +50,7 @@ class TrainerProgram:
 
     def sums(self) -> list[float]:
         """Return the sum of the losses, and the bad images, of this rank's samples since the last call."""
-        loss, self._learner.loss = self._learner.loss, torch.zeros_like(self._learner.loss)
+        loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
         return [loss.item(), bad]
 
@@ -134,6 +134,7 @@ class TrainerProgram:
             self._parts.validation_set.classes,
             title=f"{model.arch} on {data.dataset}, {self._comm.world.size} rank(s)",
             figures=self._settings.run.figures,
+            learner=self._learner,
         )
 
     def ended(self, status: Status) -> None:

@@ -23,17 +23,21 @@ from trainer.checkpoint import check_resumable, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch
-from trainer.dry_run import temporary_folder
+from trainer.device import stage_devices
+from trainer.dry_run import keep_schedule, temporary_folder
 from trainer.errors import describe
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
+from trainer.memory import report_peaks
 from trainer.parts import Parts, build_parts
 from trainer.program import TrainerProgram, policy
 from trainer.provenance import begin
 from trainer.strategies import Strategy, resolved
 from trainer.threads import set_threads
 
+CHOICE = "split.csv"
+"""What --split auto measured, and chose."""
 log = logging.getLogger(__name__)
 
 
@@ -58,7 +62,8 @@ def run(
         reason = _train(
             settings, comm, strategy, request, environment, folder=temporary, resume_from=folder.checkpoints
         )
-    log.info("dry run: all parts work; nothing of it is kept")
+        kept = keep_schedule(temporary, folder) if comm.world.is_root else None
+    log.info("dry run: all parts work; %s", f"{kept} shows the schedule" if kept else "nothing of it is kept")
     return reason
 
 
@@ -82,6 +87,8 @@ def _train(
         launched = resolved(launch, comm, strategy)
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, place.step))
+        if parts.choice.pieces:
+            recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
             recorder.run(lambda root: root.start_trackers(trackers, place))
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
@@ -91,6 +98,8 @@ def _train(
         except Stopped as stopped:
             return stopped.reason
         finally:
+            if launch.memory:
+                report_peaks(stage_devices(settings, comm.device))
             program.progress.close()
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours

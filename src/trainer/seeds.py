@@ -6,6 +6,8 @@ No generator state is ever saved: a resumed run derives the same numbers again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,9 +37,20 @@ class Seeder(Protocol):
         """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
         ...
 
+    def replay(self) -> AbstractContextManager[None]:
+        """Return a context in which a part of the forward pass under way can be computed again, later."""
+        ...
+
     def close(self) -> None:
         """Seed nothing any more."""
         ...
+
+
+def seeder_of(version: int, model: nn.Module, device: torch.device, *, seed: int, rank: int) -> Seeder:
+    """Return the seeder of a ``version``, for the layers of ``model``, of which the first are on ``device``."""
+    if version == StepSeeder.version:
+        return StepSeeder(device, seed=seed, rank=rank)
+    return ModuleSeeder(model, seed=seed, rank=rank)
 
 
 class ModuleSeeder:
@@ -61,6 +74,19 @@ class ModuleSeeder:
     def begin(self, step: int, micro: int) -> None:
         """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
         self._step, self._micro = step, micro
+
+    def replay(self) -> AbstractContextManager[None]:
+        """Seed as in the forward pass under way; then as before."""
+        return self._at(self._step, self._micro)
+
+    @contextmanager
+    def _at(self, *place: int) -> Iterator[None]:
+        before = self._step, self._micro
+        self._step, self._micro = place
+        try:
+            yield
+        finally:
+            self._step, self._micro = before
 
     def close(self) -> None:
         """Leave the modules alone."""
@@ -105,6 +131,10 @@ class StepSeeder:
         """Make ready for optimiser step ``step``; its later micro-batches draw on."""
         if micro == 0:
             self._generator.manual_seed(self._base + step)
+
+    def replay(self) -> AbstractContextManager[None]:
+        """Leave it to torch, which keeps the state of the generator."""
+        return nullcontext()
 
     def close(self) -> None:
         """There is nothing to undo."""

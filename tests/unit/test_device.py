@@ -56,9 +56,10 @@ def test_a_rank_takes_the_devices_that_follow_each_other(  # noqa: PLR0917 -- pa
         (1, None, {}, "local rank 1 has no GPU, torch sees 1: start at most one rank per GPU"),
         (3, "b", {}, "local rank 1 takes GPUs 2 to 3, torch sees 3: start at most one rank per 2 GPUs"),
         (2, "b", {"stage_devices": "cuda:0"}, r"names 1 device\(s\), and the model has 2 stage"),
-        (2, "b", {"stage_devices": "cuda:0,cuda:2"}, r"torch sees 2 GPU\(s\), and no cuda:2"),
+        (2, "b", {"stage_devices": "cuda:0,cuda:2"}, r"there are 2 GPU\(s\) to use, and no cuda:2"),
         (2, "b", {"stage_devices": "cuda:0,gpu1"}, "'gpu1' is no device"),
         (2, "b", {"stage_devices": "cuda:0,cuda"}, "write cpu, or cuda and a number"),
+        (2, "b", {"stage_devices": "cuda:0,cuda:1", "device": "cpu"}, r"there are 0 GPU\(s\) to use, and no cuda:0"),
         (0, "b", {"device": "cuda"}, "torch sees no GPU here"),
     ],
 )

@@ -7,24 +7,22 @@ import pytest
 import torch
 from PIL import Image
 
+from learners import new_learner
 from slipway.communicator import Alone
 from trainer.config import DataConfig, ModelConfig, Settings, TrainConfig
 from trainer.data import open_data
 from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
 from trainer.evaluation import Evaluation, evaluate
-from trainer.learner import Learner
-from trainer.strategies.single import SingleStrategy
 
 MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
 
 
 def learner_for(dataset, *, arch="mlp", dtype="float64"):
     config = Settings(model=ModelConfig(arch=arch), train=TrainConfig(dtype=dtype))
-    return Learner(
+    return new_learner(
         config,
         Alone(torch.device("cpu")),
-        SingleStrategy(config),
         shape=dataset.shape,
         classes=len(dataset.classes),
         mean_std=dataset.mean_std,

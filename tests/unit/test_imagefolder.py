@@ -44,7 +44,7 @@ def opened(folder, **data):
 def whole(dataset):
     """Return a plan that reads all of ``dataset`` in micro-batches of three."""
     ids = np.arange(len(dataset))
-    return [MicroBatch(ids[begin : begin + 3], True, True, 3) for begin in range(0, len(ids), 3)]
+    return [MicroBatch(ids[begin : begin + 3], True, 3) for begin in range(0, len(ids), 3)]
 
 
 class TestLayout:
@@ -197,7 +197,7 @@ class TestCorruptImages:
         told = []
         train = opened(folder).train
         (batch,) = Loader(train, workers=0, pin_memory=False, warn=told.append).batches(
-            [MicroBatch(np.array([1]), False, True, 6)]
+            [MicroBatch(np.array([1]), False, 6)]
         )
         assert (batch.bad, batch.labels.tolist(), told) == (0, [NO_LABEL], [])
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from learners import new_learner
 from ranks import OneOf
 from slipway.position import Position
 from slipway.world import World
@@ -12,8 +13,6 @@ from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
 from trainer.errors import TrainerError
-from trainer.learner import Learner
-from trainer.strategies.single import SingleStrategy
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
 MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))
@@ -29,9 +28,7 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
         train=TrainConfig(dtype=dtype, **(train or {})),
     )
     ranks = OneOf(World(rank=rank, size=size))
-    return Learner(
-        config, ranks, SingleStrategy(config), shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4
-    )
+    return new_learner(config, ranks, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4)
 
 
 def start(learner, step):
@@ -47,8 +44,8 @@ def batches_of(rank=0, size=1, micro_steps=1, count=COUNT):
 
 
 def gradients_of(learner, batches):
-    for batch in batches:
-        learner.backward(batch)
+    batches = list(batches)
+    learner.backward(batches, count=len(batches))
     return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
 
 
@@ -95,7 +92,7 @@ def test_the_loss_is_summed_over_the_samples():
     images = (IMAGES.double() / 255 - 0.4) / 0.3
     expected = F.cross_entropy(learner.model(images), LABELS, reduction="sum").item()
     gradients_of(learner, batches_of(micro_steps=3))
-    assert learner.loss.item() == pytest.approx(expected, rel=1e-12)
+    assert learner.loss_sum.item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():

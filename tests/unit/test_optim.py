@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from trainer.amp import gradient_scaler
 from trainer.config import OptimConfig
 from trainer.errors import ConfigError
 from trainer.models.small import MLP
-from trainer.optim import OPTIMIZERS, LearningRate, build_optimizer, gradient_scaler, set_learning_rate
+from trainer.optim import OPTIMIZERS, LearningRate, build_optimizer, set_learning_rate
 
 STEPS, EPOCHS = 10, 5
 """Optimiser steps an epoch, and epochs, of all schedules below."""

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from slipway.world import World
 from trainer.config import Config, TrainConfig
 from trainer.data.feed import global_batch_size
 from trainer.data.sampler import VERSION, epoch_order, part, rank_share, rank_steps
@@ -173,6 +172,5 @@ def test_this_version_of_the_order_is_this_one():
 
 
 def test_the_batch_size_of_a_step_is_global_unless_it_is_given_for_each_rank():
-    world = World(rank=1, size=4)
-    assert global_batch_size(Config(train=TrainConfig(batch_size=10)), world) == 10
-    assert global_batch_size(Config(train=TrainConfig(batch_size=10, batch_size_per_rank=16)), world) == 64
+    assert global_batch_size(Config(train=TrainConfig(batch_size=10)), 4) == 10
+    assert global_batch_size(Config(train=TrainConfig(batch_size=10, batch_size_per_rank=16)), 4) == 64

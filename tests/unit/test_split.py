@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torchvision.models import get_model
 from torchvision.ops import StochasticDepth
 
 from slipway.communicator import Alone
@@ -14,9 +16,11 @@ from slipway.environment import read_environment
 from slipway.stop import Reason, StopRequest
 from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
+from trainer.recompute import blocks
 from trainer.run import run
-from trainer.split.balance import Piece, balance, measure, seconds_of
+from trainer.split.balance import balance, seconds_of
 from trainer.split.cut import cut
+from trainer.split.profile import Piece, profile
 from trainer.strategies.single import SingleStrategy
 
 
@@ -88,6 +92,33 @@ def test_stages_train_as_the_whole_model(whole, split, pipeline, tmp_path):
     assert_equal(train(tmp_path / "run", dtype=dtype, split=split, pipeline=pipeline), expected)
 
 
+@pytest.mark.parametrize("pipeline", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("split", [None, "blocks.1", "blocks.0.conv,blocks.3"])
+def test_recomputed_blocks_train_as_those_that_keep_everything(whole, split, pipeline, tmp_path):
+    dtype, expected = whole
+    assert_equal(train(tmp_path / "run", dtype=dtype, split=split, pipeline=pipeline, recompute=True), expected)
+
+
+def test_a_model_without_blocks_is_not_recomputed(tmp_path):
+    settings = Settings(
+        model=ModelConfig(arch="mlp", recompute=True), launch=Launch(device="cpu", output_dir=str(tmp_path / "run"))
+    )
+    with pytest.raises(ConfigError, match="--recompute: MLP has no blocks: modules with children of their own"):
+        run(settings, Alone(torch.device("cpu")), SingleStrategy(settings), StopRequest(), read_environment({}))
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [
+        ("resnet18", ["layer1.0", "layer1.1", "layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0", "layer4.1"]),
+        ("vit_b_16", [f"encoder.layers.encoder_layer_{number}" for number in range(12)]),
+        ("vgg11", []),
+    ],
+)
+def test_the_blocks_of_a_model(arch, expected):
+    assert blocks(get_model(arch)) == expected
+
+
 def test_a_run_goes_on_with_another_cut(whole, tmp_path):
     dtype, expected = whole
     train(tmp_path / "run", dtype=dtype, steps=6, split=SPLITS[0])
@@ -112,8 +143,18 @@ def test_the_number_of_stages_has_to_be_said(tmp_path):
         train(tmp_path / "run2", split="auto", devices_per_rank=90)
 
 
+def test_what_auto_measured_is_kept(tmp_path):
+    train(tmp_path / "run", split="auto", devices_per_rank=2, steps=1)
+    header, *rows = (tmp_path / "run" / "split.csv").read_text().splitlines()
+    assert header == "stage,begins_with,forward_ms,backward_ms,parameter_bytes,activation_bytes"
+    cells = [row.split(",") for row in rows]
+    assert [cell[1] for cell in cells] == ["", "blocks", "blocks.1", "blocks.2", "blocks.3", "head", "head.1"]
+    assert [cell[0] for cell in cells] == sorted(cell[0] for cell in cells)
+    assert {cell[0] for cell in cells} == {"0", "1"}
+
+
 def pieces_of(seconds):
-    return [Piece(str(number), value, 1, 1) for number, value in enumerate(seconds)]
+    return [Piece(str(number), value, 0, 1, 1) for number, value in enumerate(seconds)]
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
@@ -139,7 +180,7 @@ def test_a_cut_respects_the_memory_of_each_device():
 def test_measuring_leaves_the_model_as_it_is():
     model = Toy((1, 8, 8), 3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    pieces = measure(model, torch.zeros(4, 1, 8, 8), device=torch.device("cpu"))
+    pieces = profile(model, torch.zeros(4, 1, 8, 8), device=torch.device("cpu"), forward=nullcontext)
     assert [piece.name for piece in pieces] == ["", "blocks", "blocks.1", "blocks.2", "blocks.3", "head", "head.1"]
     assert all(piece.seconds > 0 for piece in pieces)
     assert sum(piece.parameters for piece in pieces) == sum(

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from learners import new_learner
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.saver import Saver
@@ -20,8 +21,6 @@ from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, Train
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
-from trainer.learner import Learner
-from trainer.strategies.single import SingleStrategy
 
 SHAPE = (1, 8, 8)
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
@@ -41,14 +40,11 @@ def captured(learner, position, config, *, accuracy):
 
 
 def learner_of(config):
-    mean_std = torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
-    return Learner(
+    return new_learner(
         config,
         Alone(torch.device("cpu")),
-        SingleStrategy(config),
         shape=SHAPE,
         classes=10,
-        mean_std=mean_std,
         samples_per_epoch=100,
     )
 
@@ -58,7 +54,7 @@ def train(learner, steps):
         generator = np.random.default_rng(step)
         images = torch.from_numpy(generator.integers(0, 256, (8, *SHAPE), dtype=np.uint8))
         learner.start_step(Position(step=step, samples=step), step_samples=1)
-        learner.backward(Batch(images, torch.arange(8), MicroBatch(np.arange(8), True, True, 8), 0))
+        learner.backward([Batch(images, torch.arange(8), MicroBatch(np.arange(8), True, 8), 0)], count=1)
         learner.step()
 
 

@@ -19,10 +19,10 @@ from trainer.data.loader import Batch, Loader
 from trainer.data.sampler import epoch_order, rank_steps
 
 
-def global_batch_size(config: Config, world: World) -> int:
+def global_batch_size(config: Config, ranks: int) -> int:
     """Return the samples of one optimiser step over all ranks and micro-steps."""
     per_rank = config.train.batch_size_per_rank
-    return per_rank * world.size if per_rank else config.train.batch_size
+    return per_rank * ranks if per_rank else config.train.batch_size
 
 
 class Feed:
@@ -33,7 +33,7 @@ class Feed:
     ) -> None:
         """Make ready to feed ``world``'s rank from ``dataset``."""
         self.dataset = dataset
-        self.batch_size = global_batch_size(config, world)
+        self.batch_size = global_batch_size(config, world.size)
         self._world = world
         self._seed = config.train.seed
         self._micro_steps = config.train.grad_accum_steps

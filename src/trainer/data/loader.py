@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,6 +30,13 @@ class Batch(NamedTuple):
     micro: MicroBatch
     bad: int
     """Images that could not be read."""
+
+
+def by_step(batches: Iterable[Batch]) -> Iterator[tuple[MicroBatch, Iterator[Batch]]]:
+    """Yield the batches of each optimiser step, read as they are asked for, with the plan of the first one."""
+    batches = iter(batches)
+    for first in batches:
+        yield first.micro, itertools.chain([first], itertools.islice(batches, first.micro.total - 1))
 
 
 class _Request(NamedTuple):

@@ -23,10 +23,17 @@ class MicroBatch(NamedTuple):
 
     ids: Ids
     counted: bool
-    last: bool
-    """Whether the optimiser step follows."""
     step_samples: int
     """Samples of the whole optimiser step, over all ranks and micro-batches."""
+    number: int = 0
+    """Among the micro-batches of this rank and step."""
+    total: int = 1
+    """How many those are."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the optimiser step follows."""
+        return self.number == self.total - 1
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> Ids:
@@ -49,7 +56,13 @@ def rank_steps(
         pieces = min(micro_steps, len(share)) if counted else 1
         for index in range(pieces):
             ids = part(share, index, pieces) if counted else batch[[0, 0]]  # batch norm needs two
-            yield MicroBatch(ids, counted, index == pieces - 1, len(batch))
+            yield MicroBatch(ids, counted, len(batch), index, pieces)
+
+
+def largest_micro_batch(batch_size: int, *, size: int, micro_steps: int) -> int:
+    """Return the samples of the largest micro-batch that ``rank_steps`` yields on any rank."""
+    share = -(-batch_size // size)
+    return -(-share // min(micro_steps, share))
 
 
 def rank_share(samples: int, *, rank: int, size: int) -> Ids:

@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import nn
 
-from trainer.config import ModelConfig
+from trainer.config import Config, ModelConfig
 from trainer.errors import choose
 from trainer.models.plugin import build_plugin_model
 from trainer.models.small import MLP, MnistCNN
 from trainer.models.torchvision_models import torchvision_builders
 from trainer.models.weights import load_weights
+from trainer.normalise import memory_layout
 from trainer.plugin import SEPARATOR
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int], nn.Module]
 
 SMALL: dict[str, Builder] = {"mnist-cnn": MnistCNN, "mlp": MLP}
+
+
+def initial_model(config: Config, *, shape: Shape, classes: int) -> nn.Module:
+    """Return the model with which a run begins, on the CPU: drawn by its seed, of its dtype and memory layout.
+
+    Raises:
+        ConfigError: as ``build_model`` does.
+    """
+    torch.manual_seed(config.train.seed)
+    model = build_model(config.model, shape=shape, classes=classes).to(getattr(torch, config.train.dtype))
+    return model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
 
 
 def build_model(config: ModelConfig, *, shape: Shape, classes: int) -> nn.Module:

@@ -9,23 +9,36 @@ from slipway.metrics import read_records
 from slipway.runfolder import RunFolder
 from slipway.status import Status
 from trainer.evaluation import Evaluation
+from trainer.learner import Learner
 from trainer.report.tables import write_classes, write_confusion
 
+SCHEDULE = "schedule.png"
 log = logging.getLogger(__name__)
 
 
 def write_results(
-    folder: RunFolder, evaluation: Evaluation, classes: Sequence[str], *, title: str, figures: bool
+    folder: RunFolder,
+    evaluation: Evaluation,
+    classes: Sequence[str],
+    *,
+    title: str,
+    figures: bool,
+    learner: Learner,
 ) -> None:
     """Write the tables of the last evaluation, and draw the figures, headed by ``title``, if asked."""
     write_confusion(evaluation, classes, folder.figures / "confusion.csv")
     write_classes(evaluation, classes, folder.figures / "classes.csv")
     if figures:
         from trainer.report.figures import draw_confusion, draw_curves  # noqa: PLC0415 -- matplotlib is slow to import
+        from trainer.report.schedule import draw_schedule  # noqa: PLC0415
 
         try:
             draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
             draw_confusion(evaluation, classes, folder.figures / "confusion.png")
+            if (pipeline := learner.pipeline) and learner.timeline:
+                passes, devices = learner.timeline.passes(), list(map(str, pipeline.devices))
+                title = f"{title}; {pipeline.schedule}, {1 + max(unit.micro for unit, _, _ in passes)} micro-batches"
+                draw_schedule(passes, devices, folder.figures / SCHEDULE, title=title)
         except Exception as error:  # noqa: BLE001 -- a picture must not fail a run that is trained and saved
             log.warning("the figures are not drawn: %s", error)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import torch
 from torch import fx, nn
 
 from trainer.errors import ConfigError, did_you_mean
 from trainer.plugin import reason_of
 
-RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal_")
-"""Parts of the names of functions that draw random numbers."""
+RANDOM = {"dropout1d", "dropout2d", "dropout3d", "stochastic_depth", "gumbel_softmax", "drop_block2d", "drop_block3d"}
+"""Functions that draw random numbers, besides torch's own operators, which say so themselves."""
 SHOWN = 12
 """Places that an error names where one can cut, at most."""
 
@@ -33,8 +34,9 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
         if not name or name not in modules:
             hint = did_you_mean(name, list(modules)[1:])
             raise ConfigError(f"--split {','.join(names)}: the model has no submodule {name!r}.{hint}")
-    graph = _trace(model, names)
-    nodes = list(graph.nodes)
+    if not names:
+        return [model]
+    nodes = _trace(model, opened=_ancestors(names), option=f"--split {','.join(names)}")
     begins = [_begin_of(nodes, name) for name in names]
     inputs = next(place for place, node in enumerate(nodes) if node.op not in {"placeholder", "get_attr"})
     for (first, before), (second, behind) in pairwise(zip(["", *names], [inputs, *begins], strict=True)):
@@ -59,17 +61,20 @@ def places(model: nn.Module) -> list[str]:
     Raises:
         ConfigError: if the model cannot be traced.
     """
-    containers = [name for name, module in model.named_modules() if name and isinstance(module, nn.Sequential)]
-    graph = _trace(model, [f"{name}.0" for name in containers])
-    nodes = list(graph.nodes)
+    containers = {name for name, module in model.named_modules() if name and isinstance(module, nn.Sequential)}
+    nodes = _trace(model, opened=containers | _ancestors(containers), option="--split auto")
     return [_outermost(nodes, name) for name in _possible(nodes)[1:]]  # before the first one there is nothing
 
 
 def _outermost(nodes: list[fx.Node], name: str) -> str:
     """Return the outermost module whose first call is that of the module ``name`` in it."""
-    parts = name.split(".")
-    ancestors = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    return next(ancestor for ancestor in ancestors if nodes[_calls_in(nodes, ancestor)[0]].target == name)
+    around = sorted(_ancestors([name]), key=len)
+    return next(other for other in [*around, name] if nodes[_calls_in(nodes, other)[0]].target == name)
+
+
+def _ancestors(names: Iterable[str]) -> set[str]:
+    """Return the modules that modules of these ``names`` are in."""
+    return {name[:place] for name in names for place, character in enumerate(name) if character == "."}
 
 
 def _calls_in(nodes: list[fx.Node], name: str) -> list[int]:
@@ -103,15 +108,14 @@ class _Tracer(fx.Tracer):
         return module_qualified_name not in self._opened
 
 
-def _trace(model: nn.Module, names: Sequence[str]) -> fx.Graph:
-    parts = [name.split(".") for name in names]
-    opened = {".".join(some[:count]) for some in parts for count in range(1, len(some))}
+def _trace(model: nn.Module, *, opened: set[str], option: str) -> list[fx.Node]:
+    """Return the calls of ``model``, and of the modules ``opened`` in it, one after the other."""
     try:
-        return _Tracer(opened).trace(model)
+        return list(_Tracer(opened).trace(model).nodes)
     except Exception as error:  # a forward of somebody else's may do anything with what is no tensor
         outer = [name for name, _ in model.named_children()]
         raise ConfigError(
-            f"--split {','.join(names)}: the model cannot be traced: {reason_of(error)} "
+            f"{option}: the model cannot be traced: {reason_of(error)} "
             f"Cut before a module whose parents only pass tensors on: {_some(outer)}."
         ) from error
 
@@ -147,11 +151,18 @@ def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
     """Refuse random numbers between modules, which nobody could seed alike for the whole model and for its stages."""
     for node in nodes:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if node.op.startswith("call_f") and any(word in called for word in RANDOM):
+        if node.op in {"call_function", "call_method"} and _draws(called):
             raise ConfigError(
                 f"--split {','.join(names)}: the model calls {called} between its modules, which would draw other "
                 "numbers than in the whole model: make it a module (nn.Dropout)."
             )
+
+
+def _draws(name: str) -> bool:
+    """Return whether a function or method of this ``name`` draws random numbers."""
+    operator = getattr(torch.ops.aten, name, None)
+    overloads = [getattr(operator, overload) for overload in operator.overloads()] if operator else []
+    return name in RANDOM or any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
 
 
 def _stage(model: nn.Module, nodes: list[fx.Node], begin: int, end: int) -> fx.GraphModule:

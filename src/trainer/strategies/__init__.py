@@ -98,6 +98,10 @@ def _refuse_unused(settings: Settings, backend: str) -> None:
     for name in ("sync_bn", "compile"):
         if settings.model.split and getattr(settings.model, name):
             raise ConfigError(f"model.split and model.{name} exclude each other: stages run by themselves.")
+        if settings.model.recompute and getattr(settings.model, name):
+            raise ConfigError(f"model.recompute and model.{name} exclude each other: blocks are computed twice.")
+    if settings.launch.memory and not settings.launch.dry_run:
+        raise ConfigError("launch.memory goes with launch.dry_run: --dry-run --memory.")
     if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
         raise ConfigError(
             "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "

@@ -1,0 +1,162 @@
+"""What --memory says: held against what a real step allocates, and what it refuses."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from learners import new_learner
+from slipway.communicator import Alone
+from trainer import memory
+from trainer.config import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
+from trainer.data.loader import Batch
+from trainer.data.sampler import MicroBatch
+from trainer.errors import ConfigError
+from trainer.memory import memory_of
+from trainer.meter import Meter
+from trainer.models import initial_model
+from trainer.parts import build_parts
+from trainer.strategies.single import SingleStrategy
+
+SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 6
+CPU = torch.device("cpu")
+
+
+def settings_of(arch="resnet18", *, micro_steps=2, optim=None, train=None, **model):
+    return Settings(
+        model=ModelConfig(arch=arch, **model),
+        optim=optim or OptimConfig(),
+        train=TrainConfig(
+            batch_size=micro_steps * SAMPLES, grad_accum_steps=micro_steps, val_batch_size=4, **(train or {})
+        ),
+    )
+
+
+def computed(settings, cuts=()):
+    model = initial_model(settings, shape=SHAPE, classes=CLASSES)
+    return memory_of(model, settings, cuts=cuts, shape=SHAPE, ranks=1)
+
+
+def taken(settings):
+    """Return what a real step of a real learner has alive at its peak, besides weights and gradients."""
+    learner = new_learner(settings, Alone(CPU), shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=9)
+    learner.use_randomness(1)
+    meter = Meter([*learner.model.parameters(), *learner.model.buffers()])
+    for parameter in learner.model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda owner: meter.forget(owner.grad))
+    micro_steps = settings.train.grad_accum_steps
+    batches = [
+        Batch(
+            torch.zeros(SAMPLES, *SHAPE, dtype=torch.uint8),
+            torch.zeros(SAMPLES, dtype=torch.int64),
+            MicroBatch(torch.arange(SAMPLES), True, SAMPLES, number, micro_steps),
+            0,
+        )
+        for number in range(micro_steps)
+    ]
+    with meter:
+        learner.backward(batches, count=micro_steps)
+    return meter.peak[0]
+
+
+MEAN_STD = (torch.full((3,), 0.5, dtype=torch.float64), torch.full((3,), 0.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("arch", "change"),
+    [
+        ("resnet18", {}),
+        ("mobilenet_v3_small", {}),
+        ("mobilenet_v3_small", {"recompute": True}),
+        ("mobilenet_v3_small", {"train": {"amp": "bf16"}}),
+    ],
+)
+def test_the_computed_activations_are_those_of_a_real_step(arch, change):
+    settings = settings_of(arch, **change)
+    (stage,) = computed(settings)
+    assert stage.activations == pytest.approx(taken(settings), rel=0.02)
+
+
+def test_weights_gradients_optimiser_and_average():
+    (stage,) = computed(settings_of(ema_decay=0.9))
+    model = initial_model(settings_of(), shape=SHAPE, classes=CLASSES)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    assert (stage.parameters, stage.gradients, stage.optimizer) == (weights + buffers, weights, 2 * weights)
+    assert stage.average == weights + buffers
+    assert stage.total == 2 * (weights + buffers) + 3 * weights + stage.activations
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum", "copies"), [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adadelta", 0.9, 2), ("adamw", 0.9, 2)]
+)
+def test_what_an_optimiser_keeps(name, momentum, copies):
+    (stage,) = computed(settings_of("mlp", optim=OptimConfig(optimizer=name, momentum=momentum)))
+    assert stage.optimizer == copies * stage.gradients
+
+
+def test_stages_add_up_and_gpipe_keeps_more():
+    (whole,) = computed(settings_of(micro_steps=4))
+    cuts = ["layer2", "layer3"]
+    of_1f1b = computed(settings_of(micro_steps=4), cuts)
+    of_gpipe = computed(settings_of(micro_steps=4, pipeline="gpipe"), cuts)
+    for name in ("parameters", "gradients", "optimizer"):
+        assert sum(getattr(stage, name) for stage in of_1f1b) == getattr(whole, name)
+    for less, more in zip(of_1f1b, of_gpipe, strict=True):
+        assert less.activations < more.activations
+
+
+def test_recomputation_needs_less():
+    (whole,), (less,) = (computed(settings_of("efficientnet_b0", recompute=on)) for on in (False, True))
+    assert less.activations < 0.6 * whole.activations
+
+
+def test_larger_images_and_batches_need_more_and_no_memory_is_taken():
+    """A batch of 4 TB: the account alone must not allocate it."""
+    settings = Settings(model=ModelConfig(arch="resnet18"), train=TrainConfig(batch_size=2**20, val_batch_size=2**20))
+    model = initial_model(settings, shape=(3, 224, 224), classes=CLASSES)
+    (stage,) = memory_of(model, settings, cuts=[], shape=(3, 224, 224), ranks=1)
+    assert stage.total > 2**44
+
+
+def parts_of(**model):
+    settings = Settings(
+        data=DataConfig(dataset="synthetic", synthetic_shape=(3, 32, 32), synthetic_samples=40),
+        model=ModelConfig(**{"arch": "resnet18", **model}),
+        train=TrainConfig(batch_size=8, val_batch_size=8),
+        launch=Launch(dry_run=True, memory=True, device="cpu"),
+    )
+    return build_parts(settings, Alone(CPU), SingleStrategy(settings))
+
+
+def test_a_rank_that_fits_is_told_so(caplog):
+    with caplog.at_level("INFO"):
+        parts_of(split="layer3")
+    text = "\n".join(caplog.messages)
+    assert re.search(r"memory of stage 0 on cpu: parameters 2\.\d MB, gradients 2\.\d MB, optimiser 5\.\d MB", text)
+    assert re.search(r"cpu: a rank needs [\d.]+ MB of [\d,.]+ MB", text)
+
+
+def test_a_rank_that_does_not_fit_is_refused_and_told_what_to_do(monkeypatch):
+    monkeypatch.setattr(memory, "_capacity", lambda _device, _comm: 10**8)
+    with pytest.raises(ConfigError, match=r"cpu has 100\.0 MB for a rank, which needs [\d.]+ MB: more --grad-accum"):
+        parts_of()
+
+
+class Deciding(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.Linear(3 * 32 * 32, classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1) if x.sum().item() > 0 else -x.flatten(1))
+
+
+def deciding(shape, classes):  # noqa: ARG001 -- a factory has both
+    return Deciding(classes)
+
+
+def test_a_model_that_looks_at_its_data_is_refused():
+    with pytest.raises(ConfigError, match="--memory: Deciding cannot be computed without data: DataDependent"):
+        parts_of(arch=f"{__name__}:deciding")
