@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torchvision.models import get_model
-from torchvision.ops import StochasticDepth
 
 from slipway.communicator import Alone
 from slipway.environment import read_environment
 from slipway.stop import Reason, StopRequest
+from toy_model import Toy
 from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
 from trainer.recompute import blocks
@@ -24,39 +24,9 @@ from trainer.split.profile import Piece, profile
 from trainer.strategies.single import SingleStrategy
 
 
-class Block(nn.Module):
-    """A residual block with all that is random or remembers."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.conv = nn.Conv2d(width, width, 3, padding=1)
-        self.norm = nn.BatchNorm2d(width)
-        self.depth = StochasticDepth(0.3, "row")
-
-    def forward(self, x):
-        return x + self.depth(torch.relu(self.norm(self.conv(x))))
-
-
-class Toy(nn.Module):
-    """Blocks whose forward is more than a chain of children."""
-
-    def __init__(self, shape, classes):
-        super().__init__()
-        self.stem = nn.Conv2d(shape[0], 6, 3)
-        self.blocks = nn.Sequential(Block(6), Block(6), nn.Dropout(0.2), Block(6))
-        self.head = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, classes))
-
-    def forward(self, x):
-        return self.head(torch.relu(self.blocks(self.stem(x))).mean((2, 3)))
-
-
-def toy(shape, classes):
-    return Toy(shape, classes)
-
-
 def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices_per_rank=None, **model):
     settings = Settings(
-        model=ModelConfig(arch=f"{__name__}:toy", ema_decay=0.9, **model),
+        model=ModelConfig(arch="toy_model:build", ema_decay=0.9, **model),
         optim=optim or OptimConfig(optimizer="sgd", lr=0.1, clip_grad=0.5),
         train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype),
         run=RunConfig(figures=False, checkpoint_interval=7, log_interval=5),
