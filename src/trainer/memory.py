@@ -10,8 +10,8 @@ import copy
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -161,6 +161,20 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm:
                 f"{device} has {_megabytes(has)} for a rank, which needs {_megabytes(need)}: more --grad-accum-steps, "
                 "a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or stages (docs/split.md)."
             )
+
+
+@contextmanager
+def out_of_memory_explained() -> Iterator[None]:
+    """Let an allocation that fails end the run with a sentence: trying again unchanged cannot help.
+
+    Raises:
+        ConfigError: on this rank.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigError(f"{said} `trainer --dry-run --memory` says what a rank needs (docs/split.md).") from error
 
 
 def report_peaks(devices: Iterable[torch.device]) -> None:

@@ -29,7 +29,7 @@ from trainer.errors import describe
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
-from trainer.memory import report_peaks
+from trainer.memory import out_of_memory_explained, report_peaks
 from trainer.parts import Parts, build_parts
 from trainer.program import TrainerProgram, policy
 from trainer.provenance import begin
@@ -79,7 +79,10 @@ def _train(
 ) -> Reason:
     """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
     launch = settings.launch
-    with open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership:
+    with (
+        open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership,
+        out_of_memory_explained(),
+    ):
         trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
         ownership.run(lambda _: require_trackers(trackers))
         parts = build_parts(settings, comm, strategy)

@@ -3,6 +3,7 @@
 import itertools
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,19 +14,22 @@ from torchvision.models import get_model
 from slipway.communicator import Alone
 from slipway.environment import read_environment
 from slipway.stop import Reason, StopRequest
+from support import status
 from toy_model import Toy
 from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
+from trainer.learner import Learner
 from trainer.recompute import blocks
 from trainer.run import run
+from trainer.seeds import ModuleSeeder, StepSeeder
 from trainer.split.balance import balance, seconds_of
 from trainer.split.cut import cut
 from trainer.split.profile import Piece, profile
 from trainer.strategies.single import SingleStrategy
 
 
-def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices_per_rank=None, **model):
-    settings = Settings(
+def settings_of(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices_per_rank=None, **model):
+    return Settings(
         model=ModelConfig(arch="toy_model:build", ema_decay=0.9, **model),
         optim=optim or OptimConfig(optimizer="sgd", lr=0.1, clip_grad=0.5),
         train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype),
@@ -34,8 +38,15 @@ def train(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices
             device="cpu", threads=1, output_dir=str(folder), resume=resume, devices_per_rank=devices_per_rank
         ),
     )
+
+
+def start(settings):
     comm = Alone(torch.device("cpu"))
     assert run(settings, comm, SingleStrategy(settings), StopRequest(), read_environment({})) == Reason.NONE
+
+
+def train(folder, **changes):
+    start(settings_of(folder, **changes))
     return {path.name: load_file(path) for path in (folder / "checkpoints" / "latest").glob("*.safetensors")}
 
 
@@ -74,7 +85,7 @@ def test_a_model_without_blocks_is_not_recomputed(tmp_path):
         model=ModelConfig(arch="mlp", recompute=True), launch=Launch(device="cpu", output_dir=str(tmp_path / "run"))
     )
     with pytest.raises(ConfigError, match="--recompute: MLP has no blocks: modules with children of their own"):
-        run(settings, Alone(torch.device("cpu")), SingleStrategy(settings), StopRequest(), read_environment({}))
+        start(settings)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,42 @@ def test_the_trainer_chooses_the_cut_and_trains_as_the_whole_model(whole, tmp_pa
     assert [line.partition(":")[0].partition(",")[0] for line in caplog.messages if line.startswith("stage ")] == [
         f"stage {number} on cpu" for number in range(3)
     ]
+
+
+def test_a_dry_run_leaves_the_figure_of_the_schedule_and_nothing_else(tmp_path, caplog):
+    settings = settings_of(tmp_path / "run", split=SPLITS[1])
+    launch, figures = replace(settings.launch, dry_run=True), replace(settings.run, figures=True)
+    with caplog.at_level("INFO"):
+        start(replace(settings, launch=launch, run=figures))
+    (figure,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert figure == tmp_path / "run" / "figures" / "schedule.png"
+    assert f"dry run: all parts work; {figure} shows the schedule" in caplog.messages
+
+
+def test_a_run_leaves_it_among_its_figures(tmp_path):
+    settings = settings_of(tmp_path / "run", split=SPLITS[0], steps=2)
+    start(replace(settings, run=replace(settings.run, figures=True)))
+    assert (tmp_path / "run" / "figures" / "schedule.png").stat().st_size > 10_000
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_in_stages_with_a_warning(tmp_path, monkeypatch, caplog):
+    with monkeypatch.context() as patched:
+        patched.setattr(ModuleSeeder, "version", StepSeeder.version)
+        train(tmp_path / "run", steps=7)
+    train(tmp_path / "run", steps=14, resume="auto")
+    assert not [line for line in caplog.messages if "draws random numbers step by step" in line]
+    train(tmp_path / "run", resume="auto", split=SPLITS[0])
+    assert [line for line in caplog.messages if "draws random numbers step by step" in line]
+
+
+def test_a_run_that_is_out_of_memory_says_what_to_do(tmp_path, monkeypatch):
+    def backward(*_args, **_kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation ...")
+
+    monkeypatch.setattr(Learner, "backward", backward)
+    with pytest.raises(ConfigError, match=r"Tried to allocate 2\.00 GiB\. `trainer --dry-run --memory` says what"):
+        train(tmp_path / "run")
+    assert status(tmp_path / "run")["state"] == "failed"
 
 
 def test_the_number_of_stages_has_to_be_said(tmp_path):
