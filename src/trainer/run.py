@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import run_on_root
+from slipway.communicator.collectives import all_gather_json, run_on_root
 from slipway.environment import Environment
 from slipway.recorder import Recorder
 from slipway.run import Run, Stopped
@@ -87,7 +88,7 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, resume_from)
-        launched = resolved(launch, comm, strategy)
+        launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, place.step))
         if parts.choice.pieces:
@@ -106,6 +107,16 @@ def _train(
             program.progress.close()
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
+
+
+def _tell_stages(learner: Learner) -> list[list[str]]:
+    """Return, and log, for each rank its node, and the device of each stage of a split model there."""
+    if learner.pipeline is None:
+        return []
+    stages: list[list[str]] = all_gather_json(learner.comm, [socket.gethostname(), *map(str, learner.pipeline.devices)])
+    for rank, (host, *devices) in enumerate(stages):
+        log.info("rank %d on %s: %d stages on %s", rank, host, len(devices), ", ".join(devices))
+    return stages
 
 
 def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping[str, object], step: int) -> Recorder:

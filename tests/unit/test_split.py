@@ -1,6 +1,7 @@
 """A model in stages trains as the whole model does, bit for bit."""
 
 import itertools
+import json
 import random
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torchvision.models import get_model
 
 from slipway.communicator import Alone
 from slipway.environment import read_environment
+from slipway.metrics import read_records
 from slipway.stop import Reason, StopRequest
 from support import status
 from toy_model import Toy
@@ -25,14 +27,17 @@ from trainer.seeds import ModuleSeeder, StepSeeder
 from trainer.split.balance import balance, seconds_of
 from trainer.split.cut import cut
 from trainer.split.profile import Piece, profile
+from trainer.strategies import connect
 from trainer.strategies.single import SingleStrategy
 
 
-def settings_of(folder, *, dtype="float32", steps=20, optim=None, resume=None, devices_per_rank=None, **model):
+def settings_of(
+    folder, *, dtype="float32", amp="none", steps=20, optim=None, resume=None, devices_per_rank=None, **model
+):
     return Settings(
         model=ModelConfig(arch="toy_model:build", ema_decay=0.9, **model),
         optim=optim or OptimConfig(optimizer="sgd", lr=0.1, clip_grad=0.5),
-        train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype),
+        train=TrainConfig(max_steps=steps, epochs=2, batch_size=61, grad_accum_steps=4, dtype=dtype, amp=amp),
         run=RunConfig(figures=False, checkpoint_interval=7, log_interval=5),
         launch=Launch(
             device="cpu", threads=1, output_dir=str(folder), resume=resume, devices_per_rank=devices_per_rank
@@ -71,6 +76,32 @@ def whole(request, tmp_path_factory):
 def test_stages_train_as_the_whole_model(whole, split, pipeline, tmp_path):
     dtype, expected = whole
     assert_equal(train(tmp_path / "run", dtype=dtype, split=split, pipeline=pipeline), expected)
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_stages_compute_in_the_types_of_amp_as_the_whole_model_does(amp, tmp_path):
+    expected = train(tmp_path / "whole", amp=amp)
+    assert_equal(train(tmp_path / "split", amp=amp, split=SPLITS[1]), expected)
+    with pytest.raises(AssertionError):
+        assert_equal(train(tmp_path / "float32"), expected)
+
+
+def test_each_evaluation_is_that_of_the_whole_model(tmp_path):
+    for name, split in {"whole": None, "split": SPLITS[1]}.items():
+        train(tmp_path / name, split=split, steps=40)
+    whole, stages = (list(map(result, read_records(tmp_path / name / "metrics.jsonl"))) for name in ("whole", "split"))
+    assert len([record for record in whole if record["kind"] == "validation"]) == 2
+    assert whole == stages
+
+
+def result(record):
+    return {key: value for key, value in record.items() if key not in {"elapsed", "samples_per_second"}}
+
+
+def test_run_json_holds_the_devices_of_each_rank(tmp_path):
+    train(tmp_path / "run", split=SPLITS[1], steps=1)
+    ((_host, *devices),) = json.loads((tmp_path / "run" / "run.json").read_text())["launch"]["stages"]
+    assert devices == ["cpu"] * 3
 
 
 @pytest.mark.parametrize("pipeline", ["gpipe", "1f1b"])
@@ -151,6 +182,22 @@ def test_a_run_that_is_out_of_memory_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"Tried to allocate 2\.00 GiB\. `trainer --dry-run --memory` says what"):
         train(tmp_path / "run")
     assert status(tmp_path / "run")["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("model", "launch", "said"),
+    [
+        ({"split": "b", "compile": True}, {}, "model.split and model.compile exclude each other"),
+        ({"split": "b", "sync_bn": True}, {}, "model.split and model.sync_bn exclude each other"),
+        ({"recompute": True, "compile": True}, {}, "model.recompute and model.compile exclude each other"),
+        ({"recompute": True, "sync_bn": True}, {}, "model.recompute and model.sync_bn exclude each other"),
+        ({}, {"memory": True}, "launch.memory goes with launch.dry_run: --dry-run --memory"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(model, launch, said):
+    settings = Settings(model=ModelConfig(**model), launch=Launch(backend="single", **launch))
+    with pytest.raises(ConfigError, match=said):
+        connect(settings, read_environment({}))
 
 
 def test_the_number_of_stages_has_to_be_said(tmp_path):

@@ -83,10 +83,13 @@ def torch_backend(launch: Launch, device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def resolved(launch: Launch, comm: Communicator, strategy: Strategy) -> dict[str, object]:
-    """Return the settings of the launch as they were resolved, for run.json."""
+def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: list[list[str]]) -> dict[str, object]:
+    """Return the settings of the launch as they were resolved, for run.json.
+
+    ``stages``: for each rank its node, and the device of each stage there; [] for a model that is not split.
+    """
     found = {"backend": strategy.name, "device": comm.device.type, "threads": torch.get_num_threads()}
-    return {**asdict(launch), **found}
+    return {**asdict(launch), **found, "stages": stages}
 
 
 def _refuse_unused(settings: Settings, backend: str) -> None:
