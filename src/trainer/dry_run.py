@@ -58,8 +58,12 @@ def keep_schedule(temporary: RunFolder, folder: RunFolder) -> Path | None:
     drawn, kept = temporary.figures / SCHEDULE, folder.figures / SCHEDULE
     if not drawn.is_file():
         return None
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(drawn, kept))
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(drawn, kept))
+    except OSError as error:  # a picture must not fail what works
+        log.warning("the figure of the schedule is not kept: %s", error)
+        return None
 
 
 def _make_folder(folder: RunFolder, environment: Environment, *, may_continue: bool) -> Path:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from trainer.split.schedule import Timed, by_stage, simulate
 
 COLOURS = {"F": "tab:blue", "B": "tab:orange"}
-NARROW = 0.012
+NARROW = 0.02
 """Share of the width from which on a bar has room for its number."""
 
 
@@ -42,6 +42,8 @@ def draw_schedule(measured: Sequence[Timed], devices: Sequence[str], path: Path,
     _draw(upper, planned, devices, what="each stage on a device of its own, at the median speed of its passes")
     note = ", one after the other on one device" if len(set(devices)) == 1 else ""
     _draw(lower, measured, devices, what=f"measured in one step{note}")
+    lower.set_xlim(left=0)
+    lower.margins(x=0.01)
     lower.set_xlabel("time since the step began (ms)")
     legend = [Patch(color=COLOURS["F"], label="forward"), Patch(color=COLOURS["B"], label="backward")]
     figure.legend(handles=legend, loc="outside upper right", ncols=2)
