@@ -12,8 +12,10 @@ from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
 from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
-SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
-ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "ddp.sh"]
+SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", "split.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
+ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "split.pbs", "ddp.sh"]
+SPLIT = {"split.job", "split.pbs"}
+"""Those whose ranks take two GPUs each."""
 DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
 """One for each way to start ranks."""
 
@@ -29,13 +31,16 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert (ended.code, ended.notes) == (0, [])
     words = payload_of(ended)
     assert words[words.index("trainer") - 1] == "-m"
-    assert words[words.index("trainer") + 1] == str(project.folder / "configs" / "digits.toml")
+    config = "split-toy.toml" if script in SPLIT else "digits.toml"
+    assert words[words.index("trainer") + 1] == str(project.folder / "configs" / config)
     assert words[words.index("--output-dir") + 1] == str(ended.run_dir)
     assert words[-2:] == ["--epochs", "a b"]
     assert read_arguments([*words[words.index("trainer") + 1 : -2]], schema()).tables["launch"]["resume"] == "auto"
     assert ("--self-test" in words) == (script == "selftest.job")
     # the plan
-    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 4)
+    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 2 if script in SPLIT else 4)
+    assert ended.env["DEVICES_PER_RANK"] == ("2" if script in SPLIT else "1")
+    assert ("--devices-per-rank" in words) == (script in SPLIT)
     assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
     assert (ended.env["RUN_DIR"], ended.env["PYTHONNOUSERSITE"]) == (str(ended.run_dir), "1")
     assert ended.env["PYTHONSAFEPATH"] == "1"
