@@ -13,7 +13,7 @@ srun_each_node() {
 # srun_node_by_node COMMAND...: a step for each node, all at the same time, with the number of the
 # node in NODE_RANK and PET_NODE_RANK.
 srun_node_by_node() {
-    for_each_node srun_node "$@"
+    for_each_node together srun_node "$@"
 }
 
 # srun_node NUMBER COMMAND...: a step on the node of that number.

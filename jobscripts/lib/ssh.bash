@@ -4,9 +4,11 @@
 # where `ps` would show it.
 
 # ssh_each_node SECONDS COMMAND...: once on each node, for at most so long. NODE_RANK is the number
-# of the node.
+# of the node. Without a time limit (0), which is the launch, a node that fails ends the others.
 ssh_each_node() {
-    for_each_node ssh_node "$@"
+    local how=apart
+    [ "$1" != 0 ] || how=together
+    for_each_node "$how" ssh_node "$@"
 }
 
 # ssh_node NUMBER SECONDS COMMAND...: on the node of that number. Opened for reading and writing,

@@ -730,7 +730,9 @@ class TestEachNode:
         assert bash("(srun_node_by_node true) || echo $?")[1] == "7\n"
 
     def test_for_each_node(self, bash):
-        assert sorted(bash("at() { echo \"$*\"; }; nodes=(a b c); for_each_node at 'x  y'")[1].splitlines()) == [
+        assert sorted(
+            bash("at() { echo \"$*\"; }; nodes=(a b c); for_each_node together at 'x  y'")[1].splitlines()
+        ) == [
             "0 x  y",
             "1 x  y",
             "2 x  y",
@@ -741,21 +743,36 @@ class TestEachNode:
         at = 'at() { [ "$1" != 2 ] || { sleep 0.5; exit "$2"; }; '
         at += f"trap 'echo $1 >>{tmp_path}/ended; exit 5' TERM; for i in {{1..300}}; do sleep 0.1; done; }}; "
         began = time.monotonic()
-        assert bash(f"{at} nodes=(a b c); (for_each_node at {code}) || echo $?")[1] == f"{code}\n"
+        assert bash(f"{at} nodes=(a b c); (for_each_node together at {code}) || echo $?")[1] == f"{code}\n"
         assert time.monotonic() - began < 10
         assert sorted((tmp_path / "ended").read_text().split()) == ["0", "1"]
+
+    def test_for_each_node_lets_the_others_finish_where_they_work_apart(self, bash, tmp_path):
+        at = f'at() {{ [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>{tmp_path}/done; }}; nodes=(a b c); '
+        assert bash(f"{at} (for_each_node apart at) || echo $?")[1] == "3\n"
+        assert sorted((tmp_path / "done").read_text().split()) == ["0", "2"]
+
+    def test_a_step_by_ssh_is_done_where_it_can_be(self, bash, stub, tmp_path):
+        stub("ssh", f'[ "$1" = n1 ] || {{ sleep 1; echo "$1" >>{tmp_path}/done; exit 0; }}; exit 255')
+        assert bash("(ssh_each_node 5 true) || echo $?")[1] == "255\n"
+        assert (tmp_path / "done").read_text() == "n2\n"
+        assert bash("(ssh_each_node 0 true) || echo $?")[1] == "255\n"  # a launch
+        assert (tmp_path / "done").read_text() == "n2\n"
 
     def test_for_each_node_that_is_ended(self, bash, tmp_path):
         at = f"at() {{ trap 'echo $1 >>{tmp_path}/ended; exit 0' TERM; for i in {{1..300}}; do sleep 0.1; done; }}; "
         began = time.monotonic()
-        run = f"{at} for_each_node at & sleep 1; kill -TERM $!; wait $! || echo $?"
+        run = f"{at} for_each_node apart at & sleep 1; kill -TERM $!; wait $! || echo $?"
         assert bash(run)[0] == 0
         assert time.monotonic() - began < 10
         assert sorted((tmp_path / "ended").read_text().split()) == ["0", "1"]
 
     def test_until_nodes_end_and_end_nodes(self, bash):
-        assert bash("sleep 0.1 & a=$!; (exit 4) & until_nodes_end $a $! || echo $?")[1] == "4\n"
-        assert bash("until_nodes_end; end_nodes 999999999; sleep 20 & end_nodes $!; wait $! || echo $?")[1] == "143\n"
+        assert bash("sleep 0.1 & a=$!; (exit 4) & until_nodes_end together $a $! || echo $?")[1] == "4\n"
+        assert (
+            bash("until_nodes_end apart; end_nodes 999999999; sleep 20 & end_nodes $!; wait $! || echo $?")[1]
+            == "143\n"
+        )
 
 
 class TestRanks:
