@@ -53,7 +53,8 @@ fi
 : "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
 : "${SLIPWAY_DATA:=}"                         # data folder; empty for built-in data sets
 : "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
-: "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: one for each GPU that the job was given
+: "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks

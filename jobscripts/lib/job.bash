@@ -20,6 +20,7 @@ source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
 source "${BASH_SOURCE[0]%/*}/ranks.bash"
+source "${BASH_SOURCE[0]%/*}/nodes.bash"
 source "${BASH_SOURCE[0]%/*}/launch.bash"
 
 readonly LIBRARY_VERSION=0.1.0

@@ -21,13 +21,13 @@ choose_container() {
 }
 
 # find_allocation: this machine. Sets nodes, nnodes, head_node, cpus, ranks_per_node, world_size,
-# gpus_per_node, first_port.
+# gpus_per_node (those that the ranks take), first_port.
 find_allocation() {
     nodes=(127.0.0.1)
     nnodes=1
     head_node=127.0.0.1
     cpus=$(nproc)
-    gpus_per_node=$SLIPWAY_RANKS_PER_NODE
+    gpus_per_node=$((${SLIPWAY_RANKS_PER_NODE:-1} * ${SLIPWAY_DEVICES_PER_RANK:-1}))
     scratch_id=$job_id
     first_port=$((20000 + $$ % 10000))
     plan_ranks

@@ -8,22 +8,40 @@ count_words() {
     echo "${#list[@]}"
 }
 
-# plan_ranks: reads gpus_per_node, nnodes. Sets ranks_per_node, world_size and cpus_per_rank
-# (rounded down: threads beyond the cores only wait).
+# plan_ranks: reads gpus_per_node, nnodes. Sets devices_per_rank, ranks_per_node, world_size and
+# cpus_per_rank (rounded down: threads beyond the cores only wait).
 plan_ranks() {
-    ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-$gpus_per_node}
+    devices_per_rank=${SLIPWAY_DEVICES_PER_RANK:-1}
+    ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-$((gpus_per_node / devices_per_rank))}
     [ "$BACKEND" != single ] || ranks_per_node=1
+    check_gpu_count
     ((ranks_per_node > 0)) ||
-        die "the job was given no GPU, and a rank needs one: ask the scheduler for GPUs," \
-        "or set SLIPWAY_RANKS_PER_NODE and SLIPWAY_DEVICE=cpu"
+        die "the job was given ${gpus_per_node/#0/no} GPU, and a rank needs $devices_per_rank:" \
+            "ask the scheduler for GPUs, or set SLIPWAY_RANKS_PER_NODE and SLIPWAY_DEVICE=cpu"
     world_size=$((nnodes * ranks_per_node))
     cpus_per_rank=$((cpus / ranks_per_node))
     ((cpus_per_rank > 0)) || cpus_per_rank=1
 }
 
+# check_gpu_count: where SLIPWAY_DEVICES_PER_RANK is set, fails if the ranks need more GPUs than the
+# job was given, and says how many stay idle. On CPUs stages share their cores. A job without GPUs
+# is not counted: some schedulers do not know of them, and the preflight does.
+check_gpu_count() {
+    local needed=$((devices_per_rank * (ranks_per_node > 0 ? ranks_per_node : 1)))
+    [ -n "$SLIPWAY_DEVICES_PER_RANK" ] && [ "$SLIPWAY_DEVICE" != cpu ] && ((gpus_per_node > 0)) ||
+        return 0
+    ((needed <= gpus_per_node)) ||
+        die "$((needed / devices_per_rank)) rank(s) a node with $devices_per_rank GPUs each need" \
+            "$needed, and the job was given $gpus_per_node: ask the scheduler for more, or lower" \
+            "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
+    [ "$BACKEND" = single ] || [ -n "$SLIPWAY_RANKS_PER_NODE" ] || ((needed == gpus_per_node)) ||
+        note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle:" \
+            "SLIPWAY_DEVICES_PER_RANK=$devices_per_rank does not divide them"
+}
+
 # set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
-# OMP_NUM_THREADS, folders on the local disk for caches and (unless it is set) temporary files, and
-# the plan (TRAINER_*).
+# DEVICES_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless it is set)
+# temporary files, and the plan (TRAINER_*).
 set_rank_environment() {
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP # made for another Python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
@@ -36,6 +54,7 @@ set_rank_environment() {
         RUN_DIR="$RUN_DIR" \
         DATA="$data" \
         GPUS_PER_NODE="$gpus_per_node" \
+        DEVICES_PER_RANK="$devices_per_rank" \
         TRITON_CACHE_DIR="$scratch/triton" \
         TORCHINDUCTOR_CACHE_DIR="$scratch/inductor" \
         CUDA_CACHE_PATH="$scratch/nv" \
@@ -46,6 +65,8 @@ set_rank_environment() {
         TRAINER_ATTEMPT="$attempt" \
         TRAINER_WORLD_SIZE="$world_size" \
         TRAINER_RANKS_PER_NODE="$ranks_per_node"
+    [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
+        export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
 }
 
 # choose_rendezvous: where the ranks meet: an address of the head node that the others can reach.
@@ -148,6 +169,7 @@ choose_program() {
         --output-dir "$RUN_DIR" --resume auto
     )
     [ -z "$data" ] || program+=(--data-dir "$data")
+    [ -z "$SLIPWAY_DEVICES_PER_RANK" ] || program+=(--devices-per-rank "$devices_per_rank")
     program+=("$@")
 }
 

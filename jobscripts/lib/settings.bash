@@ -13,6 +13,7 @@ readonly SETTINGS=(
     SLIPWAY_RUN_DIR
     SLIPWAY_DEVICE
     SLIPWAY_RANKS_PER_NODE
+    SLIPWAY_DEVICES_PER_RANK
     SLIPWAY_MAX_REQUEUES
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
@@ -53,6 +54,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_RUN_DIR]='^$|^[^[:cntrl:]]+$'
     [SLIPWAY_DEVICE]='^(cuda|cpu|auto)$'
     [SLIPWAY_RANKS_PER_NODE]='^$|^[1-9][0-9]{0,5}$'
+    [SLIPWAY_DEVICES_PER_RANK]='^$|^[1-9][0-9]{0,5}$'
     [SLIPWAY_MAX_REQUEUES]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
@@ -78,6 +80,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_RUN_DIR]='a path without control characters'
     [SLIPWAY_DEVICE]='cuda or cpu or auto'
     [SLIPWAY_RANKS_PER_NODE]='a whole number, at least 1'
+    [SLIPWAY_DEVICES_PER_RANK]='a whole number, at least 1'
     [SLIPWAY_MAX_REQUEUES]='a whole number, at least 0'
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'

@@ -9,3 +9,16 @@ srun_each_node() {
         srun --nodes="$nnodes" --ntasks="$nnodes" --ntasks-per-node=1 --cpus-per-task="$cpus" \
         "${srun_options[@]}" "$@"
 }
+
+# srun_node_by_node COMMAND...: a step for each node, all at the same time, with the number of the
+# node in NODE_RANK and PET_NODE_RANK.
+srun_node_by_node() {
+    for_each_node together srun_node "$@"
+}
+
+# srun_node NUMBER COMMAND...: a step on the node of that number.
+srun_node() {
+    export NODE_RANK="$1" PET_NODE_RANK="$1"
+    exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="${nodes[$1]}" \
+        --cpus-per-task="$cpus" "${srun_options[@]}" "${@:2}"
+}

@@ -4,24 +4,19 @@
 # where `ps` would show it.
 
 # ssh_each_node SECONDS COMMAND...: once on each node, for at most so long. NODE_RANK is the number
-# of the node.
+# of the node. Without a time limit (0), which is the launch, a node that fails ends the others.
 ssh_each_node() {
-    local limit=$1 number pid code=0 stopped='' started=()
-    shift
-    # $! may not be in `started` yet.
-    trap 'stopped=1; kill "${started[@]}" "${!:-}" 2>/dev/null || :' TERM
-    for number in "${!nodes[@]}"; do
-        [ -z "$stopped" ] || break
-        # Opened for reading and writing, standard input stays open as long as the remote shell of
-        # this side lives. When that is gone, however it went, the other side ends its command.
-        timeout --kill-after=5 "$limit" "${remote_shell[@]}" "${nodes[number]}" bash \
-            0<> <(remote_script "$number" "$@") &
-        started+=($!)
-    done
-    for pid in "${started[@]}"; do
-        wait "$pid" || code=$?
-    done
-    return "$code"
+    local how=apart
+    [ "$1" != 0 ] || how=together
+    for_each_node "$how" ssh_node "$@"
+}
+
+# ssh_node NUMBER SECONDS COMMAND...: on the node of that number. Opened for reading and writing,
+# standard input stays open as long as the remote shell of this side lives. When that is gone,
+# however it went, the other side ends its command.
+ssh_node() {
+    exec timeout --kill-after=5 "$2" "${remote_shell[@]}" "${nodes[$1]}" bash \
+        0<> <(remote_script "$1" "${@:3}")
 }
 
 # remote_script NUMBER COMMAND...: what Bash on the node reads. It runs the command until that ends,

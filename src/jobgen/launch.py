@@ -31,6 +31,12 @@ def backends(job: Job) -> List[str]:
     return ["ddp", "horovod"] if own == "ddp" else ["horovod", "ddp"]
 
 
+def bound_backends(job: Job) -> List[str]:
+    """Return those whose ranks each see GPUs of their own alone."""
+    binds = launcher_of(job.launcher).binds_gpus(job)
+    return [name for name in backends(job) if binds and _way(job, name) in {"named", "mpi"}]
+
+
 def launches(job: Job) -> str:
     """Return the functions ``launch_BACKEND``, which ``run_step`` calls."""
     return "\n\n".join(_function(job, backend) for backend in backends(job))

@@ -24,7 +24,7 @@ LIMIT = 1 << 16
 """Bytes that a file may have: thirty times the longest there is."""
 LARGEST = 1_000_000
 """Of any number in these files: nodes, GPUs, minutes."""
-AT_LEAST_ONE = ("nodes", "minutes", "cpus_per_gpu")
+AT_LEAST_ONE = ("nodes", "minutes", "cpus_per_gpu", "devices_per_rank")
 """Numbers that cannot be 0."""
 LONGEST_NAME = 64
 TYPES = {

@@ -38,11 +38,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     accelerator: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPUs the image is given: ``--nv``, ``--rocm`` or nothing."""
     gpus_per_node: int = 1
-    """GPUs of a node: a job's ranks per node, unless its description says otherwise."""
+    """GPUs of a node: what a job asks for, and by the GPUs of each rank its ranks per node."""
     cpus_per_gpu: int = 4
-    """CPU cores for each rank: its threads and its data loaders."""
+    """CPU cores for each GPU: threads and data loaders of the rank that it belongs to."""
     gpu_per_task: bool = False
-    """Whether ranks that Slurm starts are each bound to a GPU of their own, where the site wants it so."""
+    """Whether ranks that Slurm starts are each bound to GPUs of their own, where the site wants it so."""
     resume: Literal["requeue", "chain", "none"] = "requeue"
     """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
     numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
@@ -82,8 +82,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What the job does: train; test its own nodes; build a virtual environment, or the image, on a node."""
     mpi: bool = False
     """Whether Horovod's ranks find each other by MPI, or at Horovod's rendezvous server on the head node."""
-    placement: Literal["per-node", "per-rank"] = "per-node"
-    """Whether torchrun is started on each node, or each rank by itself, as Horovod's always are."""
+    placement: Literal["per-node", "per-rank", "node-by-node"] = "per-node"
+    """One command starts a torchrun on each node, or each rank by itself, as Horovod's always are; or a loop over the
+    nodes gives each a command of its own, with its number in NODE_RANK, which starts torchrun or the ranks there."""
     launcher: str = ""
     """What starts processes on the nodes; "": what the site says."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
@@ -93,7 +94,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: int = 1
     """Nodes of the job."""
     ranks_per_node: int = 0
-    """Ranks of a node; 0: one for each GPU that the job is given."""
+    """Ranks of a node; 0: as many as the GPUs that the job is given are enough for."""
+    devices_per_rank: int = 1
+    """GPUs of each rank. With more than 1 a job with ``ranks_per_node`` asks for the GPUs of those ranks alone; with 1
+    for all of a node, since its ranks may share GPUs, or start ranks of their own."""
     minutes: int = 60
     """Time limit of one attempt."""
     save_seconds: int = 120
@@ -116,9 +120,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     resume: str
     """What follows a time limit, as in Site."""
     per_rank: bool
-    """Whether each rank is started by itself."""
+    """Whether each rank is a task of its own for the scheduler."""
     ranks_per_node: int
     cpus_per_node: int
+    """Cores of all ranks of a node: for each rank and each of its GPUs ``cpus_per_gpu``."""
     gpus_per_node: int
     """0: the job asks for none."""
     options: Dict[str, Option]

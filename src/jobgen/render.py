@@ -9,7 +9,7 @@ from typing import List, Tuple
 from jobgen import header
 from jobgen.containers import use_container
 from jobgen.errors import JobgenError
-from jobgen.launch import backends, launches
+from jobgen.launch import backends, bound_backends, launches
 from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import Scheduler, scheduler_of
@@ -148,6 +148,7 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
             "SLIPWAY_DATA": "",
             "SLIPWAY_DEVICE": spec.device,
             "SLIPWAY_RANKS_PER_NODE": "" if counted or spec.backend == "single" else str(job.ranks_per_node),
+            "SLIPWAY_DEVICES_PER_RANK": "" if spec.devices_per_rank == 1 else str(spec.devices_per_rank),
             "SLIPWAY_MAX_REQUEUES": str(spec.max_requeues),
             "SLIPWAY_LOCAL_DISK": disk,
             "SLIPWAY_STAGE": "0",
@@ -174,6 +175,8 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         for name in dict.fromkeys((job.steps, job.launcher)):
             lines += launcher_of(name).site_lines(job, scheduler)
         lines += scheduler.site_lines(job)
+        if bound := bound_backends(job):
+            lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
         if job.site.venv == "local":
             lines += [("local_venv=1", "made anew on each node"), ("cleanup_seconds=60", "it has thousands of files")]
     return "\n".join(filter(None, [_commented(lines), _exports(job)]))

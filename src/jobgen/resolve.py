@@ -18,11 +18,12 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     """
     scheduler = scheduler_of(site.scheduler)
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
-    ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node
+    each = spec.devices_per_rank
+    ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node // each
     steps = site.launcher or scheduler.launcher
     launcher = spec.launcher or steps
     _refuse_site(site, scheduler)
-    _refuse_spec(spec, site, scheduler, ranks)
+    _refuse_spec(spec, site, scheduler, ranks, on_cpus=on_cpus)
     _refuse_launcher(spec, site, launcher_of(launcher))
     return Job(
         site=site,
@@ -30,13 +31,19 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
         launcher=launcher,
         steps=steps,
         resume="none" if scheduler.one_machine else site.resume,
-        per_rank=spec.placement == "per-rank" or spec.backend == "horovod",
+        per_rank=spec.placement == "per-rank" or (spec.backend == "horovod" and spec.placement == "per-node"),
         ranks_per_node=ranks,
-        cpus_per_node=ranks * site.cpus_per_gpu,
-        gpus_per_node=0 if on_cpus else (1 if alone else site.gpus_per_node),
+        cpus_per_node=ranks * each * site.cpus_per_gpu,
+        gpus_per_node=0 if on_cpus else _gpus(spec, site, ranks),
         options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
         origin=tuple(origin),
     )
+
+
+def _gpus(spec: JobSpec, site: Site, ranks: int) -> int:
+    """Return the GPUs of a node that the job asks for: those of its ranks where it is known how many these are."""
+    is_counted = spec.backend == "single" or (spec.ranks_per_node > 0 and spec.devices_per_rank > 1)
+    return ranks * spec.devices_per_rank if is_counted else site.gpus_per_node
 
 
 def _refuse_site(site: Site, scheduler: Scheduler) -> None:
@@ -59,21 +66,38 @@ def _refuse_launcher(spec: JobSpec, site: Site, launcher: Launcher) -> None:
         )
     if spec.mpi and not launcher.mpi_probe:
         raise JobgenError(f"{pair}: {launcher.name} starts no MPI: render horovod-gloo, or set launcher = 'mpirun'.")
+    if spec.placement == "node-by-node" and (spec.mpi or not launcher.has_node_loop):
+        what = "MPI" if spec.mpi else launcher.name
+        raise JobgenError(
+            f"{pair}: placement = 'node-by-node': {what} starts the ranks of all nodes by one command: "
+            f"leave placement out{'' if spec.mpi else ', or set launcher = ' + repr('ssh')}."
+        )
     if site.mpi == "other" and (spec.mpi or launcher.is_openmpi):
         instead = "horovod-gloo" if spec.mpi else "ddp"
         raise JobgenError(f"{pair}: the MPI there is not the images' Open MPI: render {instead}, which needs none.")
 
 
-def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int) -> None:
+def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, *, on_cpus: bool) -> None:
     """Refuse a spec that cannot be run at ``site``."""
     pair = f"{spec.name} at {site.name}"
-    if scheduler.one_machine and (spec.nodes > 1 or spec.placement == "per-rank" or spec.mpi):
+    if scheduler.one_machine and (spec.nodes > 1 or spec.placement != "per-node" or spec.mpi):
         raise JobgenError(
             f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
             f"`jobgen render ddp-local --site {site.name}` trains there."
         )
     if spec.backend == "single" and spec.nodes > 1:
         raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+    each, there = spec.devices_per_rank, site.gpus_per_node
+    needed = each * max(ranks, 1)
+    if each > 1 and needed > there and not (on_cpus or scheduler.one_machine):
+        raise JobgenError(
+            f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs of a node, "
+            f"and the nodes there have {there} (gpus_per_node): lower one of the two, or take another site."
+        )
+    if ranks < 1 and there:
+        raise JobgenError(
+            f"{pair}: a rank takes {each} devices (devices_per_rank), and gpus_per_node is {there}: set ranks_per_node."
+        )
     if ranks < 1:
         raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): set ranks_per_node.")
     early = scheduler.early_seconds

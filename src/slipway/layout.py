@@ -159,9 +159,11 @@ _TRAINING = (
             "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", refuse_old=True, optional=True),
     Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
             "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
-    Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: one for each GPU that the job was given",
-            "processes that train on each node; by default one for each GPU that the job was given", "RANKS_PER_NODE",
-            refuse_old=True, optional=True),
+    Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: as many as the job's GPUs suffice for",
+            "processes that train on each node; by default one for each GPU that the job was given, or for each "
+            "`SLIPWAY_DEVICES_PER_RANK` of them", "RANKS_PER_NODE", refuse_old=True, optional=True),
+    Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
+            "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
             "how often a run goes on by itself after a time limit; preemption and lost nodes do not count, and a "
             "submission by hand begins to count anew", "MAX_REQUEUES", refuse_old=True),

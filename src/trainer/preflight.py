@@ -58,7 +58,7 @@ def main() -> int:
         check_head(environment.variables.get("MASTER_ADDR", ""))
         check_mpi(environment.mpi, environment.pmix)
         check_plugins(settings)
-        check_device(settings.launch.device)
+        check_device(settings, environment)
     except SlipwayError as error:
         print(f"trainer: {socket.gethostname()}: {one_line(explain(error))}", file=sys.stderr)
         return error.exit_code
@@ -177,12 +177,13 @@ def _family(version: str) -> tuple[str, str]:
     return name, number[0] if number else ""
 
 
-def check_device(requested: str) -> None:
-    """Compare torch with the driver and the GPUs, and allocate on every GPU that is visible here.
+def check_device(settings: Settings, environment: Environment) -> None:
+    """Compare torch with the driver and the GPUs, these with the ranks, and allocate on every one that is visible here.
 
     Raises:
-        ConfigError: if GPUs are asked for and there is none, or one does not work.
+        ConfigError: if GPUs are asked for and there are too few, or one does not work.
     """
+    requested = settings.launch.device
     if requested == "cpu":
         return
     import torch  # noqa: PLC0415 -- it takes seconds, and a wrong folder should not wait for it
@@ -195,12 +196,52 @@ def check_device(requested: str) -> None:
         raise ConfigError(
             "--device cuda, but torch sees no GPU: ask the scheduler for some, or set SLIPWAY_DEVICE=cpu."
         )
+    check_gpu_count(settings, environment, count)
     for index in range(count):
         try:
             torch.zeros(1, device=f"cuda:{index}")
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(f"GPU {index} does not work: {reason}; what does nvidia-smi say there?") from error
+
+
+def check_gpu_count(settings: Settings, environment: Environment, count: int) -> None:
+    """Compare the GPUs that the ranks of this node take with those that torch sees here, which are ``count``.
+
+    Where ranks are going to be bound to GPUs of their own, this process, which is no rank, may see all of the node's or
+    a part of them: there the numbers of the plan are compared.
+
+    Raises:
+        ConfigError: if they are too few, naming the setting.
+    """
+    from trainer.device import devices_of_rank  # noqa: PLC0415 -- it imports torch
+
+    ranks, bound = environment.planned_ranks_per_node, environment.variables.get("TRAINER_BOUND_GPUS", "")
+    if not count or not ranks.isdecimal() or settings.launch.stage_devices:
+        return
+    each = devices_of_rank(settings)
+    if bound.isdecimal():
+        if each != int(bound):
+            raise ConfigError(
+                f"each rank takes {each} GPU(s), and the job binds it to {bound}: set SLIPWAY_DEVICES_PER_RANK={each}."
+            )
+        return
+    if count == each == 1:  # a launcher may have bound this process, and be going to bind each rank, to one GPU
+        return
+    if each * int(ranks) > count:
+        raise ConfigError(
+            f"{ranks} rank(s) with {each} GPU(s) each take {each * int(ranks)} on a node, and torch sees {count} here: "
+            + _fewer_ranks(each, count)
+        )
+
+
+def _fewer_ranks(each: int, count: int) -> str:
+    """Return what to set so that ranks of ``each`` GPUs find them among ``count``."""
+    if each == 1:
+        return f"set SLIPWAY_RANKS_PER_NODE={count}, or ask the scheduler for more."
+    if each > count:
+        return f"ask the scheduler for at least {each} on each node, and set SLIPWAY_DEVICES_PER_RANK={each}."
+    return f"set SLIPWAY_DEVICES_PER_RANK={each}, and leave SLIPWAY_RANKS_PER_NODE empty or set it to {count // each}."
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from jobgen.cli import main
 from support import ROOT, weights
 
 CLUSTER = Path(__file__).parent / "cluster"
@@ -107,11 +108,12 @@ def sshd() -> str:
 
 
 class Cluster:
-    """A head and two nodes, in namespaces."""
+    """A head and two nodes, each with so many GPUs, in namespaces."""
 
-    def __init__(self, folder: Path, shared: Path) -> None:
+    def __init__(self, folder: Path, shared: Path, *, gpus: int = 2) -> None:
         self.folder, self.home = folder, folder / "home"
         self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
+        self.env["CLUSTER_GPUS"] = str(gpus)
         # The environment of `make test` is not the one that a user submits from.
         for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
             self.env.pop(name, None)
@@ -258,6 +260,14 @@ class OpenPbs:
 
     def job(self, number: str) -> PbsJob:
         return PbsJob(self.cluster, number)
+
+
+def rendered(folder, spec, site, *settings):
+    """Return the script of a spec at a site, in ``folder``."""
+    path = folder / f"{spec}.{'pbs' if site in {'pbs', 'torque'} else 'job'}"
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert main(["render", spec, "--site", site, *words, "--output", str(path)]) == 0
+    return path
 
 
 def seen_by_ranks(output, *, ranks):

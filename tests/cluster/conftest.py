@@ -17,13 +17,23 @@ from support import ROOT, weights
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    yield from started(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return another cluster, whose two nodes have four GPUs each: ranks of two GPUs leave none of them alone."""
+    yield from started(tmp_path_factory.getbasetemp(), gpus=4)
+
+
+def started(shared: Path, *, gpus: int = 2) -> Iterator[Cluster]:
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
     if os.geteuid() != 0:
         pytest.skip("only root may make the namespaces of the cluster's nodes")
     # not in pytest's own folder, which is root's alone
     with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
-        cluster = Cluster(Path(folder), tmp_path_factory.getbasetemp())
+        cluster = Cluster(Path(folder), shared, gpus=gpus)
         yield cluster
         cluster.close()
 
@@ -32,8 +42,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
     """Cancel the jobs that a test left when it failed: they would keep the nodes from all later tests."""
     yield
-    if "cluster" in request.fixturenames:
-        request.getfixturevalue("cluster").cancel_jobs()
+    for name in {"cluster", "cluster_of_four"} & {*request.fixturenames}:
+        request.getfixturevalue(name).cancel_jobs()
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters import AS_ROOT
-from jobgen.cli import main
+from clusters import AS_ROOT, rendered
 from support import status
 
 pytestmark = pytest.mark.prove
@@ -88,13 +87,6 @@ def test_under_pbs_it_requeues_itself_where_the_site_lets_it(cluster, tmp_path, 
     assert (fields["ExitCode"], fields["Restarts"]) == ("75:0", "1"), job.output
 
 
-def rendered(folder, spec, site, *settings):
-    path = folder / f"{spec}.{'pbs' if site in {'pbs', 'torque'} else 'job'}"
-    words = [word for setting in settings for word in ("--set", setting)]
-    assert main(["render", spec, "--site", site, *words, "--output", str(path)]) == 0
-    return path
-
-
 @pytest.mark.parametrize(
     ("spec", "site", "settings"),
     [
@@ -103,6 +95,8 @@ def rendered(folder, spec, site, *settings):
         ("ddp", "example", ["launcher=ssh", "remote_shell=srun --nodes=1 --ntasks=1 --overlap --nodelist"]),
         ("horovod-gloo", "example", ["launcher=mpirun"]),
         ("ddp-ranks", "example", ["gpu_per_task=true"]),
+        ("ddp", "example", ["placement=node-by-node"]),
+        ("horovod-gloo", "example", ["placement=node-by-node"]),
     ],
 )
 def test_what_a_site_chooses_trains_the_same_weights(cluster, tmp_path, config, alone, spec, site, settings):  # noqa: PLR0917 -- fixtures

@@ -44,9 +44,14 @@ GOLDEN = [
     "image_build@modules-proxies",
     "selftest@roce",
     "single@pbs",
+    "split@example",
+    "split@example,placement=node-by-node",
+    "split@gpu-per-task,placement=per-rank",
+    "split@mpirun,placement=node-by-node",  # refused
+    "split@pbs",
     "venv_build@example",
 ]
-"""Each scheduler, launcher, backend, accelerator, way to resume and task at least once."""
+"""Each scheduler, launcher, placement, backend, accelerator, way to resume and task once: SPEC@SITE[,SETTING]."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +61,10 @@ def in_the_project(monkeypatch):
 
 def text_of(pair, *, standalone=False):
     """Return the script, or the line that says why there is none."""
-    spec, _, site = pair.partition("@")
+    spec, _, rest = pair.partition("@")
+    site, *settings = rest.split(",")
     try:
-        job = job_of(spec, site, [], standalone=standalone)
+        job = job_of(spec, site, settings, standalone=standalone)
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError as error:
         return f"{error}\n"
@@ -81,7 +87,16 @@ def test_the_expected_texts_hold_every_part_once():
     parts = ["#SBATCH", "#PBS", "srun --", '"${mpirun[@]}"', "ssh_each_node 0", "--mpi=pmix", "torchrun --nnodes"]
     parts += ["use_container --nv", "use_container --rocm", "finish requeue", "finish chain", "finish none"]
     parts += [f"launch_{backend}()" for backend in ("ddp", "horovod", "single")]
-    parts += ["load_modules 1", "--gpus-per-task=1", "build_image", "build_venv", "choose_container", "--self-test"]
+    parts += [
+        "load_modules 1",
+        "--gpus-per-task=",
+        "srun_node_by_node",
+        "SLIPWAY_DEVICES_PER_RANK:=2",
+        "build_image",
+        "build_venv",
+        "choose_container",
+        "--self-test",
+    ]
     assert [part for part in parts if part not in texts] == []
 
 
@@ -90,7 +105,8 @@ def rendered(tmp_path_factory):
     """Return every spec at every site where it can run, as it is and standalone, in files of one folder."""
     os.chdir(ROOT)
     folder = tmp_path_factory.mktemp("rendered")
-    for pair in (f"{spec}@{site}" for spec in SPECS for site in SITES):
+    changed = [pair for pair in GOLDEN if "," in pair]
+    for pair in [*(f"{spec}@{site}" for spec in SPECS for site in SITES), *changed]:
         text = text_of(pair)
         if text.startswith("#!"):
             (folder / pair).write_text(text)

@@ -201,7 +201,8 @@ def is_pbs(script: Path) -> bool:
 def make_project(folder: Path, spool: Path) -> Project:
     """Make what scripts need in their folder of submission."""
     (folder / "configs").mkdir(parents=True)
-    (folder / "configs" / "digits.toml").write_text("epochs = 1\n")
+    for name in ("digits", "split-toy"):
+        (folder / "configs" / f"{name}.toml").write_text("epochs = 1\n")
     (folder / "slipway.sif").touch()
     (folder / ".venv").mkdir()
     (folder / "disk").mkdir()

@@ -41,7 +41,7 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given=''
-directives_gpus=2 directives_cpus=8 save_seconds=120
+directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -515,7 +515,45 @@ class TestAllocation:
         assert bash(f"cpus=1 SLIPWAY_RANKS_PER_NODE=3; {show}")[1] == "3 6 1\n"
         assert bash(f"BACKEND=single nnodes=1; {show}")[1] == "1 1 8\n"
         code, _, err = bash("gpus_per_node=0; plan_ranks")
-        assert (code, "the job was given no GPU" in err) == (78, True)
+        assert (code, "the job was given no GPU, and a rank needs 1: ask the scheduler" in err) == (78, True)
+
+    @pytest.mark.parametrize(
+        ("given", "ranks", "err"),
+        [
+            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2", "2 4 2 4", ""),
+            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=4", "4 2 1 8", ""),
+            ("gpus_per_node=3 SLIPWAY_DEVICES_PER_RANK=2", "2 2 1 8", "1 of 3 GPUs of each node stay idle"),
+            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=1", "2 2 1 8", ""),
+            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 BACKEND=single nnodes=1", "2 1 1 8", ""),
+            # stages share the cores
+            ("gpus_per_node=2 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICE=cpu", "2 4 2 4", ""),
+            # a scheduler that knows nothing of GPUs
+            ("gpus_per_node=0 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2", "2 4 2 4", ""),
+            # without the setting ranks may share a GPU
+            ("gpus_per_node=2 SLIPWAY_RANKS_PER_NODE=4", "1 8 4 2", ""),
+        ],
+    )
+    def test_plan_ranks_of_several_gpus_and_check_gpu_count(self, bash, given, ranks, err):
+        show = 'echo "$devices_per_rank $world_size $ranks_per_node $cpus_per_rank"'
+        code, out, said = bash(f"{given}; plan_ranks; {show}")
+        assert (code, out) == (0, f"{ranks}\n"), said
+        assert (err in said, said.count("\n")) == (True, int(bool(err)))
+
+    @pytest.mark.parametrize(
+        ("given", "err"),
+        [
+            ("gpus_per_node=1", "1 rank(s) a node with 2 GPUs each need 2, and the job was given 1: ask the scheduler"),
+            ("gpus_per_node=1 BACKEND=single", "1 rank(s) a node with 2 GPUs each need 2, and the job was given 1"),
+            ("gpus_per_node=4 SLIPWAY_RANKS_PER_NODE=3", "3 rank(s) a node with 2 GPUs each need 6, and the job was"),
+            ("gpus_per_node=0", "the job was given no GPU, and a rank needs 2"),
+            ("gpus_per_node=1 SLIPWAY_DEVICE=cpu", "the job was given 1 GPU, and a rank needs 2"),
+        ],
+    )
+    def test_check_gpu_count_names_the_numbers(self, bash, given, err):
+        code, _, said = bash(f"SLIPWAY_DEVICES_PER_RANK=2; {given}; plan_ranks; echo no")
+        direct = "SLIPWAY_DEVICES_PER_RANK=2 devices_per_rank=2 ranks_per_node=1; check_gpu_count; echo ok"
+        assert bash(direct)[1] == "ok\n"
+        assert (code, err in said, said.count("\n")) == (78, True, 1), said
 
     SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
 
@@ -540,6 +578,11 @@ class TestAllocation:
         for broken in ("exit 1", "exit 0", "echo x"):
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
+
+    def test_gpus_of_this_machine_are_those_of_its_ranks(self, bash):
+        show = 'find_allocation; echo "$gpus_per_node $ranks_per_node"'
+        assert bash(f"SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICES_PER_RANK=2; {show}", scheduler="local")[1] == "4 2\n"
+        assert bash(f"BACKEND=single; {show}", scheduler="local")[1] == "1 1\n"
 
     def test_find_allocation_of_this_machine(self, bash):
         show = 'SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo "${nodes[@]} $nnodes $world_size $cpus"; '
@@ -675,6 +718,61 @@ class TestEachNode:
         assert bash("nodes=(n1 n9); (ssh_each_node 5 true) || echo $?")[1] == "255\n"
         assert bash("(ssh_each_node 1 sleep 20) || echo $?")[1] == "124\n"
         assert "export NODE_RANK=3" in bash("remote_script 3 true")[1]
+        assert bash("(ssh_node 1 5 bash -c 'echo \"$PET_NODE_RANK\"')")[1] == "1\n"
+
+    def test_srun_node_by_node_and_srun_node(self, bash, stub):
+        stub("srun", 'echo "$NODE_RANK $PET_NODE_RANK $*"')
+        words = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist={} --cpus-per-task=8 --export=ALL echo a b"
+        lines = [f"0 0 {words.format('n1')}", f"1 1 {words.format('n2')}"]
+        assert sorted(bash("(srun_node_by_node echo 'a b')")[1].splitlines()) == lines
+        assert bash("(srun_node 1 echo 'a b')")[1].splitlines() == lines[1:]
+        stub("srun", "exit $((NODE_RANK * 7))")
+        assert bash("(srun_node_by_node true) || echo $?")[1] == "7\n"
+
+    def test_for_each_node(self, bash):
+        assert sorted(
+            bash("at() { echo \"$*\"; }; nodes=(a b c); for_each_node together at 'x  y'")[1].splitlines()
+        ) == [
+            "0 x  y",
+            "1 x  y",
+            "2 x  y",
+        ]
+
+    @pytest.mark.parametrize("code", ["3", "127", "143"])
+    def test_for_each_node_ends_the_others_where_one_fails_and_returns_its_code(self, bash, tmp_path, code):
+        at = 'at() { [ "$1" != 2 ] || { sleep 0.5; exit "$2"; }; '
+        at += f"trap 'echo $1 >>{tmp_path}/ended; exit 5' TERM; for i in {{1..300}}; do sleep 0.1; done; }}; "
+        began = time.monotonic()
+        assert bash(f"{at} nodes=(a b c); (for_each_node together at {code}) || echo $?")[1] == f"{code}\n"
+        assert time.monotonic() - began < 10
+        assert sorted((tmp_path / "ended").read_text().split()) == ["0", "1"]
+
+    def test_for_each_node_lets_the_others_finish_where_they_work_apart(self, bash, tmp_path):
+        at = f'at() {{ [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>{tmp_path}/done; }}; nodes=(a b c); '
+        assert bash(f"{at} (for_each_node apart at) || echo $?")[1] == "3\n"
+        assert sorted((tmp_path / "done").read_text().split()) == ["0", "2"]
+
+    def test_a_step_by_ssh_is_done_where_it_can_be(self, bash, stub, tmp_path):
+        stub("ssh", f'[ "$1" = n1 ] || {{ sleep 1; echo "$1" >>{tmp_path}/done; exit 0; }}; exit 255')
+        assert bash("(ssh_each_node 5 true) || echo $?")[1] == "255\n"
+        assert (tmp_path / "done").read_text() == "n2\n"
+        assert bash("(ssh_each_node 0 true) || echo $?")[1] == "255\n"  # a launch
+        assert (tmp_path / "done").read_text() == "n2\n"
+
+    def test_for_each_node_that_is_ended(self, bash, tmp_path):
+        at = f"at() {{ trap 'echo $1 >>{tmp_path}/ended; exit 0' TERM; for i in {{1..300}}; do sleep 0.1; done; }}; "
+        began = time.monotonic()
+        run = f"{at} for_each_node apart at & sleep 1; kill -TERM $!; wait $! || echo $?"
+        assert bash(run)[0] == 0
+        assert time.monotonic() - began < 10
+        assert sorted((tmp_path / "ended").read_text().split()) == ["0", "1"]
+
+    def test_until_nodes_end_and_end_nodes(self, bash):
+        assert bash("sleep 0.1 & a=$!; (exit 4) & until_nodes_end together $a $! || echo $?")[1] == "4\n"
+        assert (
+            bash("until_nodes_end apart; end_nodes 999999999; sleep 20 & end_nodes $!; wait $! || echo $?")[1]
+            == "143\n"
+        )
 
 
 class TestRanks:
@@ -686,6 +784,14 @@ class TestRanks:
         for line in ("TRITON_CACHE_DIR=/s/triton", "TORCHINDUCTOR_CACHE_DIR=/s/inductor", "PYTHONNOUSERSITE=1"):
             assert line in out
         assert [line for line in out if line.startswith(("PYTHONPATH=", "PYTHONSTARTUP="))] == []
+        assert "DEVICES_PER_RANK=1" in out
+        assert not any(line.startswith("TRAINER_BOUND_GPUS=") for line in out)
+
+    def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
+        code = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; "
+        code += 'echo "${TRAINER_BOUND_GPUS-none}"'
+        assert bash(code)[1] == "none\n"
+        assert bash(f"BACKEND=horovod; {code}")[1] == "2\n"
 
     def test_choose_rendezvous(self, bash, stub):
         stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'")
@@ -742,6 +848,8 @@ class TestRanks:
         assert words[:3] == ["-m", "trainer", f"{place}/c.toml"]
         assert words[-4:] == ["--data-dir", "/d", "--lr", "a b"]
         assert bash(f"SLIPWAY_SCRIPT='my train.py'; {show}", "x")[1] == "my train.py\nx\n"
+        words = bash(f"SLIPWAY_DEVICES_PER_RANK=2 devices_per_rank=2; {show}", "--lr", "1")[1].splitlines()
+        assert words[-4:] == ["--devices-per-rank", "2", "--lr", "1"]
 
     def test_preflight(self, bash, stub):
         stub("srun", SRUN)

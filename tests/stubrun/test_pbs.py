@@ -58,6 +58,11 @@ class TestAllocation:
         assert ended.env["TRAINER_RANKS_PER_NODE"] == "4"
         assert project.run("ddp.pbs", **DONE).env["TRAINER_RANKS_PER_NODE"] == "2"  # of the directives
 
+    def test_a_rank_may_take_several_of_them(self, project):
+        ended = project.run("split.pbs", STUB_NGPUS="8", **DONE)
+        assert (ended.env["TRAINER_RANKS_PER_NODE"], ended.env["DEVICES_PER_RANK"]) == ("2", "2")
+        assert project.run("split.pbs", **DONE).env["TRAINER_RANKS_PER_NODE"] == "1"  # of the directives
+
     def test_cores_are_what_the_server_says_and_shared_rounded_down(self, project):
         assert project.run("ddp.pbs", STUB_NCPUS="10", **DONE).env["OMP_NUM_THREADS"] == "2"  # 5 a node, 2 ranks
         assert project.run("ddp.pbs", PBS_NUM_PPN="6", **DONE).env["OMP_NUM_THREADS"] == "3"

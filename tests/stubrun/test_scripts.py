@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.cli import main
 from slipway.flags import read_arguments
 from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
 from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
-SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
-ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "ddp.sh"]
+SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", "split.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
+ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "split.pbs", "ddp.sh"]
+SPLIT = {"split.job", "split.pbs"}
+"""Those whose ranks take two GPUs each."""
 DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
 """One for each way to start ranks."""
 
@@ -29,13 +32,16 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert (ended.code, ended.notes) == (0, [])
     words = payload_of(ended)
     assert words[words.index("trainer") - 1] == "-m"
-    assert words[words.index("trainer") + 1] == str(project.folder / "configs" / "digits.toml")
+    config = "split-toy.toml" if script in SPLIT else "digits.toml"
+    assert words[words.index("trainer") + 1] == str(project.folder / "configs" / config)
     assert words[words.index("--output-dir") + 1] == str(ended.run_dir)
     assert words[-2:] == ["--epochs", "a b"]
     assert read_arguments([*words[words.index("trainer") + 1 : -2]], schema()).tables["launch"]["resume"] == "auto"
     assert ("--self-test" in words) == (script == "selftest.job")
     # the plan
-    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 4)
+    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 2 if script in SPLIT else 4)
+    assert ended.env["DEVICES_PER_RANK"] == ("2" if script in SPLIT else "1")
+    assert ("--devices-per-rank" in words) == (script in SPLIT)
     assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
     assert (ended.env["RUN_DIR"], ended.env["PYTHONNOUSERSITE"]) == (str(ended.run_dir), "1")
     assert ended.env["PYTHONSAFEPATH"] == "1"
@@ -371,6 +377,72 @@ class TestHorovod:
         assert (ended.env["HOROVOD_RANK"], ended.env["HOROVOD_SIZE"]) == (
             ("1", "4") if script == "ddp.pbs" else (ended.env["RANK"], "2")
         )
+
+
+class TestSeveralGpus:
+    """Ranks of two GPUs each, on nodes of four."""
+
+    NODE = {"SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
+
+    def launch(self, project, site, *settings, **env):
+        script = project.spool / "split.job"
+        words = [word for setting in settings for word in ("--set", setting)]
+        assert main(["render", "split", "--site", site, *words, "--output", str(script)]) == 0
+        ended = project.run(script, SLIPWAY_LIB=str(SCRIPTS / "lib"), **self.NODE, **env, **DONE)
+        assert (ended.code, ended.notes) == (0, [])
+        return ended, [words for words in launches_of(ended) if words[0] == "srun"]
+
+    def test_ranks_are_counted_by_them(self, project):
+        ended = project.run("split.job", **self.NODE, **DONE)
+        words = payload_of(ended)
+        assert "--nproc-per-node=2" in words
+        assert words[words.index("--devices-per-rank") + 1] == "2"
+        names = ("TRAINER_WORLD_SIZE", "GPUS_PER_NODE", "DEVICES_PER_RANK", "OMP_NUM_THREADS")
+        assert [ended.env[name] for name in names] == ["4", "4", "2", "8"]
+
+    def test_the_preflight_is_given_the_same_arguments(self, project):
+        check = next(words for words in project.run("split.job", **DONE).of("python3") if "trainer.preflight" in words)
+        assert check[check.index("--devices-per-rank") + 1] == "2"
+
+    def test_any_script_takes_the_setting(self, project):
+        ended = project.run("ddp.job", SLIPWAY_DEVICES_PER_RANK="4", **self.NODE, **DONE)
+        assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["OMP_NUM_THREADS"]) == ("2", "16")
+        assert "--devices-per-rank" in payload_of(ended)
+        ended = project.run("ddp.job", SLIPWAY_DEVICES_PER_RANK="8", **self.NODE)
+        assert (ended.code, len(ended.notes)) == (78, 1)
+        assert "1 rank(s) a node with 8 GPUs each need 8, and the job was given 4" in ended.err
+        assert not ended.run_dir.exists()
+
+    def test_a_task_is_bound_to_its_gpus_where_the_site_wants_it(self, project):
+        ended, [words] = self.launch(project, "gpu-per-task", "placement=per-rank")
+        assert {"--gpus-per-task=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=8"} <= {*words}
+        assert ended.env["TRAINER_BOUND_GPUS"] == "2"
+        ended, [words] = self.launch(project, "gpu-per-task")  # by torchrun
+        assert [word for word in words if "gpu" in word] == []
+        assert "TRAINER_BOUND_GPUS" not in ended.env
+
+    @pytest.mark.parametrize("backend", ["ddp", "horovod"])
+    def test_nodes_are_started_one_by_one(self, project, backend):
+        see = '[ -z "${NODE_RANK-}" ] || echo "$NODE_RANK $PET_NODE_RANK" >>"$STUB_LOG.nodes"'
+        settings = ("gpus_per_node=4", "placement=node-by-node")
+        _, launched = self.launch(project, "example", *settings, BACKEND=backend, STUB_ON_SRUN=see)
+        launched = [words for words in launched if "--nodes=1" in words]
+        assert sorted(word for words in launched for word in words if "nodelist" in word) == [
+            "--nodelist=node1",
+            "--nodelist=node2",
+        ]
+        assert all({"--ntasks=1", "--cpus-per-task=16", "--export=ALL"} <= {*words} for words in launched)
+        assert sorted(Path(f"{project.log}.nodes").read_text().splitlines()) == ["0 0", "1 1"]
+
+    def test_one_of_them_that_fails_is_the_launchs_end(self, project):
+        fails = 'case "$*" in *--nodelist=node2*) exit 9 ;; *--nodelist=node1*) exec sleep 100 ;; esac'
+        script = project.spool / "split.job"
+        words = ["render", "split", "--site", "example", "--set", "placement=node-by-node", "--output", str(script)]
+        assert main(words) == 0
+        ended = project.run(script, SLIPWAY_LIB=str(SCRIPTS / "lib"), STUB_ON_SRUN=fails)
+        assert ended.code == 9
+        assert (ended.run_dir / "logs" / "1" / "code").read_text() == "9\n"
+        assert project.started[-1].left() == {}
 
 
 class TestMpirun:

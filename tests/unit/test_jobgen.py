@@ -147,6 +147,59 @@ class TestSettings:
         assert rendered(capsys) == rendered(capsys)
 
 
+class TestDevicesPerRank:
+    @pytest.mark.parametrize(
+        ("settings", "gpus", "cpus"),
+        [
+            ([], 8, 96),  # all of the node: four ranks of two
+            (["devices_per_rank=3"], 8, 72),  # two ranks of three: two GPUs stay idle
+            (["ranks_per_node=2"], 4, 48),  # the ranks' own
+            (["ranks_per_node=2", "devices_per_rank=1"], 8, 24),  # ranks may share GPUs, or start others
+            (["backend=single", "nodes=1"], 2, 24),
+            (["placement=per-rank"], 8, 24),  # of a task, which is a rank
+        ],
+    )
+    def test_what_slurm_is_asked_for(self, capsys, settings, gpus, cpus):
+        text = rendered(capsys, *settings, spec="split", site="roce")
+        found = re.findall(r"#SBATCH --(?:gpus-per-node|cpus-per-task)=(\d+)", text)
+        assert list(map(int, found)) == [gpus, cpus]
+
+    def test_what_pbs_is_asked_for(self, capsys):
+        assert ":ncpus=16:ngpus=4:mpiprocs=2:ompthreads=8 " in rendered(
+            capsys, "gpus_per_node=4", spec="split", site="pbs"
+        )
+        assert ":ppn=16:gpus=2 " in rendered(capsys, "ranks_per_node=1", spec="split", site="torque")
+
+    def test_the_trainer_is_told_only_where_there_are_several(self, capsys):
+        assert '"${SLIPWAY_DEVICES_PER_RANK:=2}"' in rendered(capsys, spec="split")
+        assert '"${SLIPWAY_DEVICES_PER_RANK:=}"' in rendered(capsys)
+
+    def test_a_site_that_binds_gpus_to_tasks_binds_ranks_that_are_tasks(self, capsys):
+        bound = "bound_backends="
+        text = rendered(capsys, spec="split", site="gpu-per-task")
+        assert "bound_backends=(horovod) " in text  # its torchruns are tasks, which see all GPUs of their nodes
+        assert "bound_backends=(ddp horovod) " in rendered(capsys, spec="ddp-ranks", site="gpu-per-task")
+        assert bound not in rendered(capsys, "placement=node-by-node", spec="split", site="gpu-per-task")
+        assert bound not in rendered(capsys, spec="ddp-ranks", site="example")
+
+
+class TestNodeByNode:
+    @pytest.mark.parametrize(
+        ("spec", "site", "loop"),
+        [
+            ("ddp", "example", "srun_node_by_node"),
+            ("horovod-gloo", "cray", "srun_node_by_node"),
+            ("single", "example", "srun_node_by_node"),
+            ("ddp", "torque", "ssh_each_node 0"),  # as always
+        ],
+    )
+    def test_every_launch_of_a_script_is_a_loop(self, capsys, spec, site, loop):
+        text = rendered(capsys, "placement=node-by-node", spec=spec, site=site)
+        launches = text.split("\nlaunch_")[1:]
+        assert all(f"\n    {loop} \\\n" in launch for launch in launches)
+        assert "#SBATCH --ntasks-per-node=2" not in text
+
+
 class TestRefusals:
     def test_an_unknown_key_is_answered_with_the_nearest(self, capsys):
         assert "unknown key 'node'. Did you mean 'nodes'?" in refused(capsys, "node=3")
@@ -189,10 +242,25 @@ class TestRefusals:
             ("ddp", "example", "gpus_per_node=0", "set ranks_per_node"),
             ("ddp", "example", "minutes=4", "raise minutes"),
             ("ddp", "torque", 'remote_shell="ssh -o \'x"', "has a quote that is not closed"),
+            ("split", "mpirun", "placement=node-by-node", "leave placement out, or set launcher = 'ssh'"),
+            ("horovod-srun", "example", "placement=node-by-node", "MPI starts the ranks of all nodes by one command"),
+            ("ddp-local", "laptop", "placement=node-by-node", "is one machine"),
+            (
+                "split",
+                "example",
+                "devices_per_rank=3",
+                "1 rank(s) with 3 GPUs each (devices_per_rank) need 3 GPUs of a",
+            ),
+            ("split", "example", "ranks_per_node=2", "2 rank(s) with 2 GPUs each (devices_per_rank) need 4 GPUs of a"),
+            ("single", "example", "devices_per_rank=3", "and the nodes there have 2 (gpus_per_node)"),
+            ("split", "example", "gpus_per_node=0", "and the nodes there have 0 (gpus_per_node)"),
+            ("ddp-local", "laptop", "ranks_per_node=0 devices_per_rank=2", "gpus_per_node is 1: set ranks_per_node"),
         ],
     )
     def test_what_cannot_run_somewhere_is_refused_with_the_way_out(self, capsys, spec, site, setting, way_out):
-        assert way_out in refused(capsys, setting, spec=spec, site=site)
+        assert way_out in refused(
+            capsys, *(setting.split(" ") if "remote" not in setting else [setting]), spec=spec, site=site
+        )
 
     @pytest.mark.parametrize(
         ("setting", "range_"),
@@ -200,6 +268,7 @@ class TestRefusals:
             ("nodes=0", "1 to"),
             ("minutes=0", "1 to"),
             ("cpus_per_gpu=0", "1 to"),
+            ("devices_per_rank=0", "1 to"),
             ("ranks_per_node=-1", "0 to"),
             ("save_seconds=-1", "0 to"),
             ("max_requeues=99999999", "0 to"),

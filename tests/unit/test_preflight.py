@@ -2,6 +2,7 @@
 
 import ast
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from slipway.lock import Lock
-from trainer import preflight
+from trainer import device, preflight
 from trainer.errors import ConfigError
 
 
@@ -120,6 +121,68 @@ def test_a_folder_that_another_run_owns(answer, tmp_path, monkeypatch):
         assert (code, "TRAINER_ATTEMPT='second' must be a whole number" in said) == (78, True)
     finally:
         owner.release()
+
+
+class TestGpuCount:
+    """GPUs of a node against what its ranks take."""
+
+    SPLIT = ("--split", "conv2", "--arch", "mnist-cnn")
+    TOO_MANY = (
+        "4 rank(s) with 2 GPU(s) each take 8 on a node, and torch sees 4 here: set SLIPWAY_DEVICES_PER_RANK=2, and "
+        "leave SLIPWAY_RANKS_PER_NODE empty or set it to 2."
+    )
+    UNBOUND = "each rank takes 2 GPU(s), and the job binds it to 1: set SLIPWAY_DEVICES_PER_RANK=2."
+
+    @pytest.fixture
+    def node(self, answer, monkeypatch):
+        def node(count, *flags, **env):
+            for name in ("TRAINER_RANKS_PER_NODE", "TRAINER_BOUND_GPUS"):
+                monkeypatch.delenv(name, raising=False)
+            for name, value in env.items():
+                monkeypatch.setenv(f"TRAINER_{name}", value)
+            monkeypatch.setattr(device, "check_gpus", lambda: None)
+            monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+            monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+            return answer("--device", "cuda", *flags)
+
+        return node
+
+    @pytest.mark.parametrize(
+        ("count", "flags", "env"),
+        [
+            (4, SPLIT, {"RANKS_PER_NODE": "2"}),
+            (4, (), {"RANKS_PER_NODE": "4"}),
+            (4, ("--devices-per-rank", "4", *SPLIT), {"RANKS_PER_NODE": "1"}),
+            (2, SPLIT, {}),  # by hand: nobody planned
+            (1, (*SPLIT, "--stage-devices", "cuda:0,cpu"), {"RANKS_PER_NODE": "2"}),
+            # ranks that are bound: this process may see all GPUs of the node, or one of them
+            (4, SPLIT, {"RANKS_PER_NODE": "2", "BOUND_GPUS": "2"}),
+            (1, SPLIT, {"RANKS_PER_NODE": "2", "BOUND_GPUS": "2"}),
+            (1, (), {"RANKS_PER_NODE": "4"}),  # a site that binds GPUs, and does not say so
+        ],
+    )
+    def test_enough(self, node, count, flags, env):
+        assert node(count, *flags, **env) == (0, "")
+
+    @pytest.mark.parametrize(
+        ("count", "flags", "env", "said"),
+        [
+            (4, SPLIT, {"RANKS_PER_NODE": "4"}, TOO_MANY),  # ddp.job with one rank a GPU
+            (1, SPLIT, {"RANKS_PER_NODE": "1"}, "torch sees 1 here: ask the scheduler for at least 2 on each node"),
+            (2, (), {"RANKS_PER_NODE": "3"}, "take 3 on a node, and torch sees 2 here: set SLIPWAY_RANKS_PER_NODE=2"),
+            (4, SPLIT, {"RANKS_PER_NODE": "4", "BOUND_GPUS": "1"}, UNBOUND),
+            (0, SPLIT, {"RANKS_PER_NODE": "1"}, "torch sees no GPU"),
+        ],
+    )
+    def test_too_few_are_named_with_the_setting(self, node, count, flags, env, said):
+        code, answer = node(count, *flags, **env)
+        assert (code, said in answer, answer.count("\n")) == (78, True, 1), answer
+
+
+def test_torch_is_imported_only_where_gpus_are_wanted(tmp_path):
+    code = "import sys; from trainer import preflight; sys.exit(preflight.main() or 9 * ('torch' in sys.modules))"
+    words = [sys.executable, "-c", code, "--device", "cpu", "--output-dir", str(tmp_path), "--split", "conv2"]
+    assert subprocess.run(words, check=False).returncode == 0
 
 
 class TestMPI:

@@ -31,10 +31,16 @@ class Launcher:
     """The command that says which MPI it starts ranks of; none: it starts no MPI."""
     is_openmpi = False
     """Whether it belongs to Open MPI, which not every site has."""
+    has_node_loop = False
+    """Whether it can start each node by a command of its own: placement "node-by-node"."""
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
         """Return assignments that its part of the library reads, each with its comment."""
         return []
+
+    def binds_gpus(self, job: Job) -> bool:  # noqa: ARG002 -- for others
+        """Return whether each rank that ``one_per_rank`` starts sees GPUs of its own alone."""
+        return False
 
     def one_per_node(self, job: Job) -> List[Layer]:
         """Return what runs a command once on each node, with the node's number in NODE_RANK and PET_NODE_RANK."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from jobgen.launchers import NAME_NODE, Launcher, name_rank
+from jobgen.launchers import NAME_NODE, RANK_LOOP, Launcher, name_rank
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Layer, array, option
+from jobgen.shell import Layer, Word, array, option
 
 
 class Srun(Launcher):
@@ -17,13 +17,20 @@ class Srun(Launcher):
     library = "srun"
     schedulers = ("slurm",)
     mpi_probe = ("srun", "--mpi=list")
+    has_node_loop = True
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
         """Return the options that preflight and launch share."""
         return [("srun_options=(--export=ALL --kill-on-bad-exit=1)", "of every step")]
 
-    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
-        """Return srun with a task a node."""
+    def binds_gpus(self, job: Job) -> bool:
+        """Return whether the site wants it so, and each rank is a task."""
+        return job.site.gpu_per_task and job.spec.placement != "node-by-node"
+
+    def one_per_node(self, job: Job) -> List[Layer]:
+        """Return srun with a task a node, or an srun for each node."""
+        if job.spec.placement == "node-by-node":
+            return [["srun_node_by_node"]]
         return [
             ["srun", option("--nodes", "nnodes"), option("--ntasks", "nnodes"), "--ntasks-per-node=1",
              option("--cpus-per-task", "cpus")],  # since 22.05 srun does not inherit --cpus-per-task
@@ -32,11 +39,15 @@ class Srun(Launcher):
         ]  # fmt: skip
 
     def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:
-        """Return srun with a task a rank.
+        """Return srun with a task a rank, or an srun for each node with a loop over its ranks.
 
-        ``--gpu-bind=none``: a rank that sees only its own GPU cannot reach its neighbours' directly.
+        ``--gpus-per-task`` implies ``--gpu-bind=per_task`` with that number: the first task of a node gets its first
+        GPUs, and so on (srun(1)). ``--gpu-bind=none``: a rank that sees only its own GPUs cannot reach its neighbours'
+        directly.
         """
-        gpus = "--gpus-per-task=1" if job.site.gpu_per_task else "--gpu-bind=none"
+        if job.spec.placement == "node-by-node":
+            return [["srun_node_by_node"], ["bash", RANK_LOOP]]
+        gpus: Word = option("--gpus-per-task", "devices_per_rank") if self.binds_gpus(job) else "--gpu-bind=none"
         mpi: Layer = [] if named else ["--mpi=pmix"]
         return [
             ["srun", *mpi, option("--nodes", "nnodes"), option("--ntasks", "world_size"),

@@ -17,6 +17,7 @@ class Ssh(Launcher):
 
     name = "ssh"
     library = "ssh"
+    has_node_loop = True  # it has no other way
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
         """Return the command of the site."""

@@ -12,8 +12,6 @@ REASONS = {
     "job-name": "what squeue shows",
     "account": "who pays",
     "nodes": "any number: the script counts them",
-    "gpus-per-node": "a rank each",
-    "gres": "GPUs, a rank each",
     "time": "of one attempt",
     "requeue": "lets it return to the queue: see above",
     "open-mode": "one log for all attempts",
@@ -107,7 +105,11 @@ def _reasons(job: Job) -> Dict[str, str]:
     if job.spec.task in BUILDS:
         return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
     save = job.spec.save_seconds + EARLY_SECONDS
+    each = job.spec.devices_per_rank
+    gpus = "a rank each" if each == 1 else f"{each} for each rank"
     return {
+        "gpus-per-node": gpus,
+        "gres": f"GPUs, {gpus}",
         "partition": partition,
         "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
         "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),

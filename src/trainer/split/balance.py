@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json, run_on_root
+from slipway.files import replacing
 from trainer.amp import autocast
 from trainer.config import Config
 from trainer.errors import ConfigError
@@ -39,7 +40,7 @@ class Choice(NamedTuple):
 
     def write(self, path: Path) -> None:
         """Write the pieces as a table, each with its stage."""
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with replacing(path) as new, new.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["stage", "begins_with", "forward_ms", "backward_ms", "parameter_bytes", "activation_bytes"])
             for number, stage in enumerate(self.stages()):

@@ -1,0 +1,50 @@
+# shellcheck shell=bash
+# A loop over the nodes, for launchers that start each node by a command of its own.
+
+# for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each of the nodes,
+# whose numbers begin at 0, all at the same time, each in a process of its own that FUNCTION
+# replaces by exec. SIGTERM goes on to all. HOW is together, where one that fails is to end the
+# others, whose ranks would wait for its ranks, or apart. Returns the exit code of the first that
+# failed.
+for_each_node() {
+    local number stopped='' started=()
+    # $! may not be in `started` yet.
+    trap 'stopped=1; end_nodes "${started[@]}" "${!:-}"' TERM
+    for number in "${!nodes[@]}"; do
+        [ -z "$stopped" ] || break
+        "$2" "$number" "${@:3}" &
+        started+=($!)
+    done
+    until_nodes_end "$1" "${started[@]}"
+}
+
+# until_nodes_end HOW PID...: wait for all. Returns the exit code of the first that failed.
+# It looks at each, as plain `wait` is for one, and `wait -n` does not say which (before Bash 5.1).
+until_nodes_end() {
+    local pid ended code=0 left=("${@:2}") alive nothing
+    exec {nothing}<> <(:)
+    while [ ${#left[@]} -gt 0 ]; do
+        alive=()
+        for pid in "${left[@]}"; do
+            if kill -0 "$pid" 2>/dev/null; then
+                alive+=("$pid")
+                continue
+            fi
+            ended=0
+            wait "$pid" || ended=$?
+            [ "$ended" != 0 ] && [ "$code" = 0 ] || continue
+            code=$ended
+            [ "$1" = apart ] || end_nodes "${left[@]}"
+        done
+        left=("${alive[@]}")
+        # A short sleep that starts no process.
+        [ ${#left[@]} -eq 0 ] || read -r -t 0.2 <&"$nothing" || :
+    done
+    exec {nothing}>&-
+    return "$code"
+}
+
+# end_nodes PID...: send SIGTERM to those that still run.
+end_nodes() {
+    kill "$@" 2>/dev/null || :
+}

@@ -1,0 +1,149 @@
+"""Ranks of two GPUs each on two nodes of four, and nodes that are started one by one: what they take, how they end."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusters import rendered
+from support import status
+
+DEVICES = str(Path(__file__).parent / "foreign" / "devices.py")
+"""A program whose ranks print which GPUs they take."""
+ALL = ["0", "1", "2", "3"]
+FOUR = ("--gpus-per-node=4", "--cpus-per-task=16")
+NODE_BY_NODE = "placement=node-by-node"
+PLACES = [
+    pytest.param("example", [], False, id="slurm"),
+    pytest.param("gpu-per-task", ["placement=per-rank", "cpus_per_gpu=4"], True, id="bound"),
+    pytest.param("pbs", ["gpus_per_node=4"], False, id="pbs"),
+    pytest.param("pbs", ["gpus_per_node=4", "launcher=ssh"], False, id="pbs-ssh", marks=pytest.mark.prove),
+    pytest.param("example", ["gpus_per_node=4", NODE_BY_NODE], False, id="node-by-node"),
+    pytest.param(
+        "gpu-per-task", [NODE_BY_NODE, "cpus_per_gpu=4"], False, id="node-by-node-bound", marks=pytest.mark.prove
+    ),
+]
+
+
+def taken(output):
+    """Return what each rank said of itself, in the order of the ranks."""
+    rows = [json.loads(line.partition("DEVICES ")[2]) for line in output.splitlines() if "DEVICES " in line]
+    return sorted(rows, key=lambda row: row["rank"])
+
+
+@pytest.mark.parametrize("way", ["venv", pytest.param("container", marks=pytest.mark.prove)])
+@pytest.mark.parametrize(("site", "settings", "bound"), PLACES)
+def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, table, site, settings, bound, way):  # noqa: PLR0917 -- fixtures
+    inside = request.getfixturevalue("image") if way == "container" else {}
+    script = rendered(tmp_path, "split", site, *settings) if settings else "split.job"
+    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(ALL)} if site == "pbs" else {}  # which the face of PBS does not set
+    job = cluster_of_four.submit(
+        str(script),
+        out=tmp_path / "run",
+        sbatch=() if settings else FOUR,
+        SLIPWAY_SCRIPT=DEVICES,
+        SLIPWAY_DEVICE="auto",
+        **gpus,
+        **inside,
+    )
+    assert job.wait(120)["JobState"] == "COMPLETED", job.output
+    rows = taken(job.output)
+    assert [(row["rank"], row["local_rank"], row["node"]) for row in rows] == [
+        (0, 0, "node1"),
+        (1, 1, "node1"),
+        (2, 0, "node2"),
+        (3, 1, "node2"),
+    ], job.output
+    assert [row["takes"] for row in rows] == [ALL[:2], ALL[2:]] * 2
+    assert [row["visible"] for row in rows] == ([ALL[:2], ALL[2:]] * 2 if bound else [ALL] * 4)
+    if NODE_BY_NODE in settings:
+        assert [row["node_rank"] for row in rows] == ["0", "0", "1", "1"]
+    table(f"split: {site} {' '.join(settings)}, {way}", [[row["node"], row["rank"], *row["takes"]] for row in rows])
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
+    settings = ["placement=per-rank", f"gpu_per_task={str(bound).lower()}"]
+    job = cluster_of_four.submit(
+        str(rendered(tmp_path, "split", "example", *settings)),
+        out=tmp_path / "run",
+        sbatch=("--gpus-per-node=3",),
+        SLIPWAY_SCRIPT=DEVICES,
+        SLIPWAY_DEVICE="auto",
+    )
+    assert job.wait(120)["JobState"] == "COMPLETED", job.output
+    assert "1 of 3 GPUs of each node stay idle" in job.output
+    assert [row["takes"] for row in taken(job.output)] == [ALL[:2]] * 2
+
+
+def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path):
+    job = cluster_of_four.submit(
+        "split.job", out=tmp_path / "run", sbatch=("--gpus-per-node=1",), SLIPWAY_DEVICE="auto"
+    )
+    assert job.wait(60)["ExitCode"] == "78:0", job.output
+    assert "1 rank(s) a node with 2 GPUs each need 2, and the job was given 1" in job.output
+
+
+@pytest.mark.parametrize("way", ["venv", pytest.param("container", marks=pytest.mark.prove)])
+@pytest.mark.parametrize("settings", [[], ["gpus_per_node=4", NODE_BY_NODE]], ids=["split.job", "node-by-node"])
+def test_two_replicas_of_two_stages_on_each_node_train(request, cluster_of_four, tmp_path, settings, way):
+    inside = request.getfixturevalue("image") if way == "container" else {}
+    script = rendered(tmp_path, "split", "example", *settings) if settings else "split.job"
+    job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)
+    assert job.wait(200)["JobState"] == "COMPLETED", job.output
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run["world_size"], run["launch"]["devices_per_rank"]) == (4, 2)
+    assert 'split = "conv2"' in (tmp_path / "run" / "config.toml").read_text()
+    assert status(tmp_path / "run")["state"] == "done"
+
+
+FAILS = """
+import os, signal, sys, time
+if os.environ["NODE_RANK"] == "1":
+    sys.exit(7)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("settings", [[], ["launcher=ssh"]], ids=["srun", "ssh"])
+def test_a_node_that_fails_ends_the_others(cluster, tmp_path, settings):
+    (tmp_path / "fails.py").write_text(FAILS)
+    script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE, *settings)
+    began = time.monotonic()
+    job = cluster.submit(str(script), out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "fails.py"))
+    assert job.wait(120)["ExitCode"] == "1:0", job.output  # torchrun's for any failure
+    assert time.monotonic() - began < 100
+    nothing_is_left(cluster, "fails.py")
+
+
+def nothing_is_left(cluster, what):
+    deadline = time.monotonic() + 30
+    while any(what in cluster.control("on", node, "ps", "-eo", "args") for node in ("node1", "node2")):
+        assert time.monotonic() < deadline, "ranks were left behind"
+        time.sleep(0.5)
+
+
+def test_nodes_started_one_by_one_save_when_they_are_cancelled(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit(str(rendered(tmp_path, "ddp", "example", NODE_BY_NODE)), out=out, SLIPWAY_CONFIG=config(400))
+    job.until("epoch 2/400")
+    cluster.run("scancel", job.number)
+    assert job.wait(60)["JobState"] == "CANCELLED", job.output
+    deadline = time.monotonic() + 30  # the ranks may save after Slurm calls the job cancelled
+    while status(out)["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert (status(out)["state"], status(out)["reason"]) == ("stopped", "signal"), job.output
+    nothing_is_left(cluster, f"{sys.prefix}/bin/torchrun")
+
+
+def test_nodes_started_one_by_one_go_on_after_a_time_limit(cluster, tmp_path, config):
+    out = tmp_path / "run"
+    job = cluster.submit(str(rendered(tmp_path, "ddp", "example", NODE_BY_NODE)), out=out, SLIPWAY_CONFIG=config(40))
+    job.until("epoch 2/40")
+    cluster.run("scancel", "--batch", "--signal=USR1", job.number)
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    assert "resumed at step" in job.output
