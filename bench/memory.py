@@ -1,6 +1,6 @@
 """What saves memory, and how much: the table of docs/split.md, computed and not measured, so it is the same everywhere.
 
-    python bench/memory.py
+python bench/memory.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from trainer.models import initial_model
 
 SHAPE, CLASSES, BATCH = (3, 224, 224), 1000, 64
 CUTS = {
-    "resnet50": ["layer2.2"],
     "efficientnet_b0": ["features.3"],
     "vit_b_16": ["encoder.layers.encoder_layer_6"],
 }

@@ -94,6 +94,8 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
         if made in before and not (clone / name).exists() and "build/setup" not in command:
             run(clone, made.replace("make train", "build/setup train"))
     said = run(clone, shortened(command))
+    if command == "python bench/memory.py":
+        assert said in (ROOT / "docs" / "split.md").read_text(encoding="utf-8")
     if command.endswith("my_train.py"):
         assert "2 ranks, loss 0.0" in said
     for name in ("my_session", "my_lightning", "my_accelerate"):
