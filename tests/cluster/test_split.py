@@ -95,6 +95,7 @@ def test_two_replicas_of_two_stages_on_each_node_train(request, cluster_of_four,
     assert job.wait(200)["JobState"] == "COMPLETED", job.output
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (run["world_size"], run["launch"]["devices_per_rank"]) == (4, 2)
+    assert run["launch"]["stages"] == [["node1", "cpu", "cpu"]] * 2 + [["node2", "cpu", "cpu"]] * 2
     assert 'split = "conv2"' in (tmp_path / "run" / "config.toml").read_text()
     assert status(tmp_path / "run")["state"] == "done"
 
