@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +15,7 @@ from trainer.meter import Meter
 from trainer.split.cut import cut, places
 
 ROUNDS = 5
-"""Measured passes, of which the median counts; one more goes before them."""
+"""Measured passes of each piece, of which the fastest counts; one more goes before them."""
 CPU = torch.device("cpu")
 
 
@@ -26,7 +25,7 @@ class Piece(NamedTuple):
     name: str
     """The submodule with which it begins; "" for the first piece."""
     forward: float
-    """Seconds of a forward pass of a micro-batch."""
+    """Seconds of a forward pass of a micro-batch, the fastest that was measured."""
     backward: float
     """Of a backward pass."""
     parameters: int
@@ -43,50 +42,76 @@ class Piece(NamedTuple):
 def profile(
     model: nn.Module, images: Tensor, *, device: torch.device, forward: Callable[[], AbstractContextManager[None]]
 ) -> list[Piece]:
-    """Return the pieces of ``model``, measured on ``device`` one after the other; the model itself stays as it is.
+    """Return the pieces of ``model``, measured on ``device``; the model itself stays as it is.
+
+    Each round measures all pieces, one after the other: what else the machine does for a while then slows one round of
+    many pieces, and not all rounds of one. As it makes no pass faster, the fastest one counts.
 
     Args:
         model: maps images to logits; as a whole it need not fit ``device``.
-        images: floats of a micro-batch [n, c, h, w].
+        images: floats of a micro-batch [n, c, h, w]; their values do not matter.
         device: on which every piece is measured.
         forward: context of a forward pass.
     """
-    names = places(model)
-    found = []
-    entering = images
-    for name, piece in zip(["", *names], cut(copy.deepcopy(model), names), strict=True):
-        piece.to(device)
-        entering = entering.detach().to(device).requires_grad_(bool(name))
-        forwards, backwards = zip(*[_timed(piece, entering, forward) for _ in range(ROUNDS + 1)], strict=True)
-        received = entering.clone()  # a piece may change in place what it is given
-        with Meter([*piece.parameters(), *piece.buffers()]) as meter, forward():
-            leaving = piece(received)
-        found.append(
-            Piece(
-                name,
-                statistics.median(forwards[1:]),
-                statistics.median(backwards[1:]),
-                sum(tensor.nbytes for tensor in (*piece.parameters(), *piece.buffers())),
-                meter.live[0],
-            )
+    names = ["", *places(model)]
+    pieces = cut(copy.deepcopy(model), names[1:])
+    activations = []
+    times: list[list[tuple[float, float]]] = [[] for _ in pieces]
+    for number in range(1 + ROUNDS):
+        entering = _noise_like(images)
+        for place, piece in enumerate(pieces):
+            piece.to(device)
+            entering = entering.to(device).requires_grad_(place > 0)
+            if number == 0:
+                activations.append(_kept(piece, entering, forward))
+            entering, went_forward, went_backward = _timed(piece, entering, forward)
+            if number:
+                times[place].append((went_forward, went_backward))
+            piece.to(CPU)
+    return [
+        Piece(
+            name,
+            min(went_forward for went_forward, _ in measured),
+            min(went_backward for _, went_backward in measured),
+            sum(tensor.nbytes for tensor in (*piece.parameters(), *piece.buffers())),
+            kept,
         )
-        piece.to(CPU)
-        entering = leaving
-    return found
+        for name, piece, measured, kept in zip(names, pieces, times, activations, strict=True)
+    ]
+
+
+def _noise_like(images: Tensor) -> Tensor:
+    """Return random images, as GPUs are faster with zeros; torch's own generator stays as it is."""
+    return torch.empty_like(images).normal_(generator=torch.Generator(images.device).manual_seed(0))
+
+
+def _kept(piece: nn.Module, entering: Tensor, forward: Callable[[], AbstractContextManager[None]]) -> int:
+    """Return the bytes that ``piece`` keeps for its backward pass."""
+    received = entering.clone()  # a piece may change in place what it is given
+    with Meter([*piece.parameters(), *piece.buffers()]) as meter, forward():
+        leaving = piece(received)
+    assert leaving is not None  # alive until here
+    return meter.live[0]
 
 
 def _timed(
     piece: nn.Module, entering: Tensor, forward: Callable[[], AbstractContextManager[None]]
-) -> tuple[float, float]:
-    """Return the seconds of a forward and of a backward pass."""
+) -> tuple[Tensor, float, float]:
+    """Return what leaves ``piece``, and the seconds of its forward and of its backward pass.
+
+    What a stage does not do between two of its pieces is left out: to copy what enters, and to make a gradient. The
+    gradients of parameters add up, as in all micro-batches of a step but the first.
+    """
     received = entering.clone()
     start = _now(entering.device)
     with forward():
         leaving = piece(received)
-    middle = _now(entering.device)
+    went_forward = _now(entering.device) - start
+    gradient = leaving.detach().clone()
+    start = _now(entering.device)
     if leaving.requires_grad:  # the first piece may have no parameters
-        leaving.backward(torch.ones_like(leaving))
-    return middle - start, _now(entering.device) - middle
+        leaving.backward(gradient)
+    return leaving.detach(), went_forward, _now(entering.device) - start
 
 
 def _now(device: torch.device) -> float:
