@@ -109,6 +109,7 @@ ELSEWHERE = {
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
     'pip install "PATH/TO/slipway[session]"': "downloads a torch; tests/wheel installs the wheel alone",
+    "python bench/split_auto.py": "measures for minutes; tests/unit/test_split.py tests what it calls",
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",
     "make locks": "asks an index for the newest packages, and changes the locks",

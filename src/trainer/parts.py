@@ -86,7 +86,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
 
 
 def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
-    """Return images of zeros as they go into the model, as many as the largest micro-batch has: [n, c, h, w]."""
+    """Return images as they go into the model, as many as the largest micro-batch has: zeros [n, c, h, w]."""
     micro_steps = settings.train.grad_accum_steps
     samples = largest_micro_batch(global_batch_size(settings, ranks), size=ranks, micro_steps=micro_steps)
     # Batch norm needs two.

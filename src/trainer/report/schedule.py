@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from trainer.split.schedule import Timed, by_stage, simulate
 
 COLOURS = {"F": "tab:blue", "B": "tab:orange"}
-NARROW = 0.02
-"""Share of the width from which on a bar has room for its number."""
+NARROW = 0.012
+"""Share of the axis from which on a bar has room for its number."""
 
 
 def draw_schedule(measured: Sequence[Timed], devices: Sequence[str], path: Path, *, title: str) -> None:
@@ -39,24 +39,30 @@ def draw_schedule(measured: Sequence[Timed], devices: Sequence[str], path: Path,
     figure = Figure(figsize=(12, 2.6 + 0.8 * stages), layout="constrained")
     figure.suptitle(title)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    _draw(upper, planned, devices, what="each stage on a device of its own, at the median speed of its passes")
+    width = max(end for _, _, end in [*planned, *measured])
+    _draw(
+        upper,
+        planned,
+        devices,
+        width=width,
+        what="each stage on a device of its own, at the median speed of its passes",
+    )
     note = ", one after the other on one device" if len(set(devices)) == 1 else ""
-    _draw(lower, measured, devices, what=f"measured in one step{note}")
-    lower.set_xlim(left=0)
-    lower.margins(x=0.01)
+    _draw(lower, measured, devices, width=width, what=f"measured in one step{note}")
+    lower.set_xlim(0, 1e3 * width)
     lower.set_xlabel("time since the step began (ms)")
     legend = [Patch(color=COLOURS["F"], label="forward"), Patch(color=COLOURS["B"], label="backward")]
     figure.legend(handles=legend, loc="outside upper right", ncols=2)
     figure.savefig(path, dpi=120)
 
 
-def _draw(axis: Axes, timed: Sequence[Timed], devices: Sequence[str], *, what: str) -> None:
+def _draw(axis: Axes, timed: Sequence[Timed], devices: Sequence[str], *, width: float, what: str) -> None:
     total = max(end for _, _, end in timed)
     for unit, start, end in timed:
         axis.barh(
             unit.stage, 1e3 * (end - start), left=1e3 * start, height=0.8, color=COLOURS[unit.kind], edgecolor="white"
         )
-        if end - start > NARROW * total:
+        if end - start > NARROW * width:
             middle = 1e3 * (start + end) / 2
             axis.text(
                 middle, unit.stage, str(unit.micro + 1), ha="center", va="center", color="white", fontsize="small"
