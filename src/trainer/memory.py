@@ -198,7 +198,7 @@ def _megabytes(count: int) -> str:
 def _training(pipeline: Pipeline, step: _Step, count: int) -> dict[int, int]:
     meter = Meter(_tensors(pipeline))
     for stage in pipeline.stages:
-        for parameter in stage.parameters():
+        for parameter in filter(lambda own: own.requires_grad, stage.parameters()):
             parameter.register_post_accumulate_grad_hook(lambda owner: meter.forget(owner.grad))
     with meter:
         pipeline.train(iter(range(count)), count, step, measure=lambda unit: meter.at(unit.stage))

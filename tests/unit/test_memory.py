@@ -96,6 +96,15 @@ def test_what_an_optimiser_keeps(name, momentum, copies):
     assert stage.optimizer == copies * stage.gradients
 
 
+def test_frozen_weights_have_neither_gradients_nor_optimiser():
+    model = initial_model(settings_of(), shape=SHAPE, classes=CLASSES)
+    for parameter in model.layer1.parameters():
+        parameter.requires_grad_(False)
+    (stage,) = memory_of(model, settings_of(), cuts=(), shape=SHAPE, ranks=1)
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    assert (stage.gradients, stage.optimizer) == (trained, 2 * trained)
+
+
 def test_stages_add_up_and_gpipe_keeps_more():
     (whole,) = computed(settings_of(micro_steps=4))
     cuts = ["layer2", "layer3"]

@@ -37,14 +37,21 @@ class TorchCommunicator:
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """All-reduce a copy of ``values``."""
-        values = values.clone()
-        dist.all_reduce(values, group=self._group)
-        return values
+        total = self._reachable(values.clone())
+        dist.all_reduce(total, group=self._group)
+        return total.to(values.device)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send them one by one."""
         for tensor in tensors:
-            dist.broadcast(tensor, self._root, group=self._group)
+            sent = self._reachable(tensor)
+            dist.broadcast(sent, self._root, group=self._group)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+    def _reachable(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor`` where the library can reach it: NCCL sends no tensor of the CPU, on which a stage may be."""
+        return tensor.to(self.device) if dist.get_backend(self._group) == "nccl" else tensor
 
     def close(self) -> None:
         """Destroy the group.
