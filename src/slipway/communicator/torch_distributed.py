@@ -50,7 +50,7 @@ class TorchCommunicator:
                 tensor.copy_(sent)
 
     def _reachable(self, tensor: Tensor) -> Tensor:
-        """Return ``tensor`` where the library can reach it: NCCL sends no tensor of the CPU, on which a stage may be."""
+        """Return ``tensor`` where the library reaches it: NCCL sends no tensor of the CPU, on which a stage may be."""
         return tensor.to(self.device) if dist.get_backend(self._group) == "nccl" else tensor
 
     def close(self) -> None:
