@@ -36,6 +36,8 @@ from trainer.split.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
+PERIODS = 2
+"""Micro-batches a stage, in 1F1B, within which as many are alive as there ever are: after that the order repeats."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
     batch_size, micro_steps = global_batch_size(config, ranks), config.train.grad_accum_steps
     samples = largest_micro_batch(batch_size, size=ranks, micro_steps=micro_steps)
     count = min(micro_steps, -(-batch_size // ranks))
+    if config.model.pipeline == "1f1b" or not cuts:
+        count = min(count, PERIODS * (len(cuts) + 1))
     step = _Step(config, shape, samples)
     fake = FakeTensorMode()
     with FakeCopyMode(fake):

@@ -116,6 +116,16 @@ def test_stages_add_up_and_gpipe_keeps_more():
         assert less.activations < more.activations
 
 
+@pytest.mark.parametrize("cuts", [[], ["layer2"], ["layer2", "layer3"]])
+def test_more_micro_batches_of_one_size_need_no_more_but_in_gpipe(cuts, monkeypatch):
+    few = computed(settings_of(micro_steps=2 * (len(cuts) + 1)), cuts)
+    monkeypatch.setattr(memory, "PERIODS", 100)
+    assert computed(settings_of(micro_steps=9), cuts) == few
+    if cuts:
+        many = computed(settings_of(micro_steps=9, pipeline="gpipe"), cuts)
+        assert all(stage.activations > less.activations for stage, less in zip(many, few, strict=True))
+
+
 def test_recomputation_needs_less():
     (whole,), (less,) = (computed(settings_of("efficientnet_b0", recompute=on)) for on in (False, True))
     assert less.activations < 0.6 * whole.activations
