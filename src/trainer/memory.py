@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -188,7 +189,9 @@ def _capacity(device: torch.device, comm: Communicator) -> int:
     """Return how many bytes a rank may use of ``device``: a GPU as a whole, its share of the memory of its node."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // comm.world.local_size
+    total = re.search(r"MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+    assert total
+    return 1024 * int(total[1]) // comm.world.local_size
 
 
 def _megabytes(count: int) -> str:
