@@ -3,17 +3,22 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 
+import numpy as np
 import pytest
 import safetensors
 import tomli_w
 import torch
+from PIL import Image
 from safetensors.torch import load_file
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from learners import new_learner
 from ranks import CPU
+from readme import CLASSIFY
 from slipway.checkpoint.components import capture as capture_components
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore
@@ -289,3 +294,41 @@ class TestExport:
             export([str(run), str(tmp_path / name)])
         assert sorted(tmp_path.rglob("*")) == before
         assert (tmp_path / "there.pt").read_bytes() == b"mine"
+
+
+def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_path, monkeypatch, capsys):
+    names = [f"class {number}" for number in range(8)]
+    generator = np.random.default_rng(0)
+    for name in names:
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = generator.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).resize((40, 50)).save(tmp_path / "images" / name / f"{number}.png")
+    data = DataConfig(dataset="imagefolder", data_dir=str(tmp_path / "images"), image_size=64, val_fraction=0.5)
+    config = Settings(data=data, model=ModelConfig(arch="resnet18"))
+    parts = open_data(data)
+    shape = parts.train.shape
+    learner = new_learner(
+        config, Alone(CPU), shape=shape, classes=8, mean_std=parts.train.mean_std, samples_per_epoch=len(parts.train)
+    )
+    learner.evaluated.eval()
+    nn.init.normal_(learner.model.fc.weight)
+    images = parts.validation.fetch(np.arange(len(parts.validation)), None).images
+    with torch.no_grad():  # a random model takes all images for one class, unless that is centred
+        learner.model.fc.bias -= learner.logits(images).mean(0)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
+    known = facts(learner, config) | {IMAGES: images_of(parts.train)}
+    CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
+        capture(learner, Header(Position(step=1), None, known))
+    )
+    monkeypatch.chdir(tmp_path)
+    assert export(["run", "photos.pt"]) == 0
+    expected = [names[number] for number in learner.logits(images).argmax(1).tolist()]
+    capsys.readouterr()
+    for path in parts.validation.paths:
+        monkeypatch.setattr("sys.argv", ["classify.py", str(path)])
+        exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/evaluate.md has its reader save
+    assert capsys.readouterr().out.splitlines() == expected
+    assert len(set(expected)) > 1
+    assert len(re.findall(r"(?m)^\w+\S* = |^model\.|^print", CLASSIFY)) == 6
