@@ -23,6 +23,7 @@ NAMES = [
     "adding",
     "your-own",
     "split",
+    "evaluate",
     "architecture",
 ]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
@@ -36,6 +37,7 @@ def python_of(page: str, number: int = 0) -> str:
 SCRIPT = python_of("guide")
 MINE = python_of("your-own")
 SESSION = python_of("session")
+CLASSIFY = python_of("evaluate")
 LIGHTNING, ACCELERATE = (python_of("frameworks", number) for number in range(2))
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
@@ -209,6 +211,7 @@ def fresh_clone(folder: Path) -> Path:
             shutil.copy2(source, target, follow_symlinks=False)
     (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    (folder / "classify.py").write_text(CLASSIFY, encoding="utf-8")
     (folder / "my_session.py").write_text(SESSION, encoding="utf-8")
     (folder / "my_lightning.py").write_text(LIGHTNING, encoding="utf-8")
     (folder / "my_accelerate.py").write_text(ACCELERATE, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,9 @@ AVERAGE = "ema"
 """The trainer's average of the weights."""
 
 
+SAFETENSORS = ".safetensors"
+
+
 class ExportError(SlipwayError):
     """Nothing is written; the message says why."""
 
@@ -40,26 +44,43 @@ def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
     Raises:
         SlipwayError, OSError: if there are no such weights, or they cannot be written; ``target`` is then as before.
     """
-    if target.exists():
-        raise ExportError(f"{target} is there already: name another file, or remove it.")
+    require_new(target)
     if best and not (run / CHECKPOINTS / BEST).exists():
         raise ExportError(f"{run} has no best checkpoint, as no metric was recorded to choose it by.")
     found = read_newest(run / CHECKPOINTS / BEST if best else run)
     states = _states(found, model)
     only = next(iter(states.values())) if len(states) == 1 else None
-    save: Callable[[Path], None]
-    if target.suffix != ".safetensors":
-        save = functools.partial(torch.save, states if only is None else only)
-    elif only is None:
+    if only is None and target.suffix == SAFETENSORS:
         raise ExportError(f"a .safetensors file holds one model: choose it by --model, of {', '.join(states)}.")
-    else:
-        save = functools.partial(save_file, _tensors(only))
+    write(target, states if only is None else only)
+    return f"{', '.join(states)} at step {found.header.position.step}"
+
+
+def require_new(target: Path) -> None:
+    """Raise an ExportError if there is something in the place of ``target``."""
+    if os.path.lexists(target):
+        raise ExportError(f"{target} is there already: name another file, or remove it.")
+
+
+def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | None = None) -> None:
+    """Write ``content`` as the file ``target``, which appears whole or not at all.
+
+    Args:
+        target: safetensors by its suffix, otherwise of ``torch.save``.
+        content: for safetensors, tensors by name.
+        metadata: what the header of a safetensors file holds besides.
+
+    Raises:
+        ExportError: if it cannot be written.
+    """
+    save: Callable[[Path], None] = functools.partial(torch.save, content)
+    if target.suffix == SAFETENSORS:
+        save = functools.partial(save_file, _tensors(content), metadata=metadata)
     try:
         with replacing(target) as temporary:
             save(temporary)
     except Exception as error:  # torch and safetensors have their own errors for a full disk
         raise ExportError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    return f"{', '.join(states)} at step {found.header.position.step}"
 
 
 def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:

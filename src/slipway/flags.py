@@ -1,4 +1,4 @@
-"""Read the arguments of the trainer by its schema: a mistyped flag is refused in one line.
+"""Read the arguments of the trainer and its commands by a schema: a mistyped flag is refused in one line.
 
 The trainer reads its command line so, and ``jobgen`` on a login node checks what a job would be submitted with. No
 import outside of the standard library, and Python 3.9 suffices.
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 Key = Mapping[str, Any]
 """What the schema says of one key of the configuration."""
@@ -33,19 +33,22 @@ class Arguments(NamedTuple):
     """What the arguments of the trainer say."""
 
     files: List[str]
-    """CONFIG.toml, and the overlays behind it."""
+    """CONFIG.toml, and the overlays behind it; of a command, what is no flag."""
     tables: Dict[str, Dict[str, Any]]
     """The values that flags set, by section and key, of the types of the schema."""
     request: str
     """The text that is asked for: a value of REQUESTS, or ""."""
 
 
-def read_arguments(arguments: Sequence[str], schema: Mapping[str, Any]) -> Arguments:
+def read_arguments(
+    arguments: Sequence[str], schema: Mapping[str, Any], *, names: Optional[Sequence[str]] = None
+) -> Arguments:
     """Return what ``arguments`` say; of a flag that is given twice the last one holds.
 
     Args:
-        arguments: of the trainer.
-        schema: what ``trainer.schema`` returns, or configs/schema.json holds.
+        arguments: of the trainer, or of one of its commands, behind the command's name.
+        schema: what ``trainer.schema`` returns, or configs/schema.json holds; of a command, its own.
+        names: the arguments that are no flags, as RUN and FILE, of a command. The trainer itself takes .toml files.
 
     Raises:
         ArgumentError: for an unknown flag, an impossible value, or an argument that is neither a flag nor a file.
@@ -59,14 +62,14 @@ def read_arguments(arguments: Sequence[str], schema: Mapping[str, Any]) -> Argum
         argument = left.pop(0)
         if argument == "--":
             for name in left:
-                _add_file(name, found)
+                _add_file(name, found, names)
             break
         if argument in REQUESTS:
             continue
         if _is_flag(argument):
             _read_flag(argument, left, flags, found)
         else:
-            _add_file(argument, found)
+            _add_file(argument, found, names)
     return found
 
 
@@ -95,8 +98,11 @@ def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and argument != "-" and not number
 
 
-def _add_file(name: str, found: Arguments) -> None:
-    if found.files and not name.endswith(CONFIG_SUFFIX):  # more likely the value of a switch
+def _add_file(name: str, found: Arguments, names: Optional[Sequence[str]]) -> None:
+    if names is not None:
+        if len(found.files) == len(names):
+            raise ArgumentError(f"unexpected argument {name!r}: the command takes {' and '.join(names)} besides flags")
+    elif found.files and not name.endswith(CONFIG_SUFFIX):  # more likely the value of a switch
         raise ArgumentError(f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file")
     found.files.append(name)
 

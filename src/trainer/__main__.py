@@ -1,8 +1,12 @@
-"""``python -m trainer CONFIG.toml [flags]``: find this rank's place in the world, train, say how it ended."""
+"""``python -m trainer CONFIG.toml [flags]``: find this rank's place in the world, train, say how it ended.
+
+Or, with the name of a command for the first word, do that instead (``trainer.commands``).
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from slipway.layout import EXIT_CONFIG
@@ -19,10 +23,8 @@ def main() -> int:
         found = ".".join(map(str, sys.version_info[:2]))
         print(f"trainer: the trainer needs Python 3.11 or later, and this is {found}: {GET_ONE}", file=sys.stderr)
         return EXIT_CONFIG
-    request = StopRequest()
-    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
     try:
-        return _run(sys.argv[1:], request)
+        return _command_or_training(sys.argv[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway", "trainer"}:
             raise
@@ -30,27 +32,38 @@ def main() -> int:
         return EXIT_CONFIG
 
 
-def _run(argv: list[str], request: StopRequest) -> int:
-    from slipway.environment import read_environment  # noqa: PLC0415 -- main says why all this comes late
-    from slipway.errors import SlipwayError, one_line  # noqa: PLC0415
-    from trainer.cli import parse  # noqa: PLC0415
-    from trainer.errors import ConfigError, explain  # noqa: PLC0415
+def _command_or_training(argv: list[str]) -> int:
+    """Do what ``argv`` asks for, and return the exit code; errors that a user can act on are one line."""
+    request = StopRequest()
+    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
+    from slipway.errors import SlipwayError, one_line  # noqa: PLC0415 -- main says why all this comes late
+    from trainer.commands import find_command  # noqa: PLC0415
+    from trainer.errors import explain  # noqa: PLC0415
 
     try:
-        settings = parse(argv)
-        environment = read_environment(os.environ)
-        if ranks := settings.launch.nproc_per_node:
-            from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
-
-            if settings.launch.backend not in ("auto", "ddp"):
-                raise ConfigError(f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones.")
-            return spawn(argv, ranks, request, environment)
-        from trainer.rank import run_rank  # noqa: PLC0415
-
-        return run_rank(settings, request, environment)
+        if command := find_command(argv):
+            request.close()  # a command saves nothing: a signal ends it at once
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            return command(argv[1:])
+        return _train(argv, request)
     except SlipwayError as error:
         print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
         return error.exit_code
+
+
+def _train(argv: list[str], request: StopRequest) -> int:
+    from slipway.environment import read_environment  # noqa: PLC0415
+    from trainer.cli import parse  # noqa: PLC0415
+
+    settings = parse(argv)
+    environment = read_environment(os.environ)
+    if settings.launch.nproc_per_node:
+        from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
+
+        return spawn(argv, settings.launch, request, environment)
+    from trainer.rank import run_rank  # noqa: PLC0415
+
+    return run_rank(settings, request, environment)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.position import Position
 from trainer.config import Config
-from trainer.data import sampler
+from trainer.data import Dataset, sampler
 from trainer.errors import ConfigError
 from trainer.learner import Learner
 from trainer.seeds import StepSeeder
@@ -40,6 +40,19 @@ IDENTITY = (
     "train.seed",
 )
 """Keys that must be the same on resume, for another value would make another run; all others may differ."""
+
+
+IMAGES = "images"
+"""Fact of a checkpoint: what the model takes and what its outputs mean. Version 0.1 did not record it."""
+
+
+def images_of(dataset: Dataset) -> dict[str, Any]:
+    """Return what a checkpoint says of the images that the model was trained on, so that it is of use by itself.
+
+    mean and std are those of each channel, of values from 0 to 1; JSON keeps all digits of a float.
+    """
+    mean, std = (values.tolist() for values in dataset.mean_std)
+    return {"shape": list(dataset.shape), "classes": list(dataset.classes), "mean": mean, "std": std}
 
 
 def facts(learner: Learner, config: Config) -> dict[str, Any]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import msgspec
 
 from slipway.flags import ArgumentError, read_arguments
 from slipway.layout import VERSION
 from slipway.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
+from trainer.commands import overview
 from trainer.config import ALTERNATIVES, Launch, Settings, experiment
 from trainer.errors import ConfigError, UsageError, did_you_mean
 from trainer.schema import schema
+from trainer.usage import help_text
 
 Tables = dict[str, dict[str, Any]]
 """Values by section and key."""
@@ -40,56 +41,48 @@ def parse(argv: Sequence[str]) -> Settings:
         raise UsageError(str(error)) from error
     match arguments.request:
         case "help":
-            _exit_with(help_text())
+            exit_with(_help())
         case "version":
-            _exit_with(f"slipway {VERSION}\n")
+            exit_with(f"slipway {VERSION}\n")
     files = [_read_tables(Path(path)) for path in arguments.files]
     try:
-        settings = _convert(_merge([*files, arguments.tables]))
+        settings = convert(_merge([*files, arguments.tables]))
     except ConfigError as error:  # the files were valid, so a flag is at fault
         raise UsageError(str(error)) from error
     if arguments.request == "print-config":
         import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
 
-        _exit_with(tomli_w.dumps(experiment(settings)))
+        exit_with(tomli_w.dumps(experiment(settings)))
     return settings
 
 
-def load(path: Path) -> Settings:
+def load(path: Path, overrides: Tables | None = None) -> Settings:
     """Return the settings that the TOML file ``path`` describes (missing keys keep their defaults).
+
+    Args:
+        path: of the file.
+        overrides: what goes before its values, by section and key.
 
     Raises:
         ConfigError: as ``parse`` does.
     """
-    return _convert(_read_tables(path))
+    return convert(_merge([_read_tables(path), overrides or {}]))
 
 
-def help_text() -> str:
-    """Return the text of ``--help``: all flags by section, with what they mean and their defaults."""
-    parser = argparse.ArgumentParser(
+def _help() -> str:
+    """Return the text of ``trainer --help``."""
+    return help_text(
+        schema(),
         prog="trainer",
         usage="trainer [CONFIG.toml [OVERLAY.toml ...]] [flags]",
         description="Train an image classifier. Flags override the keys of the same name in the files, and a file "
         "those of the files before it. --print-config shows what results, --version the version.",
-        add_help=False,
+        epilog=overview(),
     )
-    for section in schema()["properties"].values():
-        group = parser.add_argument_group(section["description"].rstrip("."))
-        for key in section["properties"].values():
-            text = key["description"].replace("%", "%%")
-            if key["type"] == "boolean":
-                group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
-                continue
-            default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]
-            metavar = {"integer": "N", "number": "X", "array": "N"}.get(key["type"], "TEXT")
-            choices = "{" + ",".join(key["enum"]) + "}" if "enum" in key else metavar
-            text += f" (default: {default})" if default != "" else ""
-            count = len(key["prefixItems"]) if "prefixItems" in key else None
-            group.add_argument(key["flag"], nargs=count, metavar=choices, help=text)
-    return parser.format_help()
 
 
-def _exit_with(text: str) -> None:
+def exit_with(text: str) -> NoReturn:
+    """Write ``text``, and end this process well."""
     sys.stdout.write(text)
     sys.exit(0)
 
@@ -105,7 +98,7 @@ def _read_tables(path: Path) -> Tables:
     try:
         tables = _moved(tables)
         _refuse_unknown(tables)
-        _convert(_merge([tables]))
+        convert(_merge([tables]))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return tables
@@ -160,8 +153,12 @@ def _merge(layers: Sequence[Tables]) -> Tables:
     return merged
 
 
-def _convert(tables: Tables) -> Settings:
-    """Check types and values and return the Settings that the tables spell."""
+def convert(tables: Tables) -> Settings:
+    """Check types and values and return the Settings that the tables spell; missing keys have their defaults.
+
+    Raises:
+        ConfigError: for an impossible value.
+    """
     given = {section: _without_absent(section, table) for section, table in tables.items()}
     try:
         return msgspec.convert(given, Settings)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from slipway.communicator import Communicator
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch, rank_share
-from trainer.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,29 @@ class Evaluation:
         return self.in_top5 / max(1, self.samples)
 
 
-def evaluate(learner: Learner, loader: Loader, *, batch_size: int, limit: int) -> Evaluation:
+class Classifier(Protocol):
+    """What is evaluated: a learner, or a model out of a checkpoint."""
+
+    @property
+    def comm(self) -> Communicator:
+        """Of this rank."""
+        ...
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The bare model."""
+        ...
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Return what the model says of uint8 images [n, c, h, w]: [n, classes]."""
+        ...
+
+    def share_buffers(self) -> None:
+        """Give all ranks rank 0's buffers."""
+        ...
+
+
+def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int) -> Evaluation:
     """Evaluate the first ``limit`` samples of the loader's data set on all ranks together, ``batch_size`` at a time."""
     classes = len(loader.dataset.classes)
     world, device = learner.comm.world, learner.comm.device

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import run_on_root
 from trainer.config import Settings
-from trainer.data import Dataset, fetch_data, open_data
+from trainer.data import Dataset, open_on_ranks
 from trainer.data.feed import Feed, global_batch_size
 from trainer.data.loader import Loader
 from trainer.data.sampler import largest_micro_batch
@@ -45,9 +44,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     Raises:
         ConfigError: if data or model cannot be had, or --memory finds that the model does not fit its devices.
     """
-    if settings.data.download:  # by one rank; the others then find it
-        run_on_root(comm, lambda: fetch_data(settings.data))
-    train_set, validation_set = open_data(replace(settings.data, download=False))
+    train_set, validation_set = open_on_ranks(settings.data, comm)
     feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
 
     shape, classes = train_set.shape, len(train_set.classes)

@@ -15,7 +15,7 @@ from slipway.position import Position
 from slipway.run import Policy
 from slipway.runfolder import RunFolder
 from slipway.status import Status
-from trainer.checkpoint import capture, facts
+from trainer.checkpoint import IMAGES, capture, facts, images_of
 from trainer.config import Settings
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluation
@@ -117,7 +117,7 @@ class TrainerProgram:
             TrainerError: on every rank, if a weight is not finite.
         """
         self._learner.require_finite()
-        return facts(self._learner, self._settings)
+        return facts(self._learner, self._settings) | {IMAGES: images_of(self._parts.train_set)}
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the learner."""

@@ -40,18 +40,23 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
         if launch.output_dir and environment.may_be_root and not error.retryable:
             RunFolder(Path(launch.output_dir)).refuse(explain(error), environment)
         raise
-    _start_logging(comm.world)
+    start_logging(comm.world)
     try:
         stopped = run(_name_folder(settings, comm), comm, strategy, request, environment)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
-        _abandon(error, comm.world)
+        abandon(error, comm.world)
+    return leave(comm, environment, stopped=bool(stopped))
+
+
+def leave(comm: Communicator, environment: Environment, *, stopped: bool) -> int:
+    """Leave the world in good order; return the exit code, or, as one of several ranks, end this process with it."""
     comm.close()
-    code = environment.exit_code(stopped=bool(stopped), ranks=comm.world.size)
+    code = environment.exit_code(stopped=stopped, ranks=comm.world.size)
     alone = comm.world.size == 1 and environment.launcher is not Launcher.TORCHRUN
-    return code if alone else _leave(code)
+    return code if alone else _end(code)
 
 
-def _start_logging(world: World) -> None:
+def start_logging(world: World) -> None:
     """Let rank 0 tell everything on standard output, and the others only what is wrong with them."""
     logging.basicConfig(
         stream=sys.stdout,
@@ -68,7 +73,7 @@ def _name_folder(settings: Settings, comm: Communicator) -> Settings:
     return replace(settings, launch=replace(settings.launch, output_dir=broadcast_json(comm, name)))
 
 
-def _abandon(error: Exception, world: World) -> NoReturn:
+def abandon(error: Exception, world: World) -> NoReturn:
     """Tell of ``error`` and end this process, without waiting for peers that may be gone or stuck.
 
     So the others notice within seconds: their connections break, and their launcher sees an exit code. A checkpoint
@@ -87,10 +92,10 @@ def _abandon(error: Exception, world: World) -> NoReturn:
     else:
         traceback.print_exception(error)
         print(who, f"{type(error).__name__}: {error}", file=sys.stderr)
-    _leave(code)
+    _end(code)
 
 
-def _leave(code: int) -> NoReturn:
+def _end(code: int) -> NoReturn:
     """End this process without taking down the interpreter; ``run`` has waited for the writer of checkpoints.
 
     There, threads of a communication library that still hold a Python object wait for ever after an error, and with

@@ -14,6 +14,7 @@ from pathlib import Path
 from slipway.environment import Environment
 from slipway.layout import EXIT_STOPPED
 from slipway.stop import SIGNALS, Reason, StopRequest
+from trainer.config import Launch
 from trainer.errors import ConfigError
 
 POLL = 0.1
@@ -22,11 +23,17 @@ GRACE = 30.0
 """Seconds that ranks may take to end after another rank has failed, before they are killed."""
 
 
-def spawn(argv: list[str], ranks: int, request: StopRequest, environment: Environment) -> int:
-    """Run ``trainer ARGV`` as ``ranks`` processes under ddp; return the exit code of one that failed, or 75, or 0.
+def spawn(argv: list[str], launch: Launch, request: StopRequest, environment: Environment) -> int:
+    """Run ``trainer ARGV`` as the ddp ranks that ``launch`` asks for; return the code of one that failed, or 75 or 0.
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
+
+    Raises:
+        ConfigError: if ranks of another backend are asked for, or another launcher has started this process.
     """
+    ranks = launch.nproc_per_node or 1
+    if launch.backend not in ("auto", "ddp"):
+        raise ConfigError(f"--nproc-per-node starts ddp ranks, not {launch.backend} ones.")
     if found := environment.siblings:
         raise ConfigError(
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."

@@ -104,7 +104,7 @@ def test_the_environment_is_read_once_by_each_program():
     assert users_of("os.environ") | users_of("os.getenv") == {
         *("jobgen/runs.py", "jobgen/submit.py"),
         "slipway/opening.py",  # of a script's own
-        *("trainer/__main__.py", "trainer/preflight.py"),
+        *("trainer/__main__.py", "trainer/preflight.py", "trainer/trained/evaluate.py"),
         "trainer/spawn.py",  # hands it on to the ranks
     }
 
@@ -132,7 +132,7 @@ def test_nothing_is_pickled():
 @pytest.mark.parametrize(
     "module",
     ["slipway.__main__"]
-    + [f"trainer.{name}" for name in ("__main__", "cli", "errors", "schema", "spawn")]
+    + [f"trainer.{name}" for name in ("__main__", "cli", "commands", "errors", "schema", "spawn", "usage")]
     + [f"slipway.{name}" for name in LIGHT],
 )
 def test_what_answers_before_training_loads_no_torch(module):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from slipway.communicator import Communicator
+from slipway.communicator.collectives import run_on_root
 from trainer.config import DataConfig
 from trainer.data.base import Dataset, InMemoryDataset, Splits
 from trainer.data.digits import digits
@@ -22,7 +25,7 @@ DATASETS: dict[str, Callable[[DataConfig], Splits]] = {
     "synthetic": synthetic,
 }
 
-__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "fetch_data", "open_data"]
+__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "fetch_data", "open_data", "open_on_ranks"]
 
 
 def open_data(config: DataConfig) -> Splits:
@@ -34,6 +37,17 @@ def open_data(config: DataConfig) -> Splits:
     if SEPARATOR in config.dataset:
         return open_plugin_dataset(config)
     return choose(DATASETS, config.dataset, what="dataset")(config)
+
+
+def open_on_ranks(config: DataConfig, comm: Communicator) -> Splits:
+    """Return ``open_data(config)`` on every rank; one rank downloads what is to be downloaded, and the others find it.
+
+    Raises:
+        ConfigError: as ``open_data`` does.
+    """
+    if config.download:
+        run_on_root(comm, lambda: fetch_data(config))
+    return open_data(replace(config, download=False))
 
 
 def fetch_data(config: DataConfig) -> None:

@@ -34,6 +34,8 @@ def load_weights(model: nn.Module, path: str) -> None:
 
 def _read(path: str) -> dict[str, Tensor]:
     try:
-        return require_state_dict(read_file(Path(path)))
+        content = read_file(Path(path))
+        exported = isinstance(content, dict) and isinstance(content.get("state_dict"), dict)  # by `trainer export`
+        return require_state_dict(content["state_dict"] if exported else content)
     except WeightsError as error:
         raise ConfigError(f"--weights {path} {error}") from error

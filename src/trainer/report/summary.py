@@ -10,7 +10,7 @@ from slipway.runfolder import RunFolder
 from slipway.status import Status
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner
-from trainer.report.tables import write_classes, write_confusion
+from trainer.report.tables import write_tables
 
 SCHEDULE = "schedule.png"
 log = logging.getLogger(__name__)
@@ -26,8 +26,7 @@ def write_results(
     learner: Learner,
 ) -> None:
     """Write the tables of the last evaluation, and draw the figures, headed by ``title``, if asked."""
-    write_confusion(evaluation, classes, folder.figures / "confusion.csv")
-    write_classes(evaluation, classes, folder.figures / "classes.csv")
+    write_tables(evaluation, classes, folder.figures)
     if figures:
         from trainer.report.figures import draw_confusion, draw_curves  # noqa: PLC0415 -- matplotlib is slow to import
         from trainer.report.schedule import draw_schedule  # noqa: PLC0415
@@ -41,6 +40,16 @@ def write_results(
                 draw_schedule(passes, devices, folder.figures / SCHEDULE, title=title)
         except Exception as error:  # noqa: BLE001 -- a picture must not fail a run that is trained and saved
             log.warning("the figures are not drawn: %s", error)
+
+
+def log_accuracy(evaluation: Evaluation) -> None:
+    """Log how much of the validation set is recognised."""
+    top5 = f", top-5 {100 * evaluation.top5:.2f} %" if len(evaluation.confusion) > 5 else ""  # noqa: PLR2004
+    skipped = f", {evaluation.bad} that cannot be decoded left out" if evaluation.bad else ""
+    log.info(
+        "validation accuracy %.2f %% (%d of %d%s)%s",
+        *(100 * evaluation.accuracy, evaluation.confusion.trace(), evaluation.samples, skipped, top5),
+    )
 
 
 def log_end(
@@ -60,12 +69,7 @@ def log_end(
         rate = samples / max(seconds, 1e-9)
         log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f a rank", samples, seconds, rate, rate / ranks)
     if evaluation and status.state == "done":
-        top5 = f", top-5 {100 * evaluation.top5:.2f} %" if len(evaluation.confusion) > 5 else ""  # noqa: PLR2004
-        skipped = f", {evaluation.bad} that cannot be decoded left out" if evaluation.bad else ""
-        log.info(
-            "validation accuracy %.2f %% (%d of %d%s)%s",
-            *(100 * evaluation.accuracy, evaluation.confusion.trace(), evaluation.samples, skipped, top5),
-        )
+        log_accuracy(evaluation)
     if status.state == "stopped":
         log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
     log.info("run folder: %s", folder.path)

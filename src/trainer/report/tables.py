@@ -9,6 +9,12 @@ from pathlib import Path
 from trainer.evaluation import Evaluation
 
 
+def write_tables(evaluation: Evaluation, classes: Sequence[str], folder: Path) -> None:
+    """Write confusion.csv and classes.csv into ``folder``."""
+    write_confusion(evaluation, classes, folder / "confusion.csv")
+    write_classes(evaluation, classes, folder / "classes.csv")
+
+
 def write_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
     """Write the cross-tabulated counts: true classes down, predicted ones across, totals on both margins."""
     counts = evaluation.confusion

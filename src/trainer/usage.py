@@ -1,0 +1,34 @@
+"""The text of ``--help``, of the trainer and of its commands: all flags by section, out of a schema."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+
+def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: str, epilog: str = "") -> str:
+    """Return all flags of ``schema`` by section, with what they mean and their defaults.
+
+    Args:
+        schema: what ``trainer.schema`` returns, or that of a command.
+        prog: the words that start it.
+        usage: those, and what follows them.
+        description: what it does.
+        epilog: what else there is; its lines are kept.
+    """
+    parser = argparse.ArgumentParser(prog=prog, usage=usage, description=description, add_help=False)
+    for section in schema["properties"].values():
+        group = parser.add_argument_group(section["description"].rstrip("."))
+        for key in section["properties"].values():
+            text = key["description"].replace("%", "%%")
+            if key["type"] == "boolean":
+                group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
+                continue
+            default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]
+            metavar = {"integer": "N", "number": "X", "array": "N"}.get(key["type"], "TEXT")
+            choices = "{" + ",".join(key["enum"]) + "}" if "enum" in key else metavar
+            text += f" (default: {default})" if default != "" else ""
+            count = len(key["prefixItems"]) if "prefixItems" in key else None
+            group.add_argument(key["flag"], nargs=count, metavar=choices, help=text)
+    return parser.format_help() + (f"\n{epilog}\n" if epilog else "")

@@ -1,0 +1,227 @@
+"""``trainer evaluate``: what the run itself found at its end, on any number of ranks, and not a trace in its folder."""
+
+import csv
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support import DIGITS, INSIDE, TRAINER, last_step, launch_words, started, status, train, unshared
+
+FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--val-batch-size", "50", "--no-figures"]
+COMMAND = ["-m", "trainer", "evaluate", "--backend"]
+RANKS = (1, 2, 3)
+TOLERANCE = 1e-6
+"""Of the loss, which is summed in another order on another number of ranks."""
+
+
+def evaluate(launcher, ranks, *words, log, code=0):
+    """Evaluate by a launcher, expect exit ``code``, and return what is said."""
+    start = launch_words(launcher, ranks, program=COMMAND)
+    if launcher == "spawn":
+        start = [*TRAINER, "evaluate", "--nproc-per-node", str(ranks)]
+    with started([*start, *map(str, words)], log) as launch:
+        actual = launch.wait()
+    assert actual == code, launch.output
+    return launch.output
+
+
+def own(run):
+    """Return what the run recorded of its last evaluation: its numbers, and its tables."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = [record for record in records if record["kind"] == "validation"][-1]
+    return {name: last[name] for name in ("loss", "accuracy", "top5", "step")}, tables(run / "figures")
+
+
+def found(output):
+    """Return the same of an evaluation."""
+    result = json.loads((output / "evaluation.json").read_text())
+    return {name: result[name] for name in ("loss", "accuracy", "top5", "step")}, tables(output)
+
+
+def tables(folder):
+    return {name: (folder / name).read_text() for name in ("confusion.csv", "classes.csv")}
+
+
+def tree(folder):
+    """Return what is in a folder, to the byte and the nanosecond."""
+    return {
+        path.relative_to(folder): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def assert_same(run, output, *, exact):
+    (expected, expected_tables), (actual, actual_tables) = own(run), found(output)
+    assert actual_tables == expected_tables
+    assert {**actual, "loss": 0} == {**expected, "loss": 0}
+    assert actual["loss"] == (expected["loss"] if exact else pytest.approx(expected["loss"], abs=TOLERANCE))
+    return abs(actual["loss"] - expected["loss"])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return a run with an average of its weights, for each number of ranks that trained it."""
+    folder = tmp_path_factory.mktemp("runs")
+    for ranks in RANKS:
+        train("torchrun", ranks, folder / str(ranks), *FLAGS, "--ema-decay", "0.9")
+    return {ranks: folder / str(ranks) for ranks in RANKS}
+
+
+@pytest.mark.parametrize(
+    "way",  # ranks that trained, ranks that evaluate, by what
+    [
+        *((1, 1, "single"), (2, 2, "torchrun"), (3, 3, "torchrun")),
+        *((3, 1, "single"), (3, 2, "spawn"), (1, 3, "spawn")),
+        pytest.param((2, 2, "horovodrun"), marks=pytest.mark.horovod),
+    ],
+    ids=lambda way: "{}-{}-{}".format(*way),
+)
+def test_it_finds_what_the_run_found(runs, way, tmp_path, table):
+    trained, ranks, launcher = way
+    run = runs[trained]
+    before = tree(run)
+    said = evaluate(launcher, ranks, run, "--output", tmp_path / "out", log=tmp_path / "log")
+    difference = assert_same(run, tmp_path / "out", exact=ranks == trained and launcher != "horovodrun")
+    assert tree(run) == before
+    assert "the average of the weights" in said
+    assert said.count("validation loss ") == 1, "rank 0 alone speaks"
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["ranks"] == ranks
+    table(
+        f"trained on {trained} rank(s), evaluated on {ranks} by {launcher}",
+        [("counts and confusion matrix", "equal"), ("loss differs by", f"{difference:.1e}")],
+    )
+
+
+def test_its_tables_add_up(runs, tmp_path):
+    evaluate("single", 1, runs[1], "--output", tmp_path / "out", log=tmp_path / "log")
+    rows = list(csv.reader((tmp_path / "out" / "confusion.csv").open()))
+    classes = list(csv.DictReader((tmp_path / "out" / "classes.csv").open()))
+    result = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert int(rows[-1][-1]) == result["samples"] == sum(int(row["samples"]) for row in classes) == 365
+    assert sum(int(rows[1 + n][1 + n]) for n in range(10)) / 365 == result["accuracy"]
+
+
+def test_the_best_and_the_weights_themselves(runs, tmp_path):
+    for name, words in {"best": ["--best"], "weights": ["--no-average"], "again": []}.items():
+        evaluate("single", 1, runs[1], *words, "--output", tmp_path / name, log=tmp_path / "log")
+    best = (runs[1] / "checkpoints" / "best").resolve().name
+    assert json.loads((tmp_path / "best" / "evaluation.json").read_text())["checkpoint"].endswith(best)
+    assert found(tmp_path / "weights")[0]["loss"] != found(tmp_path / "again")[0]["loss"]
+
+
+def test_a_model_in_stages_is_evaluated_whole(tmp_path):
+    run = tmp_path / "run"
+    train("single", 1, run, "--no-figures", "--split", "conv2", "--grad-accum-steps", "4", "--epochs", "1")
+    evaluate("single", 1, run, "--output", tmp_path / "out", log=tmp_path / "log")
+    assert_same(run, tmp_path / "out", exact=False)
+
+
+def test_a_read_only_run_folder(runs, tmp_path):
+    if INSIDE:
+        pytest.skip("a mount namespace outside of the image")
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/x" 2>/dev/null && shift && "$@"'
+    words = [*unshared("mount"), "sh", "-c", script, "sh", str(runs[1])]
+    words += [*TRAINER, "evaluate", str(runs[1]), "--output", str(tmp_path / "out")]
+    with started(words, tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+    assert_same(runs[1], tmp_path / "out", exact=True)
+
+
+def test_a_run_under_way_keeps_its_lock_and_goes_on(tmp_path):
+    run = tmp_path / "run"
+    flags = ["--epochs", "10000", "--checkpoint-interval", "5", "--keep", "1", "--no-figures"]
+    words = [*TRAINER, str(DIGITS), "--output-dir", str(run), *flags]
+    with started(words, tmp_path / "log") as training:
+        training.until((run / "checkpoints" / "best").exists, "checkpoint")
+        lock = json.loads((run / "lock").read_text())
+        for number in range(3):
+            before = last_step(run)
+            evaluate("single", 1, run, "--output", tmp_path / str(number), log=tmp_path / "evaluation.log")
+            assert found(tmp_path / str(number))[0]["step"] >= before - 30, "a checkpoint of just now"
+            training.until(lambda before=before: last_step(run) > before, "progress")
+        assert json.loads((run / "lock").read_text()) == lock
+        (run / "STOP").write_text("user\n")
+        assert training.wait() == 75
+    assert status(run)["state"] == "stopped"
+
+
+def test_a_checkpoint_copied_elsewhere(runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[1] / "checkpoints" / "latest", copy)
+    said = evaluate("single", 1, copy, log=tmp_path / "log", code=78)
+    assert "name a copy of the run's config.toml by --config." in said
+    shutil.copy(runs[1] / "config.toml", tmp_path)
+    words = [copy, "--config", tmp_path / "config.toml", "--output", tmp_path / "out"]
+    evaluate("single", 1, *words, log=tmp_path / "log")
+    assert_same(runs[1], tmp_path / "out", exact=True)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Return a run on a folder of images, and that folder."""
+    folder = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(0)
+    for data, names in {"data": ("ant", "bee"), "other": ("ant", "cat"), "more": ("ant", "bee", "cat")}.items():
+        for name in [f"{part}/{kind}" for part in ("train", "val") for kind in names]:
+            (folder / data / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / data / name / f"{number}.png")
+    flags = ["--dataset", "imagefolder", "--data-dir", str(folder / "data"), "--image-size", "8", "--arch", "mlp"]
+    train("single", 1, folder / "run", *flags, "--epochs", "1", "--no-figures", "--workers", "0")
+    return folder
+
+
+def test_data_that_have_moved(photos, tmp_path):
+    shutil.copytree(photos / "data", tmp_path / "moved")
+    words = [photos / "run", "--data-dir", tmp_path / "moved", "--workers", "1", "--output", tmp_path / "out"]
+    evaluate("spawn", 2, *words, log=tmp_path / "log")
+    assert_same(photos / "run", tmp_path / "out", exact=False)
+
+
+BAD = {
+    "no such run": (["none"], 78, "none does not exist: name a run folder"),
+    "not a run": (["data"], 78, "is neither a run folder (with checkpoints/) nor a checkpoint (with manifest.json)"),
+    "no data": (["run", "--data-dir", "nowhere"], 78, "there is no folder nowhere"),
+    "other classes": (["run", "--data-dir", "other"], 78, "class 1 was 'bee' and is 'cat'"),
+    "FIFO in a checkpoint": (["waiting/checkpoints/latest"], 78, "is damaged: model.safetensors has 0 bytes"),
+    "FIFO for config.toml": (["blocked"], 78, "config.toml cannot be read: Not a regular file."),
+    "FIFO for a manifest": (["strange", "--best"], 1, "manifest.json cannot be read: Not a regular file."),
+    "output in the run folder": (["run", "--output", "run/evaluated"], 78, "is inside"),
+    "output that is not empty": (["run", "--output", "data"], 78, "is not empty"),
+    "ranks of another backend": (["run", "--nproc-per-node", "2", "--backend", "single"], 78, "starts ddp ranks"),
+    "damaged, on two ranks": (["damaged", "--nproc-per-node", "2"], 78, "every checkpoint of"),
+}
+
+
+@pytest.fixture(scope="module")
+def bad(photos):
+    """Return the folder of ``photos`` with copies of the run that cannot be evaluated."""
+    for name in ("damaged", "blocked", "waiting", "strange"):
+        shutil.copytree(photos / "run", photos / name, symlinks=True)
+    (photos / "damaged" / "checkpoints" / "latest" / "model.safetensors").write_bytes(b"bad")
+    for path in ("waiting/checkpoints/latest/model.safetensors", "blocked/config.toml"):
+        (photos / path).unlink()
+        os.mkfifo(photos / path)
+    (photos / "strange" / "checkpoints" / "latest" / "manifest.json").unlink()
+    os.mkfifo(photos / "strange" / "checkpoints" / "latest" / "manifest.json")
+    return photos
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_answered_in_one_line(bad, case, tmp_path, table):
+    words, code, answer = BAD[case]
+    before = tree(bad / "run")
+    words = [str(bad / word) if os.path.lexists(bad / word.partition("/")[0]) else word for word in words]
+    with started([*TRAINER, "evaluate", *words], tmp_path / "log") as launch:
+        assert launch.wait(60) == code, launch.output
+    errors = [line for line in launch.output.splitlines() if line.startswith("trainer:")]
+    assert len(errors) == 1, launch.output
+    assert "Traceback" not in launch.output
+    assert answer in errors[0]
+    assert tree(bad / "run") == before
+    table(f"bad input: {case}", [(f"exit {code}", errors[0].replace(f"{bad}/", ""))])

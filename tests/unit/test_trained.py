@@ -1,0 +1,334 @@
+"""A run's model, read without a trace, and exported with all that plain torch needs."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+import safetensors
+import tomli_w
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from learners import new_learner
+from ranks import CPU
+from readme import CLASSIFY
+from slipway.checkpoint.components import capture as capture_components
+from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.store import CheckpointStore
+from slipway.communicator import Alone
+from slipway.errors import SlipwayError
+from slipway.position import Position
+from trainer.checkpoint import IMAGES, capture, facts, images_of
+from trainer.config import DataConfig, ModelConfig, Settings, experiment
+from trainer.data import open_data
+from trainer.errors import ConfigError, UsageError
+from trainer.models import build_model
+from trainer.trained import source as source_module
+from trainer.trained.export import main as export
+from trainer.trained.source import check_config, check_data, find_source, model_of, read_trained
+
+CONFIG = Settings(model=ModelConfig(arch="mlp", ema_decay=0.5))
+DATA = open_data(CONFIG.data)
+
+
+def save(run, step, *, accuracy=None, config=CONFIG, keep=3, recorded=True):
+    """Save a checkpoint as the trainer does; its weights are ``step``, and their average half of that."""
+    learner = new_learner(config, Alone(CPU), shape=DATA.train.shape, classes=10, samples_per_epoch=len(DATA.train))
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.fill_(step)
+        if isinstance(learner.ema, AveragedModel):
+            for parameter in learner.ema.module.parameters():
+                parameter.fill_(step / 2)
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
+    known = facts(learner, config) | ({IMAGES: images_of(DATA.train)} if recorded else {})
+    metric = None if accuracy is None else Metric("accuracy", accuracy)
+    CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
+    return run / "checkpoints" / f"step_{step:08d}"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a run folder with checkpoints of steps 1 to 3, of which step 2 is the best."""
+    for step, accuracy in [(1, 0.1), (2, 0.9), (3, 0.5)]:
+        save(tmp_path / "run", step, accuracy=accuracy)
+    return tmp_path / "run"
+
+
+def weight(state):
+    return next(iter(state.values())).unique().item()
+
+
+def tree(folder):
+    return {
+        path: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*")
+    }
+
+
+class TestSource:
+    """Which checkpoint is read."""
+
+    @pytest.mark.parametrize(
+        ("name", "best", "step"),
+        [
+            ("", False, 3),
+            ("", True, 2),
+            ("checkpoints/latest", False, 3),
+            ("checkpoints/best", False, 2),
+            ("checkpoints/step_00000001", False, 1),
+        ],
+    )
+    def test_the_newest_the_best_or_the_one_that_is_named(self, run, name, best, step):
+        before = tree(run)
+        source = find_source(str(run / name), best=best)
+        path, found = read_trained(source)
+        assert (found.header.position.step, (path / "manifest.json").exists()) == (step, True)
+        assert source.settings("", {}).model.arch == "mlp"
+        assert tree(run) == before
+
+    def test_a_relative_path(self, run, monkeypatch):
+        monkeypatch.chdir(run / "checkpoints")
+        assert find_source("latest", best=False).settings("", {}).model.arch == "mlp"
+        monkeypatch.chdir(run)
+        assert find_source(".", best=False).settings("", {}).model.arch == "mlp"
+
+    def test_a_damaged_checkpoint_is_passed_over_unless_it_is_named(self, run):
+        (run / "checkpoints" / "latest" / "model.safetensors").write_bytes(b"damaged")
+        assert read_trained(find_source(str(run), best=False))[1].header.position.step == 2
+        with pytest.raises(ConfigError, match=r"is damaged: model.safetensors has 7 bytes .* newest valid one\.$"):
+            read_trained(find_source(str(run / "checkpoints" / "latest"), best=False))
+        (run / "checkpoints" / "best" / "model.safetensors").unlink()
+        with pytest.raises(ConfigError, match="is damaged"):
+            read_trained(find_source(str(run), best=True))
+
+    def test_a_fifo_is_not_waited_for(self, run):
+        for path in (run / "checkpoints" / "latest" / "model.safetensors", run / "config.toml"):
+            path.unlink()
+            os.mkfifo(path)
+        with pytest.raises(ConfigError, match=r"config.toml cannot be read: Not a regular file\.$"):
+            find_source(str(run), best=False).settings("", {})
+        with pytest.raises(ConfigError, match=r"is damaged: model.safetensors has 0 bytes"):
+            read_trained(find_source(str(run / "checkpoints" / "latest"), best=False))
+        os.mkfifo(run / "fifo")
+        with pytest.raises(ConfigError, match="fifo is no folder"):
+            find_source(str(run / "fifo"), best=False)
+        manifest = run / "checkpoints" / "best" / "manifest.json"
+        manifest.unlink()
+        os.mkfifo(manifest)
+        with pytest.raises(SlipwayError, match=r"manifest.json cannot be read: Not a regular file\.$"):
+            read_trained(find_source(str(run), best=True))
+
+    def test_a_copy_needs_the_configuration_of_its_run(self, run, tmp_path):
+        shutil.copytree(run / "checkpoints" / "latest", tmp_path / "copy")
+        source = find_source(str(tmp_path / "copy"), best=False)
+        assert read_trained(source)[1].header.position.step == 3
+        with pytest.raises(
+            ConfigError, match=r"outside of a run folder: name a copy of the run's config.toml by --con"
+        ):
+            source.settings("", {})
+        assert source.settings(str(run / "config.toml"), {"data": {"workers": 7}}).data.workers == 7
+
+    def test_a_run_under_way_discards_what_is_about_to_be_read(self, tmp_path, monkeypatch):
+        first = save(tmp_path, 1, accuracy=0.1, keep=1)
+        real = source_module.CheckpointStore.newest
+
+        def newest(store):
+            if first.exists():
+                save(tmp_path, 2, accuracy=0.2, keep=1)
+                raise SlipwayError("gone")
+            return real(store)
+
+        monkeypatch.setattr(source_module.CheckpointStore, "newest", newest)
+        assert read_trained(find_source(str(tmp_path), best=False))[1].header.position.step == 2
+
+    @pytest.mark.parametrize(
+        ("name", "best", "said"),
+        [
+            ("none", False, "none does not exist: name a run folder, or a checkpoint of one"),
+            ("empty", False, "neither a run folder .* nor a checkpoint"),
+            ("begun", False, "begun has no checkpoint yet"),
+            ("begun", True, "begun has no best checkpoint yet"),
+            ("file", False, "file is no folder"),
+            ("script", False, "is of a script with a Session, not of the trainer"),
+        ],
+    )
+    def test_what_holds_no_trained_model_is_refused(self, tmp_path, name, best, said):
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
+        (tmp_path / "file").touch()
+        (tmp_path / "script" / "checkpoints").mkdir(parents=True)
+        script = capture_components({"model": torch.nn.Linear(1, 1)}, Header(Position(step=1)))
+        CheckpointStore(tmp_path / "script" / "checkpoints", keep=1).add(script)
+        with pytest.raises(ConfigError, match=said):
+            read_trained(find_source(str(tmp_path / name), best=best))
+
+    def test_the_best_of_one_checkpoint_is_wrong_usage(self, run):
+        with pytest.raises(UsageError, match="--best chooses from a run folder"):
+            find_source(str(run / "checkpoints" / "latest"), best=True)
+
+    def test_a_run_without_its_configuration(self, run):
+        (run / "config.toml").unlink()
+        with pytest.raises(ConfigError, match=r"has no config.toml, .* --config names a copy\.$"):
+            find_source(str(run), best=False).settings("", {})
+        with pytest.raises(ConfigError, match=r"there is no none.toml\.$"):
+            find_source(str(run), best=False).settings("none.toml", {})
+
+
+class TestFit:
+    """Whether configuration and data are those of the model."""
+
+    def test_a_configuration_of_another_run(self, run):
+        header = read_trained(find_source(str(run), best=False))[1].header
+        check_config(header, CONFIG)
+        other = dataclasses.replace(CONFIG, model=ModelConfig(arch="mnist-cnn"))
+        with pytest.raises(ConfigError, match=r"model.arch was 'mlp' and is 'mnist-cnn'"):
+            check_config(header, other)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"classes": DATA.train.classes[:9]}, "classes was 10 and is 9"),
+            ({"classes": ("zero", *DATA.train.classes[1:])}, "class 0 was '0' and is 'zero'"),
+            ({"images": DATA.train.images[:, :, 1:]}, r"image shape was \[1, 8, 8\] and is \[1, 7, 8\]"),
+        ],
+    )
+    def test_other_data(self, run, change, said):
+        header = read_trained(find_source(str(run), best=False))[1].header
+        with pytest.raises(ConfigError, match=said):
+            check_data(header, dataclasses.replace(DATA.train, **change), CONFIG)
+
+    def test_another_number_of_images_is_warned_of(self, run):
+        header = read_trained(find_source(str(run), best=False))[1].header
+        assert check_data(header, DATA.train, CONFIG) == ""
+        other = dataclasses.replace(DATA.train, images=DATA.train.images[:9], labels=DATA.train.labels[:9])
+        assert "have 9 training samples, and the run had 1438" in check_data(header, other, CONFIG)
+
+
+class TestExport:
+    """``trainer export``."""
+
+    @pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.safetensors"])
+    def test_all_that_is_needed_is_in_one_file(self, run, name, tmp_path, capsys):
+        before = tree(run)
+        assert export([str(run), str(tmp_path / name)]) == 0
+        assert tree(run) == before
+        if name.endswith(".safetensors"):
+            state = load_file(tmp_path / name)
+            with safetensors.safe_open(tmp_path / name, "pt") as file:
+                found = {key: json.loads(value) for key, value in file.metadata().items()}
+        else:
+            found = torch.load(tmp_path / name, weights_only=True)
+            state = found.pop("state_dict")
+        mean, std = DATA.train.mean_std
+        assert found == {
+            "arch": "mlp",
+            "average": True,
+            "classes": list("0123456789"),
+            "image_shape": [1, 8, 8],
+            "mean": mean.tolist(),
+            "std": std.tolist(),
+            "step": 3,
+        }
+        assert weight(state) == 1.5
+        build_model(CONFIG.model, shape=DATA.train.shape, classes=10).load_state_dict(state)
+        said = f"{tmp_path / name}: the average of the weights of {run}/checkpoints/step_00000003, mlp for 10 classes\n"
+        assert capsys.readouterr().out == said
+
+    def test_the_best_and_the_weights_themselves(self, run, tmp_path):
+        assert export([str(run), str(tmp_path / "a.pt"), "--best", "--no-average"]) == 0
+        found = torch.load(tmp_path / "a.pt", weights_only=True)
+        assert (weight(found["state_dict"]), found["average"]) == (2, False)
+
+    def test_a_run_without_an_average_exports_its_weights(self, tmp_path):
+        save(tmp_path / "run", 4, config=Settings(model=ModelConfig(arch="mlp")))
+        assert export([str(tmp_path / "run"), str(tmp_path / "a.pt")]) == 0
+        found = torch.load(tmp_path / "a.pt", weights_only=True)
+        assert (weight(found["state_dict"]), found["average"]) == (4, False)
+        assert not model_of(read_trained(find_source(str(tmp_path / "run"), best=False))[1], average=True).is_average
+
+    @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
+    def test_a_training_begins_from_it(self, run, name, tmp_path):
+        assert export([str(run), str(tmp_path / name)]) == 0
+        config = ModelConfig(arch="mlp", weights=str(tmp_path / name))
+        assert weight(build_model(config, shape=(1, 8, 8), classes=10).state_dict()) == 1.5
+
+    def test_an_older_checkpoint_asks_the_data_for_the_classes(self, tmp_path):
+        save(tmp_path / "run", 1, recorded=False)
+        assert export([str(tmp_path / "run"), str(tmp_path / "a.pt")]) == 0
+        found = torch.load(tmp_path / "a.pt", weights_only=True)
+        assert (found["classes"], found["mean"]) == (list("0123456789"), DATA.train.mean_std[0].tolist())
+
+    def test_and_says_so_where_they_are_not(self, tmp_path):
+        config = dataclasses.replace(CONFIG, data=DataConfig(dataset="mnist", data_dir=str(tmp_path / "gone")))
+        save(tmp_path / "run", 1, config=config, recorded=False)
+        with pytest.raises(
+            ConfigError, match="did not save the names of classes, so the data are needed: MNIST is not"
+        ):
+            export([str(tmp_path / "run"), str(tmp_path / "a.pt")])
+
+    @pytest.mark.parametrize(
+        ("name", "error", "said"),
+        [
+            ("a.onnx", UsageError, "ONNX is not written here"),
+            ("a.bin", UsageError, "must end in .safetensors, .pt or .pth"),
+            ("there.pt", SlipwayError, "is there already"),
+            ("fifo.pt", SlipwayError, "is there already"),
+            ("dangling.pt", SlipwayError, "is there already"),
+            ("none/a.pt", SlipwayError, "cannot be written: No such file"),
+        ],
+    )
+    def test_a_file_that_cannot_be_written(self, run, tmp_path, name, error, said):
+        (tmp_path / "there.pt").write_bytes(b"mine")
+        os.mkfifo(tmp_path / "fifo.pt")
+        (tmp_path / "dangling.pt").symlink_to("nowhere")
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(error, match=said):
+            export([str(run), str(tmp_path / name)])
+        assert sorted(tmp_path.rglob("*")) == before
+        assert (tmp_path / "there.pt").read_bytes() == b"mine"
+
+
+def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_path, monkeypatch, capsys):
+    names = [f"class {number}" for number in range(8)]
+    generator = np.random.default_rng(0)
+    for name in names:
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = generator.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).resize((40, 50)).save(tmp_path / "images" / name / f"{number}.png")
+    data = DataConfig(dataset="imagefolder", data_dir=str(tmp_path / "images"), image_size=64, val_fraction=0.5)
+    config = Settings(data=data, model=ModelConfig(arch="resnet18"))
+    parts = open_data(data)
+    shape = parts.train.shape
+    learner = new_learner(
+        config, Alone(CPU), shape=shape, classes=8, mean_std=parts.train.mean_std, samples_per_epoch=len(parts.train)
+    )
+    learner.evaluated.eval()
+    nn.init.normal_(learner.model.fc.weight)
+    images = parts.validation.fetch(np.arange(len(parts.validation)), None).images
+    with torch.no_grad():  # a random model takes all images for one class, unless that is centred
+        learner.model.fc.bias -= learner.logits(images).mean(0)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
+    known = facts(learner, config) | {IMAGES: images_of(parts.train)}
+    CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
+        capture(learner, Header(Position(step=1), None, known))
+    )
+    monkeypatch.chdir(tmp_path)
+    assert export(["run", "photos.pt"]) == 0
+    expected = [names[number] for number in learner.logits(images).argmax(1).tolist()]
+    capsys.readouterr()
+    for path in parts.validation.paths:
+        monkeypatch.setattr("sys.argv", ["classify.py", str(path)])
+        exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/evaluate.md has its reader save
+    assert capsys.readouterr().out.splitlines() == expected
+    assert len(set(expected)) > 1
+    assert len(re.findall(r"(?m)^\w+\S* = |^model\.|^print", CLASSIFY)) == 6
