@@ -1,7 +1,9 @@
 """Run folders for tests of ``trainer report``, as the trainer leaves them, made without a trainer."""
 
+import datetime as dt
 import json
 import math
+import os
 from pathlib import Path
 
 CONFIG = """[data]
@@ -67,6 +69,9 @@ def make_run(path: Path, *, found=None, state="done", reason="", lr=0.1, seed=0,
         if not ended or state in {"done", "failed", "stopped"}:
             word = state if ended else "out-of-time"
             write(path / f"verdict.{number}", f"{word} {status['step']} {status['reason'] or 'complete'}\n")
+            took = found[-1]["elapsed"] / attempts if found else 0.0
+            ended_at = dt.datetime.fromisoformat(run["started"]).timestamp() + took
+            os.utime(path / f"verdict.{number}", (ended_at, ended_at))
     return path
 
 
@@ -79,3 +84,16 @@ def make_confusion(path: Path, names=("cat", "dog", "owl")) -> None:
     lines += [",".join([name, *map(str, row), str(sum(row))]) for name, row in zip(quoted, rows, strict=True)]
     lines.append(",".join(["total", *map(str, map(sum, zip(*rows, strict=True))), str(10 * size)]))
     write(path / "figures" / "confusion.csv", "\n".join(lines) + "\n")
+
+
+def make_study(path: Path, *, scaling="strong", rates=((1, 1000.0), (2, 1900.0), (4, 3400.0), (8, 4200.0))) -> Path:
+    """Make the folder of a study whose points have these ranks, of one core each, and samples/s."""
+    points = []
+    for ranks, rate in rates:
+        name = f"r{ranks}-c1"
+        make_run(path / name, found=records(rate=rate, shift=0.0 if scaling == "strong" else ranks / 100), ranks=ranks)
+        times = {"submitted": "2026-01-01T00:00:00+00:00", "started": f"2026-01-01T00:0{ranks}:00+00:00"}
+        point = {"name": name, "run": name, "nodes": 1, "ranks": ranks, "cpus": 1, "backend": "ddp"}
+        points.append({**point, "container": False, **times, "job": str(100 + ranks)})
+    write(path / "study.json", {"schema": 1, "kind": "study", "scaling": scaling, "points": points})
+    return path

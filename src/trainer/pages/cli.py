@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import stat
 import sys
@@ -17,6 +18,7 @@ from trainer.pages.folder import Folder
 from trainer.pages.overview import overview
 from trainer.pages.render import HEAD, page, render
 from trainer.pages.run import Run, holds_run, read_run
+from trainer.pages.study import Study, holds_study, read_study
 
 PROGRAM = "trainer report"
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
         "holds all it shows, and opens without a network. Runs may still be under way.",
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study")
     parser.add_argument(
         "--output",
         type=Path,
@@ -40,12 +42,12 @@ def main(argv: Sequence[str]) -> int:
     if refusal := _refusal(arguments.output):
         _say(f"--output {arguments.output}: {refusal}")
         return EXIT_USAGE
-    runs = read_runs(arguments.paths)
-    if not runs:
+    parts = read(arguments.paths)
+    if not parts.runs and not parts.studies:
         _say("nothing to report: name run folders (docs/contract.md lists what is in them)")
         return 1
     try:
-        write_atomically(arguments.output, compose(runs))
+        write_atomically(arguments.output, compose(parts))
     except OSError as error:
         _say(f"cannot write {arguments.output}: {error.strerror}")
         return 1
@@ -53,30 +55,52 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs in ``paths``, in order; what cannot be read of them is said on stderr."""
-    runs: list[Run] = []
-    names = _names(paths)
-    for path, name in zip(paths, names, strict=True):
+@dataclasses.dataclass
+class Parts:
+    """What the page is about."""
+
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    studies: list[Study] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def next_run(self) -> int:
+        """The number of the next section about a run."""
+        return 1 + len(self.runs) + sum(len(study.runs) for study in self.studies)
+
+
+def read(paths: Sequence[Path]) -> Parts:
+    """Return the runs and studies in ``paths``, in order; what cannot be read of them is said on stderr."""
+    parts = Parts()
+    for path, name in zip(paths, _names(paths), strict=True):
         folder = Folder(path)
         if not path.is_dir():
             _say(f"{path}: no folder")
             continue
-        if not holds_run(folder):
+        found: Run | Study
+        if holds_study(folder):
+            found = read_study(folder, name=name, first=parts.next_run)
+            parts.studies.append(found)
+        elif holds_run(folder):
+            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}")
+            parts.runs.append(found)
+        else:
             _say(f"{path}: no run: it has none of the files of a run folder")
             continue
-        run = read_run(folder, name=name, anchor=f"run-{len(runs) + 1}")
-        for warning in run.warnings:
+        parts.names.append(name)
+        for warning in found.warnings:
             _say(f"{path}: {warning}")
-        runs.append(run)
-    return runs
+    return parts
 
 
-def compose(runs: Sequence[Run]) -> str:
-    """Return the page about ``runs``."""
-    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
-    parts = [overview(runs)] if len(runs) > 1 else []
-    return page(title, render("body.html", title=title, parts=[*parts, *(run.section for run in runs)]))
+def compose(parts: Parts) -> str:
+    """Return the page: what runs have in common, each of them, then the studies, each with the runs of its points."""
+    title = parts.names[0] if len(parts.names) == 1 else f"{parts.next_run - 1} runs"
+    sections = [overview(parts.runs)] if len(parts.runs) > 1 else []
+    sections += [run.section for run in parts.runs]
+    for study in parts.studies:
+        sections += [study.section, *(run.section for run in study.runs)]
+    return page(title, render("body.html", title=title, parts=sections))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -35,12 +35,13 @@ def overview(runs: Sequence[Run]) -> Markup:
     )
 
 
-def common_figures(runs: Sequence[Run]) -> list[Markup]:
-    """Return validation loss and accuracy of ``runs``, against epoch and time."""
+def common_figures(runs: Sequence[Run], *, by_epoch: bool = True) -> list[Markup]:
+    """Return validation loss and accuracy of ``runs`` against time, and against the epoch unless they are the same."""
     drawn = []
     for key, title in (("loss", "validation loss"), ("accuracy", "validation accuracy (%)")):
         shown = [(run.validation[key], run.name) for run in runs if key in run.validation]
         if shown:
             lines, names = [line for line, _ in shown], [name for _, name in shown]
-            drawn += [against_epoch(lines, title, names), against_time(lines, title, names)]
+            drawn += [against_epoch(lines, title, names)] if by_epoch else []
+            drawn.append(against_time(lines, title, names))
     return [figure for figure in drawn if figure]

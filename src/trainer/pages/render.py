@@ -20,7 +20,7 @@ NOTHING = "\N{EN DASH}"
 """What stands where there is no value; page.js sorts it last."""
 
 
-def render(name: str, **values: Any) -> Markup:
+def render(name: str, /, **values: Any) -> Markup:
     """Return the template ``name`` with ``values`` filled in."""
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 -- the template has escaped them
 

@@ -6,18 +6,17 @@ import dataclasses
 import math
 import statistics
 import time
-import tomllib
-from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
-from slipway.layout import CONFIG, INPUT_CONFIG, LOGS, METRICS, PROVENANCE, STATUS
+from slipway.layout import CONFIG, LOGS, METRICS, PROVENANCE, STATUS
 from trainer.pages.attempts import Attempt, is_alive, json_of, read_attempts, whole
+from trainer.pages.config import flat, read_config
 from trainer.pages.confusion import read_confusion
 from trainer.pages.figures import Curve, curves, in_unit, timeline
 from trainer.pages.folder import Folder
-from trainer.pages.render import NOTHING, render
+from trainer.pages.render import render
 from trainer.pages.series import Metrics, Series
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
@@ -45,7 +44,15 @@ class Run:
     seconds: float | None = None
     rate: float | None = None
     """Median of the samples/s of all ranks."""
+    steps_rate: float | None = None
+    """Median of the optimiser steps/s, which a session records."""
     ranks: int | None = None
+    device: str = ""
+    """cpu or cuda, where run.json tells."""
+    devices: int = 1
+    """GPUs of each rank."""
+    held: float | None = None
+    """Seconds that all attempts took together; None where one of them does not tell."""
     began: float | None = None
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
@@ -66,9 +73,10 @@ def read_run(folder: Folder, *, name: str, anchor: str) -> Run:
     metrics = Metrics(folder, running=alive)
     attempts = read_attempts(folder, last_record=metrics.last_step)
     state, reason = _state(status, attempts, alive=alive)
-    config, config_text = _config(folder)
+    config, config_text = read_config(folder)
     confusion = read_confusion(folder)
     lines = list(metrics.series.values())
+    launch = provenance["launch"] if isinstance(provenance.get("launch"), dict) else {}
     run = Run(
         name=name,
         anchor=anchor,
@@ -80,7 +88,11 @@ def read_run(folder: Folder, *, name: str, anchor: str) -> Run:
         accuracy=_best(metrics.get("validation", "accuracy"), highest=True),
         loss=_best(metrics.get("validation", "loss"), highest=False),
         rate=_median(metrics.get("train", "samples_per_second")),
+        steps_rate=_median(metrics.get("train", "steps_per_second")),
         ranks=whole(provenance.get("world_size")),
+        device=str(launch.get("device", "")),
+        devices=whole(launch.get("devices_per_rank")) or 1,
+        held=_held(attempts),
         began=attempts[0].began if attempts else None,
         config=config,
         validation={key: line for key in ("loss", "accuracy") if (line := metrics.get("validation", key))},
@@ -115,39 +127,9 @@ def _state(status: dict[str, Any], attempts: list[Attempt], *, alive: bool) -> t
     return (str(state), str(status.get("reason", ""))) if known else ("unknown", "")
 
 
-def _config(folder: Folder) -> tuple[dict[str, str], str]:
-    """Return the configuration by its keys, and as its text."""
-    name = CONFIG if folder.has(CONFIG) else INPUT_CONFIG
-    text = folder.text(name)
-    if not text:
-        return {}, ""
-    try:
-        return flat(tomllib.loads(text)), text
-    except (ValueError, RecursionError) as error:
-        folder.warn(f"{name}: no TOML: {error or 'nested too deeply'}")
-        return {}, text
-
-
-def flat(value: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
-    """Return the values in nested tables by their dotted names, as text."""
-    if not isinstance(value, Mapping) or depth > 8:  # noqa: PLR2004 -- no file of ours is that deep
-        return {prefix: value if isinstance(value, str) else _short(value)}
-    rows: dict[str, str] = {}
-    for key, inner in value.items():
-        rows |= flat(inner, f"{prefix}.{key}" if prefix else str(key), depth + 1)
-    return rows
-
-
-def _short(value: Any) -> str:
-    match value:
-        case None:
-            return NOTHING
-        case bool():
-            return str(value).lower()
-        case list():
-            return " ".join(item if isinstance(item, str) else repr(item) for item in value)
-        case _:
-            return repr(value)
+def _held(attempts: list[Attempt]) -> float | None:
+    spans = [attempt.ended - attempt.began for attempt in attempts if attempt.began and attempt.ended]
+    return sum(spans) if spans and len(spans) == len(attempts) else None
 
 
 def _best(line: Series | None, *, highest: bool) -> float | None:
