@@ -17,6 +17,8 @@ MOST_BYTES = 1 << 24
 MOST_IN_CELLS = 30
 """Classes up to which the matrix is a table of numbers; beyond that it is a picture."""
 MOST_IN_PICTURE = 2000
+LONGEST_HEAD = 3
+"""Letters that fit above a column of counts."""
 PAIRS = 10
 SHADES = (0.0, 0.02, 0.1, 0.3, 0.6)
 """Shares of a true class above which a cell is darker."""
@@ -64,6 +66,11 @@ class Confusion:
     def in_cells(self) -> bool:
         """Whether there is room for the numbers."""
         return len(self.names) <= MOST_IN_CELLS
+
+    @property
+    def numbered(self) -> bool:
+        """Whether names are too long for the head of a column, which then shows the number of the class."""
+        return max(map(len, self.names)) > LONGEST_HEAD
 
     def pairs(self) -> list[Pair]:
         """Return the pairs of classes that are confused most, the largest share of the true class first."""
