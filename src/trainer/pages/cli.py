@@ -1,0 +1,132 @@
+"""``trainer report PATH...``: read folders, write one page, say what could not be read."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipway.errors import one_line
+from slipway.files import write_atomically
+from slipway.layout import EXIT_USAGE
+from slipway.reading import read_start
+from trainer.pages.folder import Folder
+from trainer.pages.overview import overview
+from trainer.pages.render import HEAD, page, render
+from trainer.pages.run import Run, holds_run, read_run
+from trainer.pages.study import Study, holds_study, read_study
+
+PROGRAM = "trainer report"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page that ``argv`` asks for; return 0, 1 if there is nothing to report, or 2 for a wrong argument."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
+        "holds all it shows, and opens without a network. Runs may still be under way.",
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html in the current folder; a page of an earlier call is replaced)",
+    )
+    arguments = parser.parse_args(argv)
+    if refusal := _refusal(arguments.output):
+        _say(f"--output {arguments.output}: {refusal}")
+        return EXIT_USAGE
+    parts = read(arguments.paths)
+    if not parts.runs and not parts.studies:
+        _say("nothing to report: name run folders (docs/contract.md lists what is in them)")
+        return 1
+    try:
+        write_atomically(arguments.output, compose(parts))
+    except OSError as error:
+        _say(f"cannot write {arguments.output}: {error.strerror}")
+        return 1
+    print(arguments.output)
+    return 0
+
+
+@dataclasses.dataclass
+class Parts:
+    """What the page is about."""
+
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    studies: list[Study] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def next_run(self) -> int:
+        """The number of the next section about a run."""
+        return 1 + len(self.runs) + sum(len(study.runs) for study in self.studies)
+
+
+def read(paths: Sequence[Path]) -> Parts:
+    """Return the runs and studies in ``paths``, in order; what cannot be read of them is said on stderr."""
+    parts = Parts()
+    for path, name in zip(paths, _names(paths), strict=True):
+        folder = Folder(path)
+        if not path.is_dir():
+            _say(f"{path}: no folder")
+            continue
+        found: Run | Study
+        if holds_study(folder):
+            found = read_study(folder, name=name, first=parts.next_run)
+            parts.studies.append(found)
+        elif holds_run(folder):
+            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}")
+            parts.runs.append(found)
+        else:
+            _say(f"{path}: no run: it has none of the files of a run folder")
+            continue
+        parts.names.append(name)
+        for warning in found.warnings:
+            _say(f"{path}: {warning}")
+    return parts
+
+
+def compose(parts: Parts) -> str:
+    """Return the page: what runs have in common, each of them, then the studies, each with the runs of its points."""
+    title = parts.names[0] if len(parts.names) == 1 else f"{parts.next_run - 1} runs"
+    sections = [overview(parts.runs)] if len(parts.runs) > 1 else []
+    sections += [run.section for run in parts.runs]
+    for study in parts.studies:
+        sections += [study.section, *(run.section for run in study.runs)]
+    return page(title, render("body.html", title=title, parts=sections))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return for each path the shortest end of it that no other one has: /data/a/run and /data/b/run are two runs."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]  # noqa: PTH100 -- a link keeps its name
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return list(map(str, paths))
+
+
+def _refusal(output: Path) -> str:
+    """Return why the page may not be written over what is at ``output``; "" if it may."""
+    try:
+        mode = output.lstat().st_mode
+    except OSError:
+        return ""
+    if not stat.S_ISREG(mode):
+        return "there is something else than a file"
+    try:
+        start = read_start(output, limit=len(HEAD))
+    except OSError as error:
+        return error.strerror or "not readable"
+    return "" if start in (b"", HEAD.encode()) else "the file there is no page of an earlier call: remove it"
+
+
+def _say(text: str) -> None:
+    print(f"{PROGRAM}: {one_line(text)}", file=sys.stderr)

@@ -1,0 +1,121 @@
+"""What a scaling study shows: speed-up, efficiency, cost, and which point to take. Nothing here reads a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+WORTHWHILE = 0.7
+"""Efficiency from which on more ranks are worth their cost."""
+SAME = 0.02
+"""Share of the range of a curve within which curves count as the same."""
+
+
+@dataclasses.dataclass
+class Measured:
+    """One point of a study, and what its run has measured."""
+
+    name: str
+    ranks: int
+    units: int
+    """GPUs of all ranks, or their CPU cores."""
+    group: str
+    """Points are compared with those of the same backend, in a container or not."""
+    rate: float | None = None
+    """Samples/s of all ranks; where a script records none, a number in proportion to it."""
+    seconds: float | None = None
+    """Time for which its ranks held their units, in all attempts."""
+    speedup: float | None = None
+    """Rate in terms of the smallest point's of its group."""
+    ideal: float | None = None
+    """The speed-up if the rate were in proportion to the units."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up in terms of the ideal one."""
+        return self.speedup / self.ideal if self.speedup is not None and self.ideal else None
+
+    @property
+    def cost(self) -> float | None:
+        """GPU-hours, or core-hours."""
+        return None if self.seconds is None else self.units * self.seconds / 3600
+
+
+def compare(points: Sequence[Measured]) -> None:
+    """Fill in the speed-up of every point that has a rate.
+
+    The basis is the point with the fewest units in its group; of several the fastest, so that none looks too good.
+    """
+    for group in {point.group for point in points}:
+        known = [point for point in points if point.group == group and point.rate]
+        if not known:
+            continue
+        base = min(known, key=lambda point: (point.units, -(point.rate or 0.0)))
+        for point in known:
+            point.speedup = (point.rate or 0.0) / (base.rate or 1.0)
+            point.ideal = point.units / base.units
+
+
+def advise(points: Sequence[Measured], *, unit: str) -> str:
+    """Return one sentence: which point to take, and why.
+
+    Args:
+        points: after ``compare``.
+        unit: what is counted, in the plural: GPUs or cores.
+    """
+    known = [point for point in points if point.efficiency is not None and point.rate]
+    if len({point.units for point in known}) < 2:  # noqa: PLR2004
+        return f"No advice: speeds at two numbers of {unit} or more are needed, and {len(known)} points have one."
+    worthwhile = [point for point in known if (point.efficiency or 0.0) >= WORTHWHILE]
+    best = max(worthwhile, key=lambda point: (point.rate or 0.0, -point.units))
+    reason = (
+        f"of the points with an efficiency of {percent(WORTHWHILE)} or more it is the fastest: "
+        f"{best.speedup:.2f} times the speed of the smallest point, at {percent(best.efficiency or 0.0)}"
+    )
+    more = [point for point in known if point.units > best.units]
+    if not more:
+        return f"Take {best.name}: {reason}; more {unit} may pay too, as this is the largest point."
+    fastest = max(more, key=lambda point: point.rate or 0.0)
+    gain = (fastest.rate or 0.0) / (best.rate or 1.0) - 1
+    than = f"{percent(gain)} faster" if gain > 0 else f"{percent(-gain)} slower"
+    return f"Take {best.name}: {reason}; {fastest.name} is {than} with {fastest.units} {unit} in place of {best.units}."
+
+
+def percent(share: float) -> str:
+    """Return a share as a sentence names it."""
+    return f"{100 * share:.0f} %"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far curves are apart at most."""
+
+    largest: float
+    step: int
+    names: tuple[str, str]
+    range: float
+    """Between the lowest and the highest value of all."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the curves would lie on each other in a figure."""
+        return self.largest <= SAME * self.range
+
+
+def difference(curves: Mapping[str, Mapping[int, float]]) -> Difference | None:
+    """Return where two of ``curves`` are farthest apart at the same step; None where no two have a step in common.
+
+    Args:
+        curves: for each name the values by step, all finite.
+    """
+    values = [value for curve in curves.values() for value in curve.values()]
+    found = [
+        (abs(first[step] - second[step]), step, (one, other))
+        for (one, first), (other, second) in itertools.combinations(curves.items(), 2)
+        for step in first.keys() & second.keys()
+    ]
+    if not found:
+        return None
+    largest, step, names = max(found)
+    return Difference(largest, step, names, max(values) - min(values))

@@ -1,0 +1,202 @@
+"""A scaling study: a folder with study.json, and the run folders of its points below.
+
+study.json is one JSON object:
+
+| key | value |
+|---|---|
+| `schema` | 1 |
+| `kind` | `study` |
+| `scaling` | `strong`: all points have the same global batch; `weak`: the same batch per rank |
+| `points` | a list of objects with the keys below |
+
+| key of a point | value |
+|---|---|
+| `name` | its name in tables and figures |
+| `run` | its run folder, as a path relative to the study's folder and below it |
+| `nodes`, `ranks` | how many nodes and ranks it has |
+| `cpus` | CPU cores of each rank |
+| `backend` | `ddp`, `horovod` or `single` |
+| `container` | whether its ranks ran in a container |
+| `submitted`, `started` | when its job was submitted and started, ISO 8601; null where that is not known |
+| `job` | the scheduler's number of the job, as text |
+
+A run folder may be missing, as the job still waits. What a point was measured at, its speed and its accuracy, is read
+from its run folder and stands nowhere else. Unknown keys are passed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from pathlib import PurePosixPath
+from typing import Literal
+
+import msgspec
+from markupsafe import Markup
+
+from trainer.pages.attempts import json_of
+from trainer.pages.figures import Curve, curves
+from trainer.pages.folder import Folder
+from trainer.pages.overview import common_figures
+from trainer.pages.render import render
+from trainer.pages.run import Run, holds_run, read_run
+from trainer.pages.scaling import Difference, Measured, advise, compare, difference
+
+FILE = "study.json"
+SCHEMA = 1
+MOST_POINTS = 500
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A point as study.json describes it."""
+
+    name: str
+    run: str
+    ranks: int
+    nodes: int = 1
+    cpus: int = 1
+    backend: str = ""
+    container: bool = False
+    submitted: str | None = None
+    started: str | None = None
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no point can be; msgspec makes a ValidationError of it."""
+        if not (1 <= self.ranks < 1 << 24 and 1 <= self.nodes < 1 << 24 and 1 <= self.cpus < 1 << 16):
+            raise ValueError("ranks, nodes and cpus are at least 1")
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds in the queue."""
+        try:
+            submitted = dt.datetime.fromisoformat(self.submitted or "")
+            started = dt.datetime.fromisoformat(self.started or "")
+            return max(0.0, (started - submitted).total_seconds())
+        except (ValueError, TypeError):  # none, or one with a time zone and one without
+            return None
+
+
+@dataclasses.dataclass
+class Study:
+    """A study on the page: its own section, and the runs of its points."""
+
+    section: Markup
+    runs: list[Run]
+    warnings: list[str]
+
+
+def holds_study(folder: Folder) -> bool:
+    """Return whether a folder is one of a study."""
+    return folder.has(FILE)
+
+
+def read_study(folder: Folder, *, name: str, first: int) -> Study:
+    """Return the study in ``folder``; the sections of its runs have the ids run-``first`` and following."""
+    description = json_of(folder, FILE)
+    if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
+        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: it is read as far as it is understood")
+    scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"
+    points = _points(folder, description)
+    runs: list[Run] = []
+    found: list[tuple[Point, Run | None]] = []
+    for point in points:
+        below = Folder(folder.path, below=point.run)
+        run = None
+        if holds_run(below):
+            run = read_run(below, name=point.name, anchor=f"run-{first + len(runs)}")
+            runs.append(run)
+            folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
+        found.append((point, run))
+    return Study(_section(folder, name, scaling, found), runs, folder.warnings)
+
+
+def _points(folder: Folder, description: dict[str, object]) -> list[Point]:
+    entries = description.get("points")
+    found = []
+    for number, entry in enumerate(entries[:MOST_POINTS] if isinstance(entries, list) else [], start=1):
+        try:
+            point = msgspec.convert(entry, Point)
+        except msgspec.ValidationError as error:
+            folder.warn(f"{FILE}: point {number} is left out: {error}")
+            continue
+        path = PurePosixPath(point.run)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in point.run:
+            folder.warn(f"{FILE}: point {number} is left out: its run is no path below the study")
+            continue
+        found.append(point)
+    if not found:
+        folder.warn(f"{FILE}: it has no points")
+    return found
+
+
+def _section(
+    folder: Folder, name: str, scaling: Literal["strong", "weak"], found: list[tuple[Point, Run | None]]
+) -> Markup:
+    on_gpus = any(run and run.device == "cuda" for _, run in found)
+    measured = [_measured(point, run, scaling, on_gpus=on_gpus) for point, run in found]
+    compare(measured)
+    runs = [run for _, run in found if run]
+    apart = {key: _apart(runs, key) for key in ("loss", "accuracy")} if scaling == "strong" else {}
+    return render(
+        "study.html",
+        name=name,
+        folder=str(folder.path),
+        scaling=scaling,
+        warnings=folder.warnings,
+        unit="GPU" if on_gpus else "core",
+        advice=advise(measured, unit="GPUs" if on_gpus else "cores"),
+        rows=[(point, run, row) for (point, run), row in zip(found, measured, strict=True)],
+        speed=_speed_figures(measured, "GPUs" if on_gpus else "CPU cores"),
+        learning=common_figures(runs, by_epoch=not all(each and each.same for each in apart.values()) or not apart),
+        apart={key: each for key, each in apart.items() if each},
+    )
+
+
+def _measured(point: Point, run: Run | None, scaling: str, *, on_gpus: bool) -> Measured:
+    units = point.ranks * (run.devices if run else 1) if on_gpus else point.ranks * point.cpus
+    measured = Measured(
+        name=point.name,
+        ranks=point.ranks,
+        units=units,
+        group=f"{point.backend}{', container' if point.container else ''}",
+    )
+    if run:
+        measured.rate = run.rate
+        if run.rate is None and run.steps_rate is not None:
+            measured.rate = run.steps_rate * (point.ranks if scaling == "weak" else 1)
+        measured.seconds = run.held or run.seconds
+    return measured
+
+
+def _apart(runs: list[Run], key: str) -> Difference | None:
+    lines = {run.name: run.validation[key] for run in runs if key in run.validation}
+    return difference(
+        {
+            name: {int(step): value for step, value in zip(line.step, line.value, strict=True) if math.isfinite(value)}
+            for name, line in lines.items()
+        }
+    )
+
+
+def _speed_figures(measured: list[Measured], unit: str) -> list[Markup]:
+    """Return speed-up and efficiency against the units, a curve for each group."""
+    known = sorted((point for point in measured if point.speedup is not None), key=lambda point: point.units)
+    groups = list(dict.fromkeys(point.group for point in known))
+    drawn = []
+    for title, value, best in (("speed-up", "speedup", "ideal"), ("efficiency (%)", "efficiency", "")):
+        scale = 1 if best else 100
+        lines = [
+            Curve(
+                group,
+                [point.units for point in known if point.group == group],
+                [scale * getattr(point, value) for point in known if point.group == group],
+                colour,
+            )
+            for colour, group in enumerate(groups)
+        ]
+        units = [point.units for point in known]
+        aims = [getattr(point, best) if best else 100.0 for point in known]
+        drawn.append(curves(lines, title=title, x=unit, zero=True, ideal=Curve("ideal", units, aims)))
+    return [figure for figure in drawn if figure]

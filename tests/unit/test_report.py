@@ -1,0 +1,253 @@
+"""``trainer report``: one page about runs, from their folders alone."""
+
+import base64
+import hashlib
+import html
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from report_folders import make_confusion, make_run, records, write
+from report_page import report
+from trainer.pages import main
+
+
+def test_a_run(tmp_path, capsys):
+    run = make_run(tmp_path / "digits", attempts=2)
+    make_confusion(run)
+    page = report(tmp_path, run)
+    assert page.figures()[:4] == ["loss", "loss", "accuracy (%)", "accuracy (%)"]
+    assert {"learning rate", "samples/s, all ranks", "Attempts"} <= set(page.figures())
+    assert "27 of 30 validation samples right, in 3 classes" in page.text
+    for word in ("digits done", "out-of-time time-limit", "train.seed", "2.13.0", "node1", "cat dog 1 10.00 %"):
+        assert word in page.text, word
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"{tmp_path}/page.html\n", "")
+
+
+def test_nothing_but_our_own_style_and_script_may_run(tmp_path):
+    page = report(tmp_path, make_run(tmp_path / "run"))
+    for kind in ("style", "script"):
+        (content,) = page.hashes[kind]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page.policy
+    assert page.policy.startswith("default-src 'none';")
+    assert "unsafe" not in page.policy
+    assert "http" not in re.sub("http-equiv", "", page.source)
+
+
+def test_no_torch_and_no_numpy_is_loaded():
+    code = "import sys, trainer.pages; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+def test_runs_are_compared(tmp_path):
+    runs = [make_run(tmp_path / f"run{seed}", seed=seed, lr=0.1 * (seed + 1)) for seed in range(3)]
+    page = report(tmp_path, *runs)
+    head = re.search(r"(?s)<thead>(.*?)</thead>", page.source)[1]
+    assert re.findall(r'class="key">(.*?)</th>', head) == ["optim.lr", "train.seed"]
+    assert page.ids == ["run-1", "run-2", "run-3"]
+    assert page.figures()[:4] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    page = report(tmp_path, make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run"))
+    assert ">a/run</a>" in page.source
+    assert ">b/run</a>" in page.source
+
+
+def test_a_run_of_a_session_shows_whatever_it_records(tmp_path):
+    found = [
+        {"kind": "train", "step": step, "epoch": step / 10, "lr": 0.7, "elapsed": step / 5, "loss_d": 1 / step}
+        | {"steps_per_second": 5.0}
+        for step in range(1, 20)
+    ]
+    found.append({"kind": "validation", "step": 20, "elapsed": 4.0, "bleu": 31.5})
+    run = make_run(tmp_path / "gan", found=found)
+    (run / "config.toml").unlink()
+    page = report(tmp_path, run)
+    assert page.figures()[:4] == ["learning rate", "loss_d", "bleu", "optimiser steps/s"]
+    assert "optimiser step</text>" in page.source  # bleu has no epoch
+
+
+def test_a_run_that_is_under_way_says_so(tmp_path, capsys):
+    run = make_run(tmp_path / "run", state="running")
+    write(run / "lock", "{}")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    page = report(tmp_path, run)
+    assert "This run is under way" in page.text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_gives_no_sign_of_life_has_crashed(tmp_path):
+    run = make_run(tmp_path / "run", state="running")
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "latest").symlink_to("step_00000180")
+    write(run / "logs" / "1" / "code", "137\n")
+    page = report(tmp_path, run)
+    assert "left no verdict" in page.text
+    assert re.search(r'data-value="180">180</td><td class="n" data-value="20">20</td>', page.source)  # saved, lost
+    assert '<td class="n">137</td>' in page.source
+
+
+def test_a_crash_before_a_resume_lost_what_its_log_tells_of(tmp_path):
+    run = make_run(tmp_path / "run", attempts=2)
+    write(run / "logs/1/status.json", {"attempt": 1, "state": "running", "start_step": 0, "step": 0})
+    (run / "verdict.1").unlink()
+    write(run / "logs/1/stderr.log", "epoch 4/10  step 90  loss 1\nepoch 5/10  step 130  loss 1\nKilled\n")
+    page = report(tmp_path, run)
+    assert re.search(
+        r'data-value="100">100</td><td class="n" data-value="30">30</td><td><span[^>]*>crashed', page.source
+    )
+
+
+def test_a_run_that_failed_tells_why(tmp_path):
+    page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason="the loss is nan at step 200"))
+    assert "failed: the loss is nan at step 200" in page.text
+
+
+def test_a_folder_without_a_run_is_said(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[2][:6] for line in lines[:2]] == ["no run", "no fol"]
+    assert "nothing to report" in lines[2]
+
+
+def test_the_page_replaces_nothing_but_a_page(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    metrics = run / "metrics.jsonl"
+    before = metrics.read_text()
+    (tmp_path / "link").symlink_to(metrics)
+    for output in (metrics, tmp_path, tmp_path / "link", "/dev/null"):
+        assert main([str(run), "--output", str(output)]) == 2
+    assert metrics.read_text() == before
+    assert "--output" in capsys.readouterr().err
+    report(tmp_path, run)
+    report(tmp_path, run)
+    assert main([str(run), "--output", str(tmp_path / "no" / "page.html")]) == 1
+
+
+def test_many_classes_are_a_picture(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_confusion(run, [f"c{number}" for number in range(100)])
+    page = report(tmp_path, run)
+    (source,) = [found["src"] for tag, found in page.tags if tag == "img"]
+    png = base64.b64decode(source.partition(",")[2])
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(png[16:20]) == 100
+
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}"
+
+
+def test_no_text_of_a_run_becomes_markup(tmp_path):
+    evil = EVIL.replace("/", "\u2215")  # a slash divides folders
+    run = make_run(tmp_path / evil, state="failed", reason=EVIL)
+    make_confusion(run, [EVIL, "</style>", "a\u202eb\x00"])
+    write(run / "config.toml", f"[data]\n'a\"<b>' = {json.dumps(EVIL)}\n")
+    write(run / "run.json", {"host": EVIL, EVIL: {EVIL: [EVIL]}, "variables": {EVIL: EVIL}})
+    write(run / "logs/1/job", EVIL)
+    extra = {"kind": EVIL, "step": 1, "elapsed": 1.0, EVIL: 3.0}
+    write(run / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in [*records(), extra]))
+    page = report(tmp_path, run, make_run(tmp_path / "other"))
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("script") == tags.count("style") == 1
+    assert "img" not in tags
+    assert html.escape(EVIL, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page.source
+    assert "&gt;49" not in page.source
+    assert "\u202e" not in page.source
+    assert "\x00" not in page.source
+
+
+def test_numbers_that_are_none_are_counted_and_left_out(tmp_path, capsys):
+    found = records()
+    found[4]["loss"], found[6]["loss"], found[8]["loss"] = math.nan, math.inf, 10**400
+    page = report(tmp_path, make_run(tmp_path / "run", found=found))
+    assert "NaN or infinite values of train loss" in capsys.readouterr().err
+    assert page.source.count('class="lost"') == 6  # of two figures
+    paths = re.findall(r' d="([^"]*)"', page.source)
+    assert [path for path in paths if not re.fullmatch(r"[MLHVv\d. -]+", path)] == []
+
+
+def test_extreme_numbers_are_drawn(tmp_path):
+    for number, values in enumerate([[1e308, -1e308], [5e-324, 1.0], [0.0, 0.0], [1e-300, 1e300], [-1.0, 1e9]]):
+        found = [
+            {"kind": "train", "step": step, "epoch": 1.0, "elapsed": 1e12 * step, "loss": value}
+            for step, value in enumerate(values)
+        ]
+        page = report(tmp_path, make_run(tmp_path / f"run{number}", found=found))
+        assert "loss" in page.figures()
+        assert "nan" not in "".join(re.findall(r' d="([^"]*)"', page.source))
+
+
+def damage(run):
+    """Yield what is said of a run, each file of which is something else than it should be."""
+    write(run / "metrics.jsonl", (run / "metrics.jsonl").read_text() + "no json\n[1]\n" + "[" * 9999 + "\n{}\n")
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "\xff\xfe", "step": 3}\n{"kind": "train", "step": 1e400}\n{"kind": "train"')
+    yield "metrics.jsonl: 7 of 57 lines are no records, the first is line 51"
+    (run / "status.json").unlink()
+    os.mkfifo(run / "status.json")
+    yield "status.json: not read: not a regular file"
+    (run / "run.json").unlink()
+    (run / "run.json").mkdir()
+    yield "run.json: not read: not a regular file"
+    (run / "config.toml").unlink()
+    (run / "config.toml").symlink_to("/etc/hostname")
+    yield "config.toml: not read: a symbolic link, which is not followed"
+    write(run / "figures/confusion.csv", "true,a,b,total\na,1\nb,1\n")
+    yield "figures/confusion.csv: no confusion matrix: rows and columns differ"
+    (run / "logs/1/status.json").write_bytes(b"\xff{" + b"[" * 9999)
+    yield "logs/1/status.json: no JSON object"
+    (run / "verdict.1").unlink()
+    (run / "verdict.1").symlink_to("/dev/zero")
+    yield "verdict.1: not read: a symbolic link, which is not followed"
+    (run / "logs/2").symlink_to(run / "logs/1")
+    yield "logs/2/status.json: not read: a symbolic link, which is not followed"
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    said = list(damage(run))
+    page = report(tmp_path, run)
+    lines = capsys.readouterr().err.splitlines()
+    for warning in said:
+        assert f"trainer report: {run}: {warning}" in lines
+        assert warning in page.text
+    assert "loss" in page.figures()
+    hostname = Path("/etc/hostname").read_text().strip()
+    assert f"<pre>{hostname}" not in page.source
+
+
+def test_what_may_not_be_read_is_said(tmp_path, capsys, monkeypatch):
+    run = make_run(tmp_path / "run")
+    real = os.open
+
+    def refuse(path, *words, **named):
+        if path == "config.toml":
+            raise PermissionError(13, "Permission denied")
+        return real(path, *words, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    report(tmp_path, run)
+    assert "config.toml: not read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_text_is_shown(tmp_path):
+    name = os.fsdecode(os.fsencode(str(tmp_path)) + b"/run\xff\n")
+    page = report(tmp_path, make_run(Path(name)))
+    assert "run\ufffd" in page.source
+
+
+def test_long_runs_keep_their_extremes_and_say_that_points_are_missing(tmp_path):
+    found = records(steps=20000, per_epoch=2000, every=2)
+    found[7777]["loss"] = 55.5
+    page = report(tmp_path, make_run(tmp_path / "run", found=found))
+    assert "fewer points than there are records" in page.text
+    assert len(page.source) < 120_000

@@ -1,0 +1,121 @@
+"""``trainer report`` on scaling studies: what is computed, what is advised, what is shown."""
+
+import json
+
+import pytest
+
+from report_folders import make_study, write
+from report_page import report
+from trainer.pages.scaling import Measured, advise, compare, difference
+
+
+def points(*rates, group="ddp"):
+    """Return points of 1, 2, 4... units with these rates, compared."""
+    found = [
+        Measured(f"p{2**number}", ranks=2**number, units=2**number, group=group, rate=rate, seconds=3600.0)
+        for number, rate in enumerate(rates)
+    ]
+    compare(found)
+    return found
+
+
+def test_speed_up_efficiency_and_cost():
+    one, two, four = points(100.0, 190.0, 300.0)
+    assert (one.speedup, one.efficiency, one.cost) == (1.0, 1.0, 1.0)
+    assert (two.speedup, two.ideal, two.efficiency) == (1.9, 2.0, 0.95)
+    assert (four.efficiency, four.cost) == (0.75, 4.0)
+
+
+def test_each_backend_has_a_basis_of_its_own_and_the_fastest_of_equals_is_it():
+    found = [
+        Measured("a", ranks=1, units=2, group="ddp", rate=100.0),
+        Measured("b", ranks=2, units=2, group="ddp", rate=200.0),
+        Measured("c", ranks=4, units=4, group="ddp", rate=300.0),
+        Measured("d", ranks=4, units=4, group="horovod", rate=50.0),
+        Measured("e", ranks=8, units=8, group="horovod"),
+    ]
+    compare(found)
+    assert [point.speedup for point in found] == [0.5, 1.0, 1.5, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("rates", "start", "end"),
+    [
+        ((100, 190, 340, 400), "Take p4: ", "p8 is 18 % faster with 8 cores in place of 4."),
+        ((100, 190, 340, 300), "Take p4: ", "p8 is 12 % slower with 8 cores in place of 4."),
+        ((100, 190, 340), "Take p4: ", "more cores may pay too, as this is the largest point."),
+        ((100, 110), "Take p1: ", "p2 is 10 % faster with 2 cores in place of 1."),
+        ((100,), "No advice: ", "and 1 points have one."),
+        ((None, None), "No advice: ", "and 0 points have one."),
+    ],
+)
+def test_advice_names_a_point_and_the_reason(rates, start, end):
+    said = advise(points(*rates), unit="cores")
+    assert said.startswith(start)
+    assert said.endswith(end)
+
+
+def test_curves_are_compared_at_common_steps():
+    found = difference({"a": {10: 1.0, 20: 0.5}, "b": {20: 0.6, 30: 0.1}, "c": {40: 9.0}})
+    assert (found.largest, found.step, found.names) == (pytest.approx(0.1), 20, ("a", "b"))
+    assert found.same
+    assert difference({"a": {1: 1.0}, "b": {2: 1.0}}) is None
+
+
+def test_a_study_of_strong_scaling(tmp_path, capsys):
+    page = report(tmp_path, make_study(tmp_path / "study"))
+    assert "Take r4-c1" in page.text
+    assert "the validation loss of all is the same at every step" in page.text
+    figures = page.figures()
+    assert figures[:4] == ["speed-up", "efficiency (%)", "validation loss", "validation accuracy (%)"]
+    assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
+    assert "2 min 0 s" in page.text  # r2-c1 waited
+    assert capsys.readouterr().err == ""
+
+
+def test_a_study_of_weak_scaling_shows_the_curves(tmp_path):
+    page = report(tmp_path, make_study(tmp_path / "study", scaling="weak"))
+    assert "study of weak scaling" in page.text
+    assert page.figures()[2:6] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
+
+
+def test_gpus_are_counted_where_the_runs_used_some(tmp_path):
+    study = make_study(tmp_path / "study")
+    for run in study.glob("r*-c1/run.json"):
+        record = json.loads(run.read_text()) | {"launch": {"device": "cuda", "devices_per_rank": 2}}
+        write(run, record)
+    page = report(tmp_path, study)
+    assert "GPU-hours" in page.text
+    assert "with 16 GPUs in place of 8" in page.text
+
+
+def test_points_that_make_no_sense_are_left_out(tmp_path, capsys):
+    study = make_study(tmp_path / "study")
+    (study / "link").symlink_to(study / "r1-c1")
+    write(study / "r2-c1/metrics.jsonl", "{\n")
+    description = json.loads((study / "study.json").read_text())
+    description["points"] += [
+        {"name": "<b>", "run": "../study/r1-c1", "ranks": 1},
+        {"name": "x", "run": "/etc", "ranks": 1},
+        {"name": "x", "run": "r1-c1", "ranks": 0},
+        {"name": "x", "run": "r1-c1", "ranks": "2"},
+        7,
+        {"name": "link", "run": "link", "ranks": 1},
+        {"name": "waits <i>", "run": "r16", "ranks": 16, "submitted": "soon", "later": True},
+    ]
+    write(study / "study.json", description)
+    page = report(tmp_path, study)
+    err = capsys.readouterr().err
+    for number in range(5, 10):
+        assert f"study.json: point {number} is left out: " in err
+    assert "r2-c1: metrics.jsonl: 1 of 1 lines are no records" in err
+    assert "waits <i> no run folder" in page.text
+    assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": 2, "kind": "study", "points": {}}', "[" * 9999])
+def test_a_study_that_cannot_be_read_is_said(tmp_path, capsys, content):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text(content)
+    assert "No advice" in report(tmp_path, tmp_path / "study").text
+    assert "study.json" in capsys.readouterr().err
