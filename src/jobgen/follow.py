@@ -12,6 +12,8 @@ from typing import List, NamedTuple, Optional, Tuple
 from jobgen.errors import JobgenError, printable
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
 from jobgen.runs import Run, newest_run, output_folder, runs_named, runs_of
+from jobgen.studies.record import is_study, read_study
+from jobgen.studies.states import states_of, table
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -54,8 +56,17 @@ class Target(NamedTuple):
 
 
 def status(name: str) -> int:
+    """Print how far a job and its run are, or a study."""
+    if name and is_study(Path(name)):
+        for line in table(states_of(read_study(Path(name)))):
+            _say(line)
+    else:
+        _show(*_target(name))
+    return 0
+
+
+def _show(target: Target, seen: Optional[List[Seen]]) -> None:
     """Print a line on the job, or on each task of an array, one on its run, and where its log is."""
-    target, seen = _target(name)
     if seen is None:
         try:
             seen = target.look()
@@ -76,7 +87,6 @@ def status(name: str) -> int:
             _say(f"    a stop has been requested, by its file {run.stop.name}")
     if len(target.runs) <= 1 and (log := _log(target, seen)):
         _say(f"log {log}")
-    return 0
 
 
 def logs(name: str, *, follow: bool) -> int:

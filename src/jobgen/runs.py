@@ -89,6 +89,17 @@ class Run:
         return not self.alive and self._begun
 
     @property
+    def is_done(self) -> bool:
+        """Whether its last attempt has done all that was to be done; of a script of its own: ended with 0."""
+        verdict = self._verdict(self.attempt)
+        return verdict.state == "done" if verdict else self._code(self.attempt) == "0"
+
+    @property
+    def began(self) -> Optional[float]:
+        """When its first attempt began: a time, in the clock of its file server."""
+        return _modified(self._log(min(self.attempts, default=0), layout.ATTEMPT_JOB))
+
+    @property
     def foreign(self) -> bool:
         """Whether what it trains leaves no status: it looks for no file STOP either."""
         return bool(self.attempts) and not self._status and not self.alive

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping
+from typing import Callable, Dict, List, Mapping, NamedTuple
 
 from jobgen.data import data_folder
 from jobgen.errors import JobgenError, UsageError, nearest, printable
@@ -27,6 +27,17 @@ BUILDERS = {"image": "build/image", "venv": "build/setup"}
 """What a job that builds runs, in a clone."""
 
 
+class Submission(NamedTuple):
+    """A job that could start, as far as can be seen from here."""
+
+    script: Script
+    arguments: List[str]
+    """For what it trains."""
+    environment: Dict[str, str]
+    added: Dict[str, str]
+    """What is set besides, by jobgen itself."""
+
+
 def submit(
     spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool = False, test_only: bool = False
 ) -> int:
@@ -37,7 +48,32 @@ def submit(
     Raises:
         JobgenError: if the job could not start as things are.
     """
-    environment = _own(os.environ)
+    submission = prepare(spec, site, settings, arguments, own(os.environ), dry_run=dry_run, test_only=test_only)
+    if dry_run:
+        sys.stdout.write(submission.script.text)
+        scheduler = scheduler_of(submission.script.job.site.scheduler)
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in submission.added.items()]
+        command = shlex.join(scheduler.submission("SCRIPT", arguments))
+        _note(f"would submit this with: {' '.join([*assignments, command])}")
+        return 0
+    return hand_over(submission, test_only=test_only).returncode
+
+
+def prepare(
+    spec: str,
+    site: str,
+    settings: List[str],
+    arguments: List[str],
+    environment: Dict[str, str],
+    *,
+    dry_run: bool,
+    test_only: bool = False,
+) -> Submission:
+    """Render the job and look at all that it needs.
+
+    Raises:
+        JobgenError: if the job could not start as things are.
+    """
     standalone = not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
     job = job_of(spec, site, settings, standalone=standalone)
     scheduler = scheduler_of(job.site.scheduler)
@@ -56,18 +92,18 @@ def submit(
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         _need("SLIPWAY_LIB", f"{library}/job.bash", "unset it, or name the folder of the library", file=True)
         added["SLIPWAY_LIB"] = library
-    script = script_of(job, standalone=standalone)
-    if dry_run:
-        sys.stdout.write(script.text)
-        assignments = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
-        command = shlex.join(scheduler.submission("SCRIPT", arguments))
-        _note(f"would submit this with: {' '.join([*assignments, command])}")
-        return 0
-    return _run(script, arguments, {**environment, **added}, test_only=test_only)
+    return Submission(script_of(job, standalone=standalone), arguments, environment, added)
 
 
-def _run(script: Script, arguments: List[str], environment: Dict[str, str], *, test_only: bool) -> int:
-    """Submit a temporary file, which the scheduler copies at once."""
+def hand_over(
+    submission: Submission, *, test_only: bool = False, capture: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Submit a temporary file, which the scheduler copies at once; its standard output is shown, or captured.
+
+    Raises:
+        JobgenError: if there is no scheduler's command here.
+    """
+    script, arguments, environment, added = submission
     scheduler = scheduler_of(script.job.site.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
         path = Path(folder, script.job.spec.name + scheduler.suffix)  # the job's log may be named by it
@@ -77,10 +113,11 @@ def _run(script: Script, arguments: List[str], environment: Dict[str, str], *, t
             raise JobgenError(f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.")
         if test_only:
             command.insert(1, scheduler.test_option)
-        return subprocess.run(command, env=environment, check=False).returncode
+        output = subprocess.PIPE if capture else None
+        return subprocess.run(command, env={**environment, **added}, stdout=output, text=True, check=False)
 
 
-def _own(environment: Mapping[str, str]) -> Dict[str, str]:
+def own(environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment without what a job has exported, where this is run inside one (see lib/job.bash)."""
     exported = environment.get("SLIPWAY_EXPORTED", "").splitlines()
     pairs = dict(line.partition("=")[::2] for line in exported)

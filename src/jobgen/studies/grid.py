@@ -1,0 +1,109 @@
+"""The points of a study: which allocations a grid asks for, and what each may cost."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.errors import JobgenError
+from jobgen.model import Job
+
+AXES = ("nodes", "ranks", "cpus", "backend", "container")
+
+
+class Point(NamedTuple):
+    """An allocation."""
+
+    name: str
+    """Of its run folder in that of the study: nodes1-ranks2-cpus4, and what else the grid varies."""
+    nodes: int
+    ranks: int
+    """Over all nodes."""
+    cpus: int
+    """Cores of each rank."""
+    backend: str
+    """"": that of the spec."""
+    container: str
+    """USE_CONTAINER: 0, 1, or "" for that of the site."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Return the ranks of each node."""
+        return self.ranks // self.nodes
+
+
+class Axes(NamedTuple):
+    """What a grid varies."""
+
+    ranks: List[int]
+    cpus: List[int]
+    nodes: List[int]
+    """[]: as few as the ranks fit on."""
+    backends: List[str]
+    containers: List[str]
+
+
+def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]]:
+    """Return the points of the grid, and what was left out of it, in words.
+
+    Args:
+        axes: of the grid.
+        most_per_node: ranks that a node takes.
+    """
+    found: List[Point] = []
+    left_out: List[str] = []
+    several = itertools.product(axes.backends or [""], axes.containers or [""])
+    for backend, container in several:
+        for ranks, cpus, given in itertools.product(axes.ranks, axes.cpus, axes.nodes or [0]):
+            nodes = given or _fewest_nodes(ranks, most_per_node)
+            if nodes == 0 or ranks % nodes:
+                left_out.append(f"{ranks} rank(s) on {nodes or 'any number of'} node(s): not as many on each")
+                continue
+            if ranks // nodes > most_per_node:
+                left_out.append(f"{ranks} rank(s) on {nodes} node(s): a node takes {most_per_node}")
+                continue
+            words = [f"nodes{nodes}", f"ranks{ranks}", f"cpus{cpus}", *filter(None, [backend])]
+            if container:
+                words.append("image" if container == "1" else "venv")
+            found.append(Point("-".join(words), nodes, ranks, cpus, backend, container))
+    return found, list(dict.fromkeys(left_out))
+
+
+def _fewest_nodes(ranks: int, most_per_node: int) -> int:
+    """Return on how few nodes as many ranks each have room; 0 if on none."""
+    return next((nodes for nodes in range(1, ranks + 1) if not ranks % nodes and ranks // nodes <= most_per_node), 0)
+
+
+def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]:
+    """Return what ``jobgen`` is told by --set for ``point``: a job of just its nodes, ranks, GPUs and cores."""
+    settings = [f"nodes={point.nodes}", f"cpus_per_gpu={point.cpus}"]
+    if gpus:
+        return [*settings, f"gpus_per_node={point.ranks_per_node * devices_per_rank}"]
+    return [*settings, f"ranks_per_node={point.ranks_per_node}"]
+
+
+class Cost(NamedTuple):
+    """What a point takes at most, at its time limit."""
+
+    core_hours: float
+    gpu_hours: float
+
+
+def cost_of(job: Job) -> Cost:
+    """Return what ``job`` takes if it runs to its time limit."""
+    hours = job.spec.nodes * job.spec.minutes / 60
+    return Cost(hours * job.cpus_per_node, hours * job.gpus_per_node)
+
+
+def weak_batch(config: Dict[str, Any], schema: Dict[str, Any], given: Optional[int]) -> int:
+    """Return the samples of a step on each rank of a weak study: ``given``, or what ``config`` says for one rank.
+
+    Raises:
+        JobgenError: if that is no number.
+    """
+    train = config.get("train", {})
+    default = schema["properties"]["train"]["properties"]["batch_size"]["default"]
+    found = given or train.get("batch_size_per_rank") or train.get("batch_size", default)
+    if not isinstance(found, int) or found < 1:
+        raise JobgenError(f"the batch size of the configuration is {found!r}: it must be a whole number, at least 1.")
+    return found

@@ -1,0 +1,281 @@
+"""jobgen study: which points a grid has, what is submitted of them, and how far they are."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jobgen.cli import main
+from jobgen.errors import JobgenError
+from jobgen.studies.grid import Axes, points_of, weak_batch
+from jobgen.studies.record import read_study
+
+ROOT = Path(__file__).resolve().parents[2]
+SBATCH = """#!/bin/bash
+number=$(($(cat "$RECORD/number") + 1))
+echo "$number" >"$RECORD/number"
+[ "$number" != "${REFUSED:-}" ] || { echo "sbatch: error: no such partition" >&2; exit 1; }
+printenv >"$RECORD/$number.environment"
+printf '%s\\n' "$@" >"$RECORD/$number.arguments"
+cp -- "$2" "$RECORD/$number.script"
+echo "$number;cluster"
+"""
+SCONTROL = """#!/bin/bash
+for last; do :; done
+cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
+"""
+
+
+@pytest.fixture
+def login_node(tmp_path, monkeypatch):
+    """Return the folder of records of a login node, whose sbatch numbers jobs from 101; a clone is where we are."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for name in ("jobscripts", "configs", "build", "containers"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "slipway.sif").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {"sbatch": SBATCH, "scontrol": SCONTROL, "sacct": "#!/bin/sh\nexit 1\n"}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "number").write_text("100")
+    for name in list(os.environ):
+        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("RECORD", str(tmp_path))
+    monkeypatch.chdir(folder)
+    return tmp_path
+
+
+def study(capsys, *words, spec="ddp", code=0, ranks="1,2,4", cpus="1,2"):
+    given = ["study", spec, "--site", "example", "--output", "study", "--ranks", ranks, "--cpus", cpus, *words]
+    assert main(given) == code
+    return capsys.readouterr()
+
+
+def environment_of(login_node, number):
+    lines = (login_node / f"{number}.environment").read_text().splitlines()
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def arguments_of(login_node, number):
+    return (login_node / f"{number}.arguments").read_text().splitlines()[2:]
+
+
+def test_a_grid_takes_as_few_nodes_as_have_room():
+    axes = Axes(ranks=[1, 2, 3, 4], cpus=[2], nodes=[], backends=[], containers=[])
+    points, left_out = points_of(axes, most_per_node=2)
+    assert [(point.name, point.ranks_per_node) for point in points] == [
+        ("nodes1-ranks1-cpus2", 1),
+        ("nodes1-ranks2-cpus2", 2),
+        ("nodes3-ranks3-cpus2", 1),
+        ("nodes2-ranks4-cpus2", 2),
+    ]
+    assert left_out == []
+
+
+def test_points_that_cannot_be_are_named():
+    axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
+    points, left_out = points_of(axes, most_per_node=2)
+    assert points == []
+    assert left_out == [
+        "1 rank(s) on 2 node(s): not as many on each",
+        "3 rank(s) on 2 node(s): not as many on each",
+        "8 rank(s) on 2 node(s): a node takes 2",
+    ]
+
+
+def test_names_say_what_else_varies():
+    axes = Axes(ranks=[2], cpus=[1], nodes=[], backends=["ddp", "horovod"], containers=["0", "1"])
+    points, _ = points_of(axes, most_per_node=2)
+    assert [point.name for point in points] == [
+        "nodes1-ranks2-cpus1-ddp-venv",
+        "nodes1-ranks2-cpus1-ddp-image",
+        "nodes1-ranks2-cpus1-horovod-venv",
+        "nodes1-ranks2-cpus1-horovod-image",
+    ]
+
+
+def test_a_dry_run_shows_points_and_cost_and_writes_nothing(login_node, capsys):
+    said = study(capsys, "--dry-run", "--set", "minutes=30").out.splitlines()
+    assert len(said) == 1 + 6 + 1
+    # nodes x ranks a node x cores x half an hour: 1*1*1 + 1*1*2 + 1*2*1 + 1*2*2 + 2*2*1 + 2*2*2 = 21; GPUs: 2 * (1+2+4)
+    assert said[-1] == "6 of 6 point(s) to submit: at most 10.5 core-hours, 7.0 GPU-hours"
+    assert not Path("study").exists()
+    assert (login_node / "number").read_text() == "100"
+
+
+def test_each_point_is_submitted_with_its_allocation_and_its_run_folder(login_node, capsys):
+    said = study(capsys, "--steps", "50", "--", "--epochs", "3").out
+    assert "nodes2-ranks4-cpus2: job 106" in said
+    entry = json.loads(Path("study", "study.json").read_text())["points"][5]
+    assert (entry["name"], entry["job"], entry["gpus"], entry["ranks"]) == ("nodes2-ranks4-cpus2", "106", 4, 4)
+    script = (login_node / "106.script").read_text()
+    assert "#SBATCH --nodes=2 " in script
+    assert "#SBATCH --gpus-per-node=2 " in script
+    assert "#SBATCH --cpus-per-task=4 " in script
+    run = environment_of(login_node, 106)["SLIPWAY_RUN_DIR"]
+    assert run == str(Path("study", "nodes2-ranks4-cpus2").absolute())
+    given = ["--epochs", "3", "--threads", "2", "--workers", "2", "--max-steps", "50"]
+    assert arguments_of(login_node, 106) == given
+    assert "#SBATCH --gpus-per-node=1 " in (login_node / "101.script").read_text()
+
+
+def test_backend_and_container_are_switches_of_a_point(login_node, capsys):
+    (Path(".venv") / "bin").mkdir(parents=True)
+    (Path(".venv") / "bin" / "python").touch()
+    study(capsys, "--backend", "ddp,horovod", "--container", "0,1", ranks="1", cpus="1")
+    found = [environment_of(login_node, number) for number in (101, 102, 103, 104)]
+    assert [(one["BACKEND"], one["USE_CONTAINER"]) for one in found] == [
+        ("ddp", "0"),
+        ("ddp", "1"),
+        ("horovod", "0"),
+        ("horovod", "1"),
+    ]
+
+
+def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
+    study(capsys, "--scaling", "weak", ranks="1,2", cpus="1")
+    assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "64"]
+    assert "a strong study" not in study(capsys, "--scaling", "weak", ranks="4", cpus="1", spec="ddp").err
+    said = study(capsys, code=78).err
+    assert "study holds a weak study under slurm: name another --output" in said
+
+
+@pytest.mark.parametrize(
+    ("train", "given", "expected"),
+    [({}, 0, 64), ({"batch_size": 32}, 0, 32), ({"batch_size_per_rank": 8}, 0, 8), ({"batch_size": 32}, 16, 16)],
+)
+def test_the_batch_of_a_weak_study(train, given, expected):
+    schema = json.loads((ROOT / "configs" / "schema.json").read_text())
+    assert weak_batch({"train": train}, schema, given) == expected
+
+
+def test_a_script_of_ones_own_gets_no_flags_of_the_trainer(login_node, capsys, monkeypatch):
+    Path("mine.py").touch()
+    monkeypatch.setenv("SLIPWAY_SCRIPT", "mine.py")
+    study(capsys, "--", "--my-flag", ranks="1", cpus="2")
+    assert arguments_of(login_node, 101) == ["--my-flag"]
+
+
+def finish(name, number, *, verdict):
+    """Leave what the job ``number`` leaves of the point ``name``."""
+    logs = Path("study", name, "logs", "1")
+    logs.mkdir(parents=True)
+    (logs / "job").write_text(f"slurm {number}\n")
+    (logs / "code").write_text("0\n")
+    Path("study", name, "verdict.1").write_text(verdict)
+
+
+def job_state(login_node, number, state):
+    (login_node / f"{number}.state").write_text(
+        f"JobId={number} JobState={state} Reason=Resources RunTime=00:00:05 TimeLimit=01:00:00 NodeList=node1\n"
+    )
+
+
+def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
+    study(capsys, cpus="1")
+    finish("nodes1-ranks1-cpus1", 101, verdict="done 230 -\n")
+    finish("nodes1-ranks2-cpus1", 102, verdict="failed 10 training diverged\n")
+    job_state(login_node, 103, "PENDING")
+    said = study(capsys, ranks="1,2,4,8", cpus="1").out
+    states = {line.split()[0]: line.split()[1] for line in said.splitlines() if line.startswith("nodes")}
+    assert states["nodes1-ranks1-cpus1"] == "done"
+    assert states["nodes1-ranks2-cpus1"] == "failed"
+    assert states["nodes2-ranks4-cpus1"] == "waiting"
+    assert "2 of 4 point(s) to submit" in said
+    jobs = {name: entry.job for name, entry in read_study(Path("study")).entries.items()}
+    assert jobs == {
+        "nodes1-ranks1-cpus1": "101",
+        "nodes1-ranks2-cpus1": "104",
+        "nodes2-ranks4-cpus1": "103",
+        "nodes4-ranks8-cpus1": "105",
+    }
+
+
+def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_time(login_node, capsys, monkeypatch):
+    monkeypatch.setenv("REFUSED", "102")
+    said = study(capsys, cpus="1", code=78).err
+    assert "nodes1-ranks2-cpus1: the scheduler does not take it, see above; run the command again for the rest" in said
+    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", None, None]
+    job_state(login_node, 101, "PENDING")
+    study(capsys, cpus="1")
+    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", "103", "104"]
+
+
+def test_status_shows_the_points_and_how_long_they_waited(login_node, capsys):
+    study(capsys, ranks="1,2", cpus="1")
+    finish("nodes1-ranks1-cpus1", 101, verdict="done 230 -\n")
+    later = time.time() + 90
+    os.utime(Path("study", "nodes1-ranks1-cpus1", "logs", "1", "job"), (later, later))
+    capsys.readouterr()
+    assert main(["status", "study"]) == 0
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nodes")]
+    assert first.split()[:2] == ["nodes1-ranks1-cpus1", "done"]
+    assert 88 <= int(first.split()[2]) <= 91
+    assert "attempt 1 done, step 230" in first
+    assert "failed" in second
+    assert "job 102 is gone" in second
+
+
+def test_a_large_study_asks(login_node, capsys):
+    assert "add --yes" in study(capsys, "--limit", "1", code=2).err
+    assert not Path("study").exists()
+    study(capsys, "--limit", "1", "--yes")
+    assert (login_node / "number").read_text() == "106\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "0"], "'0' is not a whole number from 1 on"),
+        (["--ranks", "1,x"], "'x' is not a whole number from 1 on"),
+        (["--cpus", ""], "'' is not a whole number from 1 on"),
+    ],
+)
+@pytest.mark.usefixtures("login_node")
+def test_impossible_numbers(capsys, words, said):
+    with pytest.raises(SystemExit) as caught:
+        main(["study", "ddp", "--site", "example", "--output", "study", "--ranks", "1", "--cpus", "1", *words])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("login_node")
+@pytest.mark.parametrize("spec", ["image_build", "selftest"])
+def test_a_study_trains(capsys, spec):
+    assert f"{spec} trains nothing" in study(capsys, spec=spec, code=2).err
+
+
+@pytest.mark.parametrize("made", ["file", "folder", "link"])
+def test_a_folder_of_somebody_else_is_left_alone(login_node, capsys, made):
+    if made == "file":
+        Path("study").write_text("mine")
+    elif made == "folder":
+        Path("study", "mine").mkdir(parents=True)
+    else:
+        Path("study").symlink_to("configs")
+    assert "study is there, and holds no study: name another --output" in study(capsys, code=78).err
+    assert (login_node / "number").read_text() == "100"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"schema": 2, "kind": "study"}', '{"schema": 1, "kind": "study", "points": [{"nam": 1}]}'],
+)
+def test_a_study_that_cannot_be_read(tmp_path, text):
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(JobgenError, match=r"study\.json"):
+        read_study(tmp_path)
+
+
+def test_a_run_outside_of_the_study_is_refused(tmp_path):
+    entry = {"name": "a", "run": "../a", "nodes": 1, "ranks": 1, "cpus": 1, "backend": "ddp", "container": True}
+    found = {"schema": 1, "kind": "study", "scaling": "weak", "scheduler": "slurm", "points": [{**entry, "gpus": 0}]}
+    (tmp_path / "study.json").write_text(json.dumps(found))
+    with pytest.raises(JobgenError, match=r"the run '\.\./a' is no folder of the study"):
+        read_study(tmp_path)
