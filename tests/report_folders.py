@@ -24,16 +24,22 @@ def write(path: Path, value: object) -> None:
     path.write_text(value if isinstance(value, str) else json.dumps(value) + "\n", encoding="utf-8")
 
 
-def records(*, steps=200, per_epoch=20, every=5, rate=1000.0, batch=64, shift=0.0):
-    """Return the records of a run of the trainer that goes well: the loss falls, the accuracy rises."""
+def records(*, steps=200, per_epoch=20, every=5, rate=1000.0, batch=64, shift=0.0, data=0.05):
+    """Return the records of a run of the trainer that goes well: the loss falls, the accuracy rises.
+
+    A share ``data`` of its time is spent waiting for data.
+    """
     found = []
+    waits = {"data_seconds": data * every * batch / rate, "save_seconds": 0.01}
     for step in range(every, steps + 1, every):
         place = {"step": step, "epoch": step / per_epoch, "elapsed": step * batch / rate}
         loss = 2.3 * math.exp(-step / 60) + 0.05 + 0.02 * math.sin(step) + shift
-        found.append({"kind": "train", **place, "loss": loss, "lr": 0.1, "samples_per_second": rate + step % 7})
+        speed = {"samples_per_second": rate + step % 7, **waits}
+        found.append({"kind": "train", **place, "loss": loss, "lr": 0.1, **speed})
         if step % per_epoch == 0:
             accuracy = 1 - 0.9 * math.exp(-step / 50) - shift
-            found.append({"kind": "validation", **place, "loss": loss + 0.02, "accuracy": accuracy, "top5": 1.0})
+            result = {"loss": loss + 0.02, "accuracy": accuracy, "top5": 1.0, "evaluation_seconds": 0.5}
+            found.append({"kind": "validation", **place, **result})
     return found
 
 
@@ -92,8 +98,8 @@ def make_study(path: Path, *, scaling="strong", rates=((1, 1000.0), (2, 1900.0),
     for ranks, rate in rates:
         name = f"r{ranks}-c1"
         make_run(path / name, found=records(rate=rate, shift=0.0 if scaling == "strong" else ranks / 100), ranks=ranks)
-        times = {"submitted": "2026-01-01T00:00:00+00:00", "started": f"2026-01-01T00:0{ranks}:00+00:00"}
+        submitted = f"2026-01-01T00:{60 - ranks}:00+00:00"  # its first attempt begins at 01:00
         point = {"name": name, "run": name, "nodes": 1, "ranks": ranks, "cpus": 1, "backend": "ddp"}
-        points.append({**point, "container": False, **times, "job": str(100 + ranks)})
+        points.append({**point, "container": False, "submitted": submitted, "job": str(100 + ranks)})
     write(path / "study.json", {"schema": 1, "kind": "study", "scaling": scaling, "points": points})
     return path

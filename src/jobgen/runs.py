@@ -95,9 +95,10 @@ class Run:
         return verdict.state == "done" if verdict else self._code(self.attempt) == "0"
 
     @property
-    def began(self) -> Optional[float]:
-        """When its first attempt began: a time, in the clock of its file server."""
-        return _modified(self._log(min(self.attempts, default=0), layout.ATTEMPT_JOB))
+    def beginnings(self) -> List[float]:
+        """When its attempts began, the first one first: times, in the clock of its file server."""
+        found = [_modified(self._log(number, layout.ATTEMPT_JOB)) for number in sorted(self.attempts)]
+        return [time for time in found if time is not None]
 
     @property
     def foreign(self) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.metrics import Record
 from slipway.position import Position
 from slipway.status import Status
+
+
+class Pace(NamedTuple):
+    """How fast training was since the last record."""
+
+    steps_per_second: float
+    save_seconds: float
+    """For which saving held up rank 0."""
 
 
 class Program(Protocol):
@@ -34,8 +42,8 @@ class Program(Protocol):
         """
         ...
 
-    def record(self, position: Position, rate: float) -> Record:
-        """Return the record of what was trained up to ``position``, and show it; ``rate`` is in steps a second."""
+    def record(self, position: Position, pace: Pace) -> Record:
+        """Return the record of what was trained up to ``position``, at ``pace``, and show it."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
 from slipway.position import Position
-from slipway.program import Program
+from slipway.program import Pace, Program
 from slipway.recorder import Recorder
 from slipway.schedule import Schedule
 from slipway.stop import Reason, StopRequest
@@ -72,6 +72,7 @@ class Run:
         self._checked_step = found.position.step
         self._checked_at = self._saved_at = time.monotonic()
         self._saved_step = found.position.step
+        self._save_seconds = 0.0
         self._furthest = found.position.step
         self._owed = False
         self._is_alone = comm.world.size == 1
@@ -204,7 +205,9 @@ class Run:
             self._furthest = self._program.meet(self.step)
             if log_votes:
                 position = self.position._replace(step=self._furthest)
-                self.write(self._program.record(position, steps / max(seconds, 1e-9)))
+                pace = Pace(steps / max(seconds, 1e-9), self._save_seconds)
+                self._save_seconds = 0.0
+                self.write(self._program.record(position, pace))
             if stops and not all_ended:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):
@@ -232,12 +235,14 @@ class Run:
 
     def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""
+        began = time.monotonic()
         facts = self._program.facts()
         if self._recorder.on_root:
             position = self.position._replace(step=self._furthest)
             self._recorder.on_root.save(self._program.capture(Header(position, self._metric, facts)))
         self._metric = None
         self._saved_step, self._saved_at = self.step, time.monotonic()
+        self._save_seconds += self._saved_at - began
 
     def _stop(self) -> None:
         reason = self.reason

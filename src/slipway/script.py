@@ -119,7 +119,7 @@ class Script:
             raise error
         return furthest
 
-    def record(self, position: Position, rate: float) -> Record:
+    def record(self, position: Position, pace: Pace) -> Record:
         """Return the means of what was logged, and begin new ones."""
         means = self.window.means
         self.window.clear()
@@ -129,9 +129,9 @@ class Script:
             **self.described(position),
             "elapsed": position.elapsed,
             **means,
-            "steps_per_second": rate,
+            "steps_per_second": pace.steps_per_second,
         }
-        self._progress.show(record, rate=rate, done=self._done(position))
+        self._progress.show(record, rate=pace.steps_per_second, done=self._done(position))
         return record
 
     def facts(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
 from slipway.metrics import Record
 from slipway.position import Position
+from slipway.program import Pace
 from slipway.run import Policy
 from slipway.runfolder import RunFolder
 from slipway.status import Status
@@ -45,14 +46,17 @@ class TrainerProgram:
         self.evaluation: Evaluation | None = None
         """The last one of this attempt."""
         self._start = self._recorded = self._position = start
-        self._loss = 0.0
+        self._loss = self._data_seconds = 0.0
         self._samples = self._recorded_samples = 0
 
     def sums(self) -> list[float]:
-        """Return the sum of the losses, and the bad images, of this rank's samples since the last call."""
+        """Return the sum of the losses, the bad images, and the seconds of waiting for data, of this rank since then.
+
+        That is, since the last call.
+        """
         loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
-        return [loss.item(), bad]
+        return [loss.item(), bad, self._parts.feed.waits.take()]
 
     def observed(self, position: Position, sums: list[float]) -> Position:
         """Take the totals over all ranks.
@@ -60,7 +64,7 @@ class TrainerProgram:
         Raises:
             TrainerError: on every rank, if the loss is not finite, or too many images are bad.
         """
-        loss, bad = sums
+        loss, bad, data_seconds = sums
         position = position.with_observed(bad=int(bad), seconds=0)
         if not math.isfinite(loss):
             raise TrainerError(
@@ -74,6 +78,7 @@ class TrainerProgram:
                 f"than bad_image_share={share} of the set: fix the data, or raise --bad-image-share."
             )
         self._loss += loss
+        self._data_seconds += data_seconds / self._comm.world.size
         epochs = position.epoch - self._position.epoch
         self._samples += epochs * self._samples_per_epoch + position.samples - self._position.samples
         self._position = position
@@ -83,12 +88,13 @@ class TrainerProgram:
         """Return the step, which is the same on all ranks."""
         return step
 
-    def record(self, position: Position, _rate: float) -> Record:
+    def record(self, position: Position, pace: Pace) -> Record:
         """Return loss and speed since the last record, and show them."""
         samples = self._samples - self._recorded_samples
         rate = samples / max(position.elapsed - self._recorded.elapsed, 1e-9)
-        loss = self._loss / samples
-        self._recorded, self._recorded_samples, self._loss = position, self._samples, 0.0
+        loss, data_seconds = self._loss / samples, self._data_seconds
+        self._recorded, self._recorded_samples = position, self._samples
+        self._loss = self._data_seconds = 0.0
         self.progress.step(position, loss=loss, rate=rate)
         return {
             "kind": "train",
@@ -96,10 +102,12 @@ class TrainerProgram:
             "loss": loss,
             "lr": self._learner.rate,
             "samples_per_second": rate,
+            "data_seconds": data_seconds,
+            "save_seconds": pace.save_seconds,
         }
 
-    def evaluated(self, position: Position, result: Evaluation) -> Record:
-        """Keep and show what the evaluation at ``position`` has come to, and return its record."""
+    def evaluated(self, position: Position, result: Evaluation, *, seconds: float) -> Record:
+        """Keep and show what the evaluation at ``position`` has come to in ``seconds``, and return its record."""
         self.evaluation = result
         self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
         return {
@@ -108,6 +116,7 @@ class TrainerProgram:
             "loss": result.loss,
             "accuracy": result.accuracy,
             "top5": result.top5,
+            "evaluation_seconds": seconds,
         }
 
     def facts(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -221,8 +222,9 @@ class Training:
 
     def _end_epoch(self) -> None:
         """Evaluate, move on to the next epoch if this one is complete, and save."""
+        began = time.monotonic()
         result = self._evaluate()
-        self.run.write(self.program.evaluated(self.run.position, result))
+        self.run.write(self.program.evaluated(self.run.position, result, seconds=time.monotonic() - began))
         self.run.keep_metric(Metric("accuracy", result.accuracy))
         if self.run.position.samples == len(self.parts.train_set):
             self.run.position = self.run.position.next_epoch()

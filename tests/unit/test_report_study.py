@@ -6,7 +6,7 @@ import pytest
 
 from report_folders import make_study, write
 from report_page import report
-from trainer.pages.scaling import Measured, advise, compare, difference
+from trainer.pages.scaling import Measured, advise, bottleneck, compare, difference
 
 
 def points(*rates, group="ddp"):
@@ -50,9 +50,33 @@ def test_each_backend_has_a_basis_of_its_own_and_the_fastest_of_equals_is_it():
     ],
 )
 def test_advice_names_a_point_and_the_reason(rates, start, end):
-    said = advise(points(*rates), unit="cores")
+    said = advise(points(*rates), unit="cores", scaling="strong")[0]
     assert said.startswith(start)
     assert said.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ({"data_share": 0.5, "communication": 0.1}, "50 % of its training waits for data"),
+        ({"data_share": 0.1, "communication": 0.5}, "an estimated 50 % of a step is communication"),
+        ({"data_share": 0.1, "communication": 0.1}, "No bottleneck: p2 waits for data for 10 %"),
+        ({"data_share": 0.1}, "No bottleneck of data: "),
+        ({"data_share": 0.1, "speedup": 1.0, "ideal": 2.0}, "a study with --scaling weak tells which"),
+        ({}, "is not known"),
+    ],
+)
+def test_what_limits_a_point_is_named(point, said):
+    assert said in bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
+
+
+def test_communication_is_what_one_rank_with_as_large_a_batch_does_without():
+    def point(ranks, seconds, alike=(1, 32.0), group="ddp"):
+        return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, seconds_a_step=seconds)
+
+    found = [point(1, 0.1), point(2, 0.2), point(2, 0.05), point(4, 0.2, (1, 16.0)), point(2, 0.2, group="horovod")]
+    compare(found)
+    assert [each.communication for each in found] == [None, 0.5, 0.0, None, None]
 
 
 def test_curves_are_compared_at_common_steps():
@@ -69,6 +93,8 @@ def test_a_study_of_strong_scaling(tmp_path, capsys):
     figures = page.figures()
     assert figures[:4] == ["speed-up", "efficiency (%)", "validation loss", "validation accuracy (%)"]
     assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
+    assert "Where the time went" in page.text
+    assert "r8-c1 waits for data for 5 % of its training, so it is communication" in page.text
     assert "2 min 0 s" in page.text  # r2-c1 waited
     assert capsys.readouterr().err == ""
 

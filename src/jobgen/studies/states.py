@@ -11,6 +11,8 @@ from jobgen.queues import Queue, job_id, queue_of
 from jobgen.runs import Run
 from jobgen.studies.record import Entry, Study
 
+CLOCKS_APART = 2
+"""Seconds by which the clock of a file server may be behind this one."""
 State = Literal["missing", "waiting", "running", "done", "failed"]
 
 
@@ -23,7 +25,7 @@ class PointState(NamedTuple):
     about: str
     """In words."""
     waited: Optional[float]
-    """Seconds in the queue before its first attempt; None while that is not known."""
+    """Seconds from its last submission to the attempt that followed; None while that is not known."""
 
 
 def states_of(study: Study) -> List[PointState]:
@@ -67,14 +69,13 @@ def _asked(entry: Entry, queue: Optional[Queue]) -> tuple[str, str]:
 
 
 def _waited(entry: Entry, run: Run) -> Optional[float]:
-    began = run.began
-    if began is None or entry.submitted is None:
-        return None
     try:
-        submitted = time.strptime(entry.submitted, "%Y-%m-%dT%H:%M:%S%z")
+        at = time.strptime(entry.submitted or "", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
         return None
-    return max(0.0, began - (calendar.timegm(submitted) - submitted.tm_gmtoff))
+    submitted = calendar.timegm(at) - at.tm_gmtoff
+    waits = [began - submitted for began in run.beginnings if began > submitted - CLOCKS_APART]
+    return max(0.0, waits[0]) if waits else None
 
 
 def table(states: List[PointState]) -> List[str]:

@@ -15,7 +15,7 @@ from slipway.world import World
 from trainer import seeds
 from trainer.config import Config
 from trainer.data.base import Dataset
-from trainer.data.loader import Batch, Loader
+from trainer.data.loader import Batch, Loader, Stopwatch
 from trainer.data.sampler import epoch_order, rank_steps
 
 
@@ -37,6 +37,8 @@ class Feed:
         self._world = world
         self._seed = config.train.seed
         self._micro_steps = config.train.grad_accum_steps
+        self.waits = Stopwatch()
+        """For how long training waits for data."""
         self._loader = Loader(dataset, workers=config.data.workers, pin_memory=pin_memory, warn=warn)
 
     def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
@@ -56,7 +58,7 @@ class Feed:
         if self.dataset.draws:
             shape = (len(self.dataset), self.dataset.draws)
             draws = seeds.stream(seeds.AUGMENTATION, self._seed, epoch).random(shape, dtype=np.float32)
-        return self._loader.batches(plan, draws=draws)
+        return self.waits.timed(self._loader.batches(plan, draws=draws))
 
 
 def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:

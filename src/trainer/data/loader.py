@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -37,6 +38,30 @@ def by_step(batches: Iterable[Batch]) -> Iterator[tuple[MicroBatch, Iterator[Bat
     batches = iter(batches)
     for first in batches:
         yield first.micro, itertools.chain([first], itertools.islice(batches, first.micro.total - 1))
+
+
+class Stopwatch:
+    """Measures for how long somebody waits for the next item of an iterator."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._seconds = 0.0
+
+    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Pass on ``batches``, and add up the time that each takes to come."""
+        batches = iter(batches)
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self._seconds += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class _Request(NamedTuple):

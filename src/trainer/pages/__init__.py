@@ -1,5 +1,1 @@
 """``trainer report``: one HTML page about runs, made from their folders alone; it needs no torch and no network."""
-
-from trainer.pages.cli import main
-
-__all__ = ["main"]

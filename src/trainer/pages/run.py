@@ -18,6 +18,7 @@ from trainer.pages.figures import Curve, curves, in_unit, timeline
 from trainer.pages.folder import Folder
 from trainer.pages.render import render
 from trainer.pages.series import Metrics, Series
+from trainer.pages.shares import SECONDS, Shares, shares_of
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
 """Any of these makes a folder one of a run."""
@@ -44,6 +45,8 @@ class Run:
     seconds: float | None = None
     rate: float | None = None
     """Median of the samples/s of all ranks."""
+    shares: Shares | None = None
+    """Where its time went."""
     steps_rate: float | None = None
     """Median of the optimiser steps/s, which a session records."""
     ranks: int | None = None
@@ -53,7 +56,8 @@ class Run:
     """GPUs of each rank."""
     held: float | None = None
     """Seconds that all attempts took together; None where one of them does not tell."""
-    began: float | None = None
+    beginnings: list[float] = dataclasses.field(default_factory=list)
+    """When its attempts began."""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     validation: dict[str, Series] = dataclasses.field(default_factory=dict)
@@ -89,11 +93,12 @@ def read_run(folder: Folder, *, name: str, anchor: str) -> Run:
         loss=_best(metrics.get("validation", "loss"), highest=False),
         rate=_median(metrics.get("train", "samples_per_second")),
         steps_rate=_median(metrics.get("train", "steps_per_second")),
+        shares=shares_of(metrics),
         ranks=whole(provenance.get("world_size")),
         device=str(launch.get("device", "")),
         devices=whole(launch.get("devices_per_rank")) or 1,
         held=_held(attempts),
-        began=attempts[0].began if attempts else None,
+        beginnings=[attempt.began for attempt in attempts if attempt.began],
         config=config,
         validation={key: line for key in ("loss", "accuracy") if (line := metrics.get("validation", key))},
     )
@@ -166,7 +171,8 @@ def _figures(metrics: Metrics) -> list[Markup]:
     """Return the figures of a run: loss and accuracy against epoch and time, then everything else it recorded."""
     names: dict[str, list[Series]] = {}
     for line in metrics.series.values():
-        names.setdefault(line.name, []).append(line)
+        if line.name not in SECONDS:
+            names.setdefault(line.name, []).append(line)
     known = [*UNITS, "", *RATES]  # what a script records besides comes between
     ordered = sorted(names, key=lambda name: known.index(name if name in known else ""))
     drawn = []

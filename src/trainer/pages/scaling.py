@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 WORTHWHILE = 0.7
 """Efficiency from which on more ranks are worth their cost."""
+LIMITING = 0.2
+"""Share of the time from which on waiting for data, or communication, is named as what limits a point."""
 SAME = 0.02
 """Share of the range of a curve within which curves count as the same."""
 
@@ -22,10 +24,18 @@ class Measured:
     """GPUs of all ranks, or their CPU cores."""
     group: str
     """Points are compared with those of the same backend, in a container or not."""
+    alike: object = None
+    """What must be equal for the steps of two points to differ by communication alone: cores and batch of a rank."""
     rate: float | None = None
     """Samples/s of all ranks; where a script records none, a number in proportion to it."""
     seconds: float | None = None
     """Time for which its ranks held their units, in all attempts."""
+    data_share: float | None = None
+    """Of the time of training, for which a rank waits for data."""
+    seconds_a_step: float | None = None
+    """Time of an optimiser step, without that wait."""
+    communication: float | None = None
+    """An estimate: by how much its step is longer than that of one rank with as large a batch, as a share of it."""
     speedup: float | None = None
     """Rate in terms of the smallest point's of its group."""
     ideal: float | None = None
@@ -55,18 +65,60 @@ def compare(points: Sequence[Measured]) -> None:
         for point in known:
             point.speedup = (point.rate or 0.0) / (base.rate or 1.0)
             point.ideal = point.units / base.units
+    for point in points:
+        point.communication = _communication(point, points)
 
 
-def advise(points: Sequence[Measured], *, unit: str) -> str:
-    """Return one sentence: which point to take, and why.
+def _communication(point: Measured, points: Sequence[Measured]) -> float | None:
+    if point.ranks == 1 or not point.seconds_a_step or point.alike is None:
+        return None
+    alone = [
+        other.seconds_a_step
+        for other in points
+        if other.ranks == 1 and other.seconds_a_step and (other.group, other.alike) == (point.group, point.alike)
+    ]
+    return max(0.0, 1 - min(alone) / point.seconds_a_step) if alone else None
+
+
+def bottleneck(point: Measured, *, scaling: str) -> str:
+    """Return in a sentence what ``point`` loses its time by, and what helps against it."""
+    found = []
+    if point.data_share is not None and point.data_share >= LIMITING:
+        found.append(
+            f"{percent(point.data_share)} of its training waits for data: more data workers (--workers) or faster "
+            "storage help, more ranks do not"
+        )
+    if point.communication is not None and point.communication >= LIMITING:
+        found.append(
+            f"an estimated {percent(point.communication)} of a step is communication: a faster network, larger batches "
+            "or --grad-accum-steps help"
+        )
+    if found:
+        return f"{point.name}: {'; '.join(found)}."
+    if point.data_share is None:
+        return f"What {point.name} loses its time by is not known: its records do not tell how long it waits for data."
+    said = f"{point.name} waits for data for {percent(point.data_share)} of its training"
+    if point.communication is not None:
+        return f"No bottleneck: {said}, and communication takes an estimated {percent(point.communication)} of a step."
+    if point.efficiency is not None and point.efficiency < WORTHWHILE and scaling == "strong":
+        return (
+            f"{said}, so it is communication, or batches that are too small for a rank: a study with --scaling weak "
+            "tells which."
+        )
+    return f"No bottleneck of data: {said}."
+
+
+def advise(points: Sequence[Measured], *, unit: str, scaling: str) -> list[str]:
+    """Return one sentence on which point to take and why, and one on what limits it and the largest point.
 
     Args:
         points: after ``compare``.
         unit: what is counted, in the plural: GPUs or cores.
+        scaling: strong or weak.
     """
     known = [point for point in points if point.efficiency is not None and point.rate]
     if len({point.units for point in known}) < 2:  # noqa: PLR2004
-        return f"No advice: speeds at two numbers of {unit} or more are needed, and {len(known)} points have one."
+        return [f"No advice: speeds at two numbers of {unit} or more are needed, and {len(known)} points have one."]
     worthwhile = [point for point in known if (point.efficiency or 0.0) >= WORTHWHILE]
     best = max(worthwhile, key=lambda point: (point.rate or 0.0, -point.units))
     reason = (
@@ -75,11 +127,14 @@ def advise(points: Sequence[Measured], *, unit: str) -> str:
     )
     more = [point for point in known if point.units > best.units]
     if not more:
-        return f"Take {best.name}: {reason}; more {unit} may pay too, as this is the largest point."
+        said = f"more {unit} may pay too, as this is the largest point."
+        return [f"Take {best.name}: {reason}; {said}", bottleneck(best, scaling=scaling)]
     fastest = max(more, key=lambda point: point.rate or 0.0)
     gain = (fastest.rate or 0.0) / (best.rate or 1.0) - 1
     than = f"{percent(gain)} faster" if gain > 0 else f"{percent(-gain)} slower"
-    return f"Take {best.name}: {reason}; {fastest.name} is {than} with {fastest.units} {unit} in place of {best.units}."
+    said = f"{fastest.name} is {than} with {fastest.units} {unit} in place of {best.units}."
+    limits = [bottleneck(point, scaling=scaling) for point in (best, fastest)]
+    return [f"Take {best.name}: {reason}; {said}", *limits]
 
 
 def percent(share: float) -> str:

@@ -17,8 +17,8 @@ study.json is one JSON object:
 | `cpus` | CPU cores of each rank |
 | `backend` | `ddp`, `horovod` or `single` |
 | `container` | whether its ranks ran in a container |
-| `submitted`, `started` | when its job was submitted and started, ISO 8601; null where that is not known |
-| `job` | the scheduler's number of the job, as text |
+| `submitted` | when its job was submitted, ISO 8601; null before that |
+| `job` | the scheduler's number of the job, as text; null before that |
 
 A run folder may be missing, as the job still waits. What a point was measured at, its speed and its accuracy, is read
 from its run folder and stands nowhere else. Unknown keys are passed over.
@@ -46,6 +46,8 @@ from trainer.pages.scaling import Difference, Measured, advise, compare, differe
 FILE = "study.json"
 SCHEMA = 1
 MOST_POINTS = 500
+CLOCKS_APART = 2
+"""Seconds by which the clocks of a login node and of the nodes of a job may differ."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -59,23 +61,21 @@ class Point(msgspec.Struct, frozen=True):
     backend: str = ""
     container: bool = False
     submitted: str | None = None
-    started: str | None = None
-    job: str = ""
+    job: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no point can be; msgspec makes a ValidationError of it."""
         if not (1 <= self.ranks < 1 << 24 and 1 <= self.nodes < 1 << 24 and 1 <= self.cpus < 1 << 16):
             raise ValueError("ranks, nodes and cpus are at least 1")
 
-    @property
-    def waited(self) -> float | None:
-        """Seconds in the queue."""
+    def waited(self, run: Run | None) -> float | None:
+        """Return the seconds from its last submission to the attempt of its ``run`` that followed."""
         try:
-            submitted = dt.datetime.fromisoformat(self.submitted or "")
-            started = dt.datetime.fromisoformat(self.started or "")
-            return max(0.0, (started - submitted).total_seconds())
-        except (ValueError, TypeError):  # none, or one with a time zone and one without
+            submitted = dt.datetime.fromisoformat(self.submitted or "").timestamp()
+        except (ValueError, OverflowError):
             return None
+        waits = [began - submitted for began in run.beginnings if began > submitted - CLOCKS_APART] if run else []
+        return max(0.0, waits[0]) if waits else None
 
 
 @dataclasses.dataclass
@@ -146,7 +146,7 @@ def _section(
         scaling=scaling,
         warnings=folder.warnings,
         unit="GPU" if on_gpus else "core",
-        advice=advise(measured, unit="GPUs" if on_gpus else "cores"),
+        advice=advise(measured, unit="GPUs" if on_gpus else "cores", scaling=scaling),
         rows=[(point, run, row) for (point, run), row in zip(found, measured, strict=True)],
         speed=_speed_figures(measured, "GPUs" if on_gpus else "CPU cores"),
         learning=common_figures(runs, by_epoch=not all(each and each.same for each in apart.values()) or not apart),
@@ -167,7 +167,19 @@ def _measured(point: Point, run: Run | None, scaling: str, *, on_gpus: bool) -> 
         if run.rate is None and run.steps_rate is not None:
             measured.rate = run.steps_rate * (point.ranks if scaling == "weak" else 1)
         measured.seconds = run.held or run.seconds
+        if run.shares:
+            measured.data_share, measured.seconds_a_step = run.shares.data_share, run.shares.seconds_a_step
+        measured.alike = (point.cpus, _batch_of_a_rank(run, point.ranks))
     return measured
+
+
+def _batch_of_a_rank(run: Run, ranks: int) -> float | None:
+    """Return the samples of a step on each rank; None where the configuration does not tell."""
+    try:
+        each = float(run.config.get("train.batch_size_per_rank", 0))
+        return each or float(run.config["train.batch_size"]) / ranks
+    except (KeyError, ValueError):
+        return None
 
 
 def _apart(runs: list[Run], key: str) -> Difference | None:

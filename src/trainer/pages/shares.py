@@ -1,0 +1,68 @@
+"""Where the time of a run went, by what its records say: nothing is measured for that alone."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from trainer.pages.series import Metrics
+
+SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
+"""Numbers of records that are shown as shares, not as curves."""
+
+
+class Shares(NamedTuple):
+    """Seconds of a run, up to its last record of training."""
+
+    step: float
+    """Optimiser steps: forward, backward, communication and update."""
+    data: float
+    """Waiting for data, mean over the ranks. On GPUs some of it is hidden behind steps that were issued before."""
+    evaluation: float
+    save: float
+    """For which saving held up rank 0; writing goes on in the background."""
+    steps: int
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.step + self.data + self.evaluation + self.save
+
+    @property
+    def parts(self) -> list[tuple[str, float, float]]:
+        """Each part: what it is, its seconds, and its share of all."""
+        found = {
+            "optimiser steps": self.step,
+            "waiting for data": self.data,
+            "evaluation": self.evaluation,
+            "saving": self.save,
+        }
+        return [(name, seconds, seconds / self.total) for name, seconds in found.items()]
+
+    @property
+    def data_share(self) -> float:
+        """Waiting for data, as a share of the time between evaluations and saves."""
+        return self.data / (self.step + self.data)
+
+    @property
+    def seconds_a_step(self) -> float:
+        """Time of an optimiser step, without the wait for its data."""
+        return self.step / self.steps
+
+
+def shares_of(metrics: Metrics) -> Shares | None:
+    """Return where the time went; None where the records do not tell: of a session, or of an earlier version."""
+    waits = metrics.get("train", "data_seconds")
+    if not waits:
+        return None
+    trained, steps = waits.elapsed[-1], int(waits.step[-1])
+    data = min(_sum(metrics, "train", "data_seconds"), trained)
+    evaluation, save = _sum(metrics, "validation", "evaluation_seconds"), _sum(metrics, "train", "save_seconds")
+    if not (math.isfinite(trained) and trained > 0 and steps > 0 and data >= 0 and evaluation >= 0 and save >= 0):
+        return None
+    return Shares(trained - data, data, evaluation, save, steps)
+
+
+def _sum(metrics: Metrics, kind: str, name: str) -> float:
+    series = metrics.get(kind, name)
+    return sum(series.finite) if series else 0.0
