@@ -192,8 +192,8 @@ class Launch:
     threads: AtLeast1 | None = None
     """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
     stop_epoch: AtLeast1 | None = None
-    """End the attempt behind this epoch, where the run has more: schedules stay those of all epochs, and a later attempt
-    goes on; 0: at the end."""
+    """End the attempt behind this epoch of the run, whose schedules stay those of all epochs; a later attempt goes on;
+    0: at the end."""
     self_test: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     dry_run: bool = False

@@ -176,8 +176,9 @@ class Training:
             else:  # the last attempt stopped behind the last step
                 self._end_epoch()
         self.run.conclude()
-        if self.run.position.epoch < self.settings.train.epochs and self._steps_left() != 0:
-            log.info("ended behind epoch %d of %d, as --stop-epoch says", self.run.position.epoch, self.settings.train.epochs)
+        epoch, epochs = self.run.position.epoch, self.settings.train.epochs
+        if epoch < epochs and self._steps_left() != 0:
+            log.info("ended behind epoch %d of %d, as --stop-epoch says", epoch, epochs)
         return Reason.NONE
 
     def _announce(self) -> None:
