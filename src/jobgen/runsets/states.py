@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import calendar
 import time
-from typing import Dict, Generic, List, Literal, NamedTuple, Optional, Tuple, TypeVar
+from dataclasses import dataclass
+from typing import Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
 from jobgen.errors import JobgenError
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, tasks_of
@@ -17,7 +18,8 @@ State = Literal["missing", "waiting", "running", "done", "failed"]
 E = TypeVar("E", bound=Entry)
 
 
-class RunState(NamedTuple, Generic[E]):
+@dataclass(frozen=True)
+class RunState(Generic[E]):
     """An entry of a set, and what became of its run."""
 
     entry: E
