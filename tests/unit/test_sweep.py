@@ -126,7 +126,8 @@ class TestTrials:
     @pytest.mark.parametrize(
         ("setting", "said"),
         [
-            ("optim.learning_rate=1", "the trainer's configuration has no such key. Did you mean"),
+            ("optim.learning_rate=1", "the trainer's configuration has no such key. Did you mean 'optim.lr'?"),
+            ("train.batchsize=1", "no such key. Did you mean 'train.batch_size'?"),
             ("train.lr=1", "no such key. Did you mean 'optim.lr'?"),
             ("lr=1", "no setting of the job. Did you mean 'optim.lr'?"),
             ("optim.lr", "write KEY=VALUE"),

@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, UsageError, nearest
-from jobgen.flags import ArgumentError, read_arguments
+from jobgen.flags import ArgumentError, nearest_flag, read_arguments
 from jobgen.model import JobSpec, Site
 from jobgen.shell import one_line
 
@@ -136,7 +136,8 @@ def _spec_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         raise UsageError(f"--set {key}: [launch] is of one attempt, and nothing to vary: put its flag behind --.")
     if key not in known:
         last = key.rpartition(".")[2]
-        same = [name for name in known if name.endswith(f".{last}")]
+        flag = nearest_flag(f"--{last.replace('_', '-')}", schema)
+        same = [name for name, spec in known.items() if name.endswith(f".{last}") or spec["flag"] == flag]
         hint = f" Did you mean {same[0]!r}?" if same else nearest(key, list(known))
         raise UsageError(f"--set {key}: the trainer's configuration has no such key.{hint}")
     spec: Mapping[str, Any] = known[key]
