@@ -18,6 +18,7 @@ from slipway.feed import Feed
 from slipway.metrics import Record
 from slipway.opening import Opened
 from slipway.position import Position
+from slipway.program import Pace
 from slipway.seeding import Generators, Purpose
 from slipway.status import Status
 from slipway.terminal import ProgressLine

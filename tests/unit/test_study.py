@@ -207,7 +207,8 @@ def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_t
     assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", "103", "104"]
 
 
-def test_status_shows_the_points_and_how_long_they_waited(login_node, capsys):
+@pytest.mark.usefixtures("login_node")
+def test_status_shows_the_points_and_how_long_they_waited(capsys):
     study(capsys, ranks="1,2", cpus="1")
     finish("nodes1-ranks1-cpus1", 101, verdict="done 230 -\n")
     later = time.time() + 90
