@@ -99,7 +99,7 @@ def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int
         sums[0] += F.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (ranked == labels[:, None]).sum()
         sums[2] += batch.bad
-        taken_for[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0]
+        taken_for[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0].double()
     learner.evaluated.train()
     # Counts are exact in float64 up to 2**53, and every library can reduce that type.
     total = learner.comm.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()

@@ -19,7 +19,12 @@ SETTINGS = {
     "PYTHONPATH": str(FOREIGN),
 }
 WAITS, SPEAKS, NOTHING = "waits for data:", "is communication", "No bottleneck"
-CNN, MLP, RESNET = ["--arch", "mnist-cnn"], ["--arch", "mlp"], ["--arch", "resnet18", "--synthetic-shape", "1", "28", "28"]
+CNN, MLP = ["--arch", "mnist-cnn"], ["--arch", "mlp"]
+RESNET = ["--arch", "resnet18"]
+    ["--arch", "mnist-cnn"],
+    ["--arch", "mlp"],
+    ["--arch", "resnet18", "--synthetic-shape", "1", "28", "28"],
+)
 FAST, SLOW = ["--dataset", "bottlenecks:images"], ["--dataset", "bottlenecks:slow"]
 CASES = {
     # name: flags of the trainer, samples of a step on each rank, arguments of tc, what is to be said

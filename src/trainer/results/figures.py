@@ -95,16 +95,20 @@ def draw_confused(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
         path.unlink(missing_ok=True)  # of an earlier evaluation
         return
     labels = dataset.labels[: len(evaluation.predicted)]
-    figure = Figure(figsize=(EXAMPLES + 3, len(pairs) + 0.5), layout="constrained")
-    figure.suptitle("true class, and the class it is taken for: images of the pairs that are confused most", fontsize=9)
-    rows = figure.subplots(len(pairs), EXAMPLES, squeeze=False)
-    for axes, (true, predicted) in zip(rows, pairs, strict=True):
-        ids = ((labels == true) & (evaluation.predicted == predicted)).nonzero().flatten()[:EXAMPLES].numpy()
-        images = dataset.fetch(ids, None).images.permute(0, 2, 3, 1).numpy()
+    found = [
+        ((labels == true) & (evaluation.predicted == predicted)).nonzero().flatten()[:EXAMPLES].numpy()
+        for true, predicted in pairs
+    ]
+    columns = max(map(len, found))
+    figure = Figure(figsize=(0.8 * columns + 2.5, 0.8 * len(pairs)), layout="constrained")
+    for axis in figure.subplots(len(pairs), columns, squeeze=False).flat:
+        axis.set_axis_off()
+    for row, ((true, predicted), ids) in enumerate(zip(pairs, found, strict=True)):
+        axes = figure.axes[row * columns :]
         name = f"{dataset.classes[true]}, taken for {dataset.classes[predicted]}".replace("$", r"\$")
-        axes[0].text(-0.1, 0.5, name, ha="right", va="center", transform=axes[0].transAxes, fontsize=8, wrap=True)
-        for axis in axes:
-            axis.set_axis_off()
+        where = axes[0].transAxes
+        axes[0].text(-0.1, 0.5, name, ha="right", va="center", transform=where, fontsize=8, color="gray", wrap=True)
+        images = dataset.fetch(ids, None).images.permute(0, 2, 3, 1).numpy()
         for axis, image in zip(axes, images, strict=False):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=100, transparent=True)  # gray on nothing: for light and dark pages

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from trainer.data.base import InMemoryDataset, Splits, in_memory_splits
 from trainer.models.small import MnistCNN
