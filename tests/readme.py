@@ -25,6 +25,7 @@ NAMES = [
     "split",
     "evaluate",
     "sweeps",
+    "report",
     "architecture",
 ]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
@@ -123,6 +124,7 @@ ELSEWHERE = {
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
     'pip install "PATH/TO/slipway[session]"': "downloads a torch; tests/wheel installs the wheel alone",
+    "python bench/report.py": "writes 200 runs first; tests/unit/test_report.py tests what it calls",
     "python bench/split_auto.py": "measures for minutes; tests/unit/test_split.py tests what it calls",
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",

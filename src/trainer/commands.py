@@ -32,7 +32,7 @@ COMMANDS = {
     "export": Command(
         "trainer.trained.export", "RUN FILE [flags]", "write the weights, with classes and normalisation, to a file"
     ),
-    "report": Command("trainer.pages.cli", "PATH ... [flags]", "write an HTML page about runs, studies and sweeps"),
+    "report": Command("trainer.report.cli", "PATH ... [flags]", "write an HTML page about runs, studies and sweeps"),
 }
 """By the word that calls them; a file of that name is trained by as ./evaluate."""
 

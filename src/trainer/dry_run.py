@@ -18,7 +18,7 @@ from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.status import read_status
 from trainer.errors import describe
-from trainer.report.summary import SCHEDULE
+from trainer.results.summary import SCHEDULE
 
 log = logging.getLogger(__name__)
 

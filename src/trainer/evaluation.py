@@ -24,6 +24,8 @@ class Evaluation:
     in_top5: int
     bad: int
     """Samples that could not be decoded and are counted nowhere else."""
+    predicted: Tensor
+    """Class that each sample is taken for: int64 [limit]; NO_LABEL where it could not be decoded."""
 
     @property
     def samples(self) -> int:
@@ -39,6 +41,15 @@ class Evaluation:
     def accuracy(self) -> float:
         """Share of samples whose most probable class is the true one (top-1)."""
         return int(self.confusion.trace()) / max(1, self.samples)
+
+    @property
+    def confused(self) -> list[tuple[int, int]]:
+        """Pairs (true class, predicted class) that differ: the most samples first, of as many the largest share."""
+        counts = self.confusion - torch.diag(self.confusion.diagonal())
+        totals = self.confusion.sum(1).tolist()
+        cells = [(count, true, other) for true, row in enumerate(counts.tolist()) for other, count in enumerate(row)]
+        ranked = sorted((cell for cell in cells if cell[0]), key=lambda cell: (-cell[0], totals[cell[1]], cell[1:]))
+        return [(true, other) for _, true, other in ranked]
 
     @property
     def top5(self) -> float:
@@ -76,6 +87,7 @@ def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int
     plan = [MicroBatch(share[i : i + batch_size], True, limit) for i in range(0, len(share), batch_size)]
     cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, in top 5, bad
+    taken_for = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class, 0 for none
     learner.share_buffers()
     learner.evaluated.eval()
     for batch in loader.batches(plan):
@@ -87,12 +99,15 @@ def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int
         sums[0] += F.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (ranked == labels[:, None]).sum()
         sums[2] += batch.bad
+        taken_for[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0].double()
     learner.evaluated.train()
     # Counts are exact in float64 up to 2**53, and every library can reduce that type.
     total = learner.comm.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()
+    predicted = learner.comm.all_reduce_sum(taken_for).cpu().to(torch.int64) - 1
     return Evaluation(
         confusion=total[3:].to(torch.int64).view(classes, classes),
         loss_sum=float(total[0]),
         in_top5=int(total[1]),
         bad=int(total[2]),
+        predicted=predicted.masked_fill(predicted < 0, NO_LABEL),
     )

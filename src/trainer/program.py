@@ -21,8 +21,8 @@ from trainer.config import Settings
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluation
 from trainer.parts import Parts
-from trainer.report.progress import Progress
-from trainer.report.summary import log_end, write_results
+from trainer.results.progress import Progress
+from trainer.results.summary import log_end, write_results
 
 
 def policy(settings: Settings) -> Policy:
@@ -50,10 +50,7 @@ class TrainerProgram:
         self._samples = self._recorded_samples = 0
 
     def sums(self) -> list[float]:
-        """Return the sum of the losses, the bad images, and the seconds of waiting for data, of this rank since then.
-
-        That is, since the last call.
-        """
+        """Return what this rank has counted since the last call: sum of losses, bad images, seconds of data wait."""
         loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
         return [loss.item(), bad, self._parts.feed.waits.take()]
@@ -140,7 +137,7 @@ class TrainerProgram:
         write_results(
             self._folder,
             self.evaluation,
-            self._parts.validation_set.classes,
+            self._parts.validation_set,
             title=f"{model.arch} on {data.dataset}, {self._comm.world.size} rank(s)",
             figures=self._settings.run.figures,
             learner=self._learner,

@@ -87,7 +87,11 @@ def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path)
 
 
 @pytest.mark.parametrize("way", ["venv", pytest.param("container", marks=pytest.mark.prove)])
-@pytest.mark.parametrize("settings", [[], ["gpus_per_node=4", NODE_BY_NODE]], ids=["split.job", "node-by-node"])
+@pytest.mark.parametrize(
+    "settings",
+    [[], pytest.param(["gpus_per_node=4", NODE_BY_NODE], marks=pytest.mark.prove)],
+    ids=["split.job", "node-by-node"],
+)
 def test_two_replicas_of_two_stages_on_each_node_train(request, cluster_of_four, tmp_path, settings, way):
     inside = request.getfixturevalue("image") if way == "container" else {}
     script = rendered(tmp_path, "split", "example", *settings) if settings else "split.job"
@@ -140,6 +144,7 @@ def test_nodes_started_one_by_one_save_when_they_are_cancelled(cluster, tmp_path
     nothing_is_left(cluster, f"{sys.prefix}/bin/torchrun")
 
 
+@pytest.mark.prove  # a minute; test_jobs.py has the same of srun
 def test_nodes_started_one_by_one_go_on_after_a_time_limit(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit(str(rendered(tmp_path, "ddp", "example", NODE_BY_NODE)), out=out, SLIPWAY_CONFIG=config(40))

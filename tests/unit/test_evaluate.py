@@ -130,5 +130,7 @@ def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp
 
 
 def test_where_nothing_can_be_decoded_there_is_nothing_to_divide_by():
-    nothing = Evaluation(confusion=torch.zeros(3, 3, dtype=torch.int64), loss_sum=0.0, in_top5=0, bad=7)
+    nothing = Evaluation(
+        confusion=torch.zeros(3, 3, dtype=torch.int64), loss_sum=0.0, in_top5=0, bad=7, predicted=torch.tensor([])
+    )
     assert (nothing.samples, nothing.loss, nothing.accuracy, nothing.top5) == (0, 0, 0, 0)

@@ -15,11 +15,17 @@ from slipway.files import LineFile
 from slipway.metrics import JsonLines, TensorBoard, read_records
 from support import file_size_limit
 from trainer.evaluation import Evaluation
-from trainer.report.figures import draw_confusion, draw_curves
-from trainer.report.tables import write_classes, write_confusion
+from trainer.results.figures import draw_confusion, draw_curves
+from trainer.results.tables import write_classes, write_confusion
 
 CLASSES = ("ant", "bee", "cat")
-EVALUATION = Evaluation(confusion=torch.tensor([[5, 1, 0], [2, 8, 0], [0, 0, 0]]), loss_sum=8.0, in_top5=16, bad=1)
+EVALUATION = Evaluation(
+    confusion=torch.tensor([[5, 1, 0], [2, 8, 0], [0, 0, 0]]),
+    loss_sum=8.0,
+    in_top5=16,
+    bad=1,
+    predicted=torch.tensor([0, 0, 1]),
+)
 
 
 def train_record(step):
@@ -212,7 +218,13 @@ class TestFigures:
 
     @pytest.mark.parametrize("count", [1, 3, 31, 120])
     def test_the_confusion_matrix_grows_with_the_classes_up_to_a_page(self, tmp_path, count):
-        evaluation = Evaluation(confusion=torch.eye(count, dtype=torch.int64) * 9, loss_sum=0.0, in_top5=0, bad=0)
+        evaluation = Evaluation(
+            confusion=torch.eye(count, dtype=torch.int64) * 9,
+            loss_sum=0.0,
+            in_top5=0,
+            bad=0,
+            predicted=torch.tensor([]),
+        )
         draw_confusion(evaluation, [f"class {index}" for index in range(count)], tmp_path / "confusion.png")
         width, height = self.size(tmp_path / "confusion.png")
         assert (width, height) == (height + 120, height)

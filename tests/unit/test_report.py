@@ -13,7 +13,7 @@ from pathlib import Path
 
 from report_folders import make_confusion, make_run, records, write
 from report_page import report
-from trainer.pages.cli import main
+from trainer.report.cli import main
 
 
 def test_a_run(tmp_path, capsys):
@@ -41,7 +41,7 @@ def test_nothing_but_our_own_style_and_script_may_run(tmp_path):
 
 
 def test_no_torch_and_no_numpy_is_loaded():
-    code = "import sys, trainer.pages.cli; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, trainer.report.cli; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 

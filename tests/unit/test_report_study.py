@@ -6,7 +6,7 @@ import pytest
 
 from report_folders import make_study, write
 from report_page import report
-from trainer.pages.scaling import Measured, advise, bottleneck, compare, difference
+from trainer.report.scaling import Measured, advise, bottleneck, compare, difference
 
 
 def points(*rates, group="ddp"):
@@ -61,8 +61,9 @@ def test_advice_names_a_point_and_the_reason(rates, start, end):
         ({"data_share": 0.5, "communication": 0.1}, "50 % of its training waits for data"),
         ({"data_share": 0.1, "communication": 0.5}, "an estimated 50 % of a step is communication"),
         ({"data_share": 0.1, "communication": 0.1}, "No bottleneck: p2 waits for data for 10 %"),
-        ({"data_share": 0.1}, "No bottleneck of data: "),
+        ({"data_share": 0.1}, "No bottleneck: p2 waits"),
         ({"data_share": 0.1, "speedup": 1.0, "ideal": 2.0}, "a study with --scaling weak tells which"),
+        ({"data_share": 0.1, "communication": 0.1, "speedup": 1.0, "ideal": 2.0}, "does not explain its efficiency"),
         ({}, "is not known"),
     ],
 )

@@ -5,7 +5,7 @@ import time
 import torch
 from matplotlib.figure import Figure
 
-from trainer.report.schedule import draw_schedule
+from trainer.results.schedule import draw_schedule
 from trainer.split.schedule import Timed, Unit, by_stage, one_f_one_b, simulate
 from trainer.split.timeline import Timeline
 

@@ -1,1 +1,1 @@
-"""What a person sees of a run: progress while it trains, metrics and figures after."""
+"""``trainer report``: one HTML page about runs, made from their folders alone; it needs no torch and no network."""

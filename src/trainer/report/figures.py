@@ -1,85 +1,180 @@
-"""Pictures of a run: the learning curves, and the confusion matrix."""
+"""Figures as SVG, with the page's own colours: curves, and the time line of attempts.
+
+Every number in a path is ours, and every text goes through the template, which escapes it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
-from slipway.metrics import Record
-from trainer.evaluation import Evaluation
+from trainer.report.attempts import Attempt
+from trainer.report.axes import Axis, fitting, label, linear
+from trainer.report.render import clock, render
+from trainer.report.series import points, thin
 
-VALIDATION = ("validation", "test")
-"""Kinds of the records of an evaluation; version 0.1 called it a test."""
-
-
-def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
-    """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
-    train = [record for record in records if record["kind"] == "train"]
-    validation = [record for record in records if record["kind"] in VALIDATION]
-    figure = Figure(figsize=(12, 7), layout="constrained")
-    figure.suptitle(title)
-    axes = figure.subplots(2, 3)
-    for column, (x, label) in enumerate([("epoch", "epoch"), ("elapsed", "training time (s)")]):
-        loss, accuracy = axes[0, column], axes[1, column]
-        _plot(loss, train, x, "loss", label="train", color="tab:blue", alpha=0.7)
-        _plot(loss, validation, x, "loss", label="validation", color="tab:orange", marker=".")
-        loss.set(yscale="log", ylabel="cross-entropy (nats)", xlabel=label)
-        loss.legend()
-        _show_accuracy(accuracy, validation, x)
-        accuracy.set(ylabel="validation accuracy (%)", xlabel=label)
-    _plot(axes[0, 2], train, "step", "lr", color="tab:green")
-    axes[0, 2].set(ylabel="learning rate", xlabel="optimiser step")
-    _plot(axes[1, 2], train, "step", "samples_per_second", color="tab:gray")
-    axes[1, 2].set(ylabel="samples/s, all ranks", xlabel="optimiser step", ylim=(0, None))
-    for axis in axes.flat:
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+WIDTH, HEIGHT = 560, 250
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
+"""Margins: for the labels of the axes."""
+MOST_POINTS = 400
+"""Of a curve: about one for each pixel of a figure as wide as a column of the page."""
+MOST_DOTS = 60
+"""Points of a curve up to which each has a dot."""
+COLOURS = 6
+"""In page.css; further curves have them again, with dashes."""
+BAR = 22
+TIMELINE = 900
+"""Width of the time line, in which a figure of curves is 560 wide."""
 
 
-def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any) -> None:
-    axis.plot([record[x] for record in records], [scale * record[y] for record in records], **style)
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One line of a figure."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    colour: int = 0
+    """Number of the colour, and beyond those there are of the dashes."""
 
 
-def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
-    """Draw the accuracy, leaving room for what matters: the part after the steep first tenth, and the best."""
-    _plot(axis, validation, x, "accuracy", scale=100, color="tab:orange", marker=".")
-    if not validation:
-        return
-    best = max(validation, key=lambda record: record["accuracy"])
-    top = 100 * best["accuracy"]
-    floor = 100 * min(record["accuracy"] for record in validation[len(validation) // 10 :])
-    room = max(0.1, top - floor)
-    axis.set_ylim(floor - 0.3 * room, top + 0.1 * room)
-    axis.axhline(top, color="tab:gray", linewidth=0.8, linestyle=":")
-    axis.set_title(
-        f"best {top:.2f} % at epoch {best['epoch']:g}, last {100 * validation[-1]['accuracy']:.2f} %", fontsize=10
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    name: str
+    style: str
+    path: str
+    dots: list[tuple[str, str]]
+    lost: list[str]
+
+
+def curves(
+    lines: Sequence[Curve],
+    *,
+    title: str,
+    x: str,
+    zero: bool = False,
+    late: bool = False,
+    ideal: Curve | None = None,
+) -> Markup:
+    """Return a figure of ``lines`` over a common axis; nothing where none of them has a point.
+
+    Args:
+        lines: the curves.
+        title: what they show, with its unit; heads the figure.
+        x: what is along the horizontal axis.
+        zero: whether the vertical axis begins at 0.
+        late: whether the vertical axis is made for what follows the first tenth of each curve, which is steep.
+        ideal: what they would be at best, dotted.
+    """
+    found = [points(line.xs, line.ys) for line in lines]
+    aims = points(ideal.xs, ideal.ys)[0] if ideal else []
+    drawn = [point for part, _ in found for point in part] + aims
+    if not drawn:
+        return Markup()
+    places = [place for place, _ in drawn] + [place for _, lost in found for place in lost]
+    across = linear([0.0, *places], tight=True)
+    values = [value for _, value in drawn]
+    after = [value for part, _ in found for _, value in part[len(part) // 10 :]]
+    up = fitting(after if late and len(set(after)) > 1 and not ideal else values, zero=zero)
+    thinned = any(len(part) > MOST_POINTS for part, _ in found)
+    shown = [
+        _draw(line, thin(part, most=MOST_POINTS), lost, across, up)
+        for line, (part, lost) in zip(lines, found, strict=True)
+        if part
+    ]
+    return render(
+        "curves.svg",
+        title=title,
+        x=x,
+        scale=", logarithmic" if up.log else "",
+        thinned=thinned,
+        outside=any(value < up.low for _, value in drawn),
+        shown=shown,
+        ideal=(ideal.name, _path([_place(point, across, up) for point in aims])) if ideal and aims else None,
+        xticks=[(_across(tick, across), label(tick)) for tick in across.ticks],
+        yticks=[(_up(tick, up), label(tick)) for tick in up.ticks],
+        summary="; ".join(
+            f"{line.name} from {part[0][1]:.4g} to {part[-1][1]:.4g}"
+            for line, (part, _) in zip(lines, found, strict=True)
+            if part
+        ),
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
     )
 
 
-def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
-    """Draw the confusion matrix: each row shows where the samples of one true class went, in percent of them."""
-    classes = [name.replace("$", r"\$") for name in classes]  # else matplotlib takes it for mathematics
-    counts = evaluation.confusion.numpy()
-    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    edge = min(20.0, max(5.0, 0.45 * len(classes) + 2))
-    figure = Figure(figsize=(edge + 1, edge), layout="constrained")
-    axis = figure.subplots()
-    # Nearly all is on the diagonal of a good model; a power scale keeps single mistakes visible.
-    image = axis.imshow(shares, cmap="Blues", norm=mpl.colors.PowerNorm(0.4, 0, 100))
-    figure.colorbar(image, label="% of the true class", ticks=[0, 1, 5, 20, 50, 100])
-    axis.set(xlabel="predicted class", ylabel="true class")
-    axis.set_title(f"{evaluation.samples} validation samples, {100 * evaluation.accuracy:.2f} % right")
-    if len(classes) <= 30:  # noqa: PLR2004 -- beyond that, names and numbers would run into each other
-        axis.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)  # noqa: PLR2004
-        axis.set_yticks(range(len(classes)), classes)
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                colour = "white" if shares[row, column] > 40 else "black"  # noqa: PLR2004
-                axis.text(column, row, str(count), ha="center", va="center", color=colour, fontsize="small")
-    figure.savefig(path, dpi=120)
+def _draw(line: Curve, part: list[tuple[float, float]], lost: list[float], across: Axis, up: Axis) -> _Drawn:
+    places = [_place(point, across, up) for point in part]
+    dashes = f" d{line.colour // COLOURS}" if line.colour >= COLOURS else ""
+    return _Drawn(
+        name=line.name,
+        style=f"c{line.colour % COLOURS}{dashes}",
+        path=_path(places),
+        dots=places if len(places) <= MOST_DOTS else [],
+        lost=[_across(place, across) for place in lost[:MOST_DOTS]],
+    )
+
+
+def _across(value: float, axis: Axis) -> str:
+    return f"{LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT):.1f}"
+
+
+def _up(value: float, axis: Axis) -> str:
+    return f"{HEIGHT - BOTTOM - min(max(axis.share(value), -9.0), 9.0) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+
+def _place(point: tuple[float, float], across: Axis, up: Axis) -> tuple[str, str]:
+    return _across(point[0], across), _up(point[1], up)
+
+
+def _path(places: Sequence[tuple[str, str]]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in places)
+
+
+def timeline(attempts: Sequence[Attempt], *, now: float) -> Markup:
+    """Return a figure of when each attempt trained; nothing where the files do not tell."""
+    known = [attempt for attempt in attempts if attempt.began is not None]
+    if not known:
+        return Markup()
+    ends = {
+        attempt.number: now if attempt.state == "running" else attempt.ended or attempt.began or 0.0
+        for attempt in known
+    }
+    start = min(attempt.began for attempt in known if attempt.began is not None)
+    seconds, unit = in_unit(max(ends.values()) - start)
+    axis = linear([0.0, max((max(ends.values()) - start) / seconds, 1e-3)], tight=True)
+    bars = []
+    for row, attempt in enumerate(known):
+        left = LEFT + axis.share((attempt.began - start) / seconds) * (TIMELINE - LEFT - RIGHT)  # type: ignore[operator] # known by now
+        right = LEFT + axis.share((ends[attempt.number] - start) / seconds) * (TIMELINE - LEFT - RIGHT)
+        width = max(right - left, 2.0)
+        inside = width > 130  # noqa: PLR2004 -- room for "attempt 12 out-of-time"
+        # Else beside the bar, on the side where there is more room.
+        anchor, text_x = ("start", left + 6) if inside else ("start", left + width + 5)
+        if not inside and left + width > 0.75 * TIMELINE:
+            anchor, text_x = "end", left - 5
+        bars.append((attempt, f"{left:.1f}", f"{width:.1f}", 6 + row * BAR, anchor, f"{text_x:.1f}", inside))
+    return render(
+        "timeline.svg",
+        bars=bars,
+        unit=unit,
+        start=clock(start),
+        ticks=[(f"{LEFT + axis.share(tick) * (TIMELINE - LEFT - RIGHT):.1f}", label(tick)) for tick in axis.ticks],
+        width=TIMELINE,
+        bottom=10 + len(known) * BAR,
+        height=10 + len(known) * BAR + BOTTOM,
+    )
+
+
+def in_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which people read a time as long as this one: its seconds, and its name."""
+    if not math.isfinite(seconds) or seconds < 300:  # noqa: PLR2004
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")

@@ -34,8 +34,8 @@ from trainer.evaluation import Evaluation, evaluate
 from trainer.models import initial_model
 from trainer.normalise import Normalise, normalisation
 from trainer.rank import abandon, leave, start_logging
-from trainer.report.summary import log_accuracy
-from trainer.report.tables import write_tables
+from trainer.results.summary import log_accuracy
+from trainer.results.tables import write_tables
 from trainer.spawn import spawn
 from trainer.strategies import connect
 from trainer.threads import set_threads

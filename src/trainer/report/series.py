@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from slipway.layout import METRICS
-from trainer.pages.folder import Folder
+from trainer.report.folder import Folder
 
 MOST_BYTES = 1 << 28
 """Of metrics.jsonl that are read: a million records or more."""

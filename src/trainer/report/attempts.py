@@ -26,7 +26,7 @@ from slipway.layout import (
     checkpoint_step,
     verdict_file,
 )
-from trainer.pages.folder import Folder
+from trainer.report.folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
 MOST = 1000

@@ -10,10 +10,13 @@ import zlib
 from typing import NamedTuple
 
 from slipway.layout import FIGURES
-from trainer.pages.folder import Folder
+from trainer.report.folder import Folder
 
 FILE = f"{FIGURES}/confusion.csv"
+EXAMPLES = f"{FIGURES}/confused.png"
+PNG = b"\x89PNG\r\n\x1a\n"
 MOST_BYTES = 1 << 24
+MOST_BYTES_OF_EXAMPLES = 1 << 20
 MOST_IN_CELLS = 30
 """Classes up to which the matrix is a table of numbers; beyond that it is a picture."""
 MOST_IN_PICTURE = 2000
@@ -111,12 +114,27 @@ class Confusion:
             rows.append(b"\0" + shares)
         size = len(self.names)
         parts = [
-            b"\x89PNG\r\n\x1a\n",
+            PNG,
             _chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)),
             _chunk(b"IDAT", zlib.compress(b"".join(rows), 9)),
             _chunk(b"IEND", b""),
         ]
-        return "data:image/png;base64," + base64.b64encode(b"".join(parts)).decode()
+        return _url(b"".join(parts))
+
+
+def _url(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def read_examples(folder: Folder) -> str:
+    """Return the picture of samples that are confused most, as a data: URL; "" if there is none."""
+    found = folder.read(EXAMPLES, limit=MOST_BYTES_OF_EXAMPLES)
+    if found is None:
+        return ""
+    if found[: len(PNG)] != PNG or len(found) == MOST_BYTES_OF_EXAMPLES:
+        folder.warn(f"{EXAMPLES}: no picture of less than {MOST_BYTES_OF_EXAMPLES} bytes: it is left out")
+        return ""
+    return _url(found)
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.layout import CONFIG, INPUT_CONFIG
-from trainer.pages.folder import Folder
-from trainer.pages.render import NOTHING
+from trainer.report.folder import Folder
+from trainer.report.render import NOTHING
 
 
 def read_config(folder: Folder) -> tuple[dict[str, str], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from trainer.pages.series import Metrics
+from trainer.report.series import Metrics
 
 SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
 """Numbers of records that are shown as shares, not as curves."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from trainer.pages.render import render
-from trainer.pages.run import Run, against_epoch, against_time
+from trainer.report.render import render
+from trainer.report.run import Run, against_epoch, against_time
 
 MOST_KEYS = 8
 """Columns for keys of the configuration in which runs differ."""

@@ -14,13 +14,15 @@ from slipway.errors import one_line
 from slipway.files import write_atomically
 from slipway.layout import EXIT_USAGE
 from slipway.reading import read_start
-from trainer.pages.folder import Folder
-from trainer.pages.overview import overview
-from trainer.pages.render import HEAD, page, render
-from trainer.pages.run import Run, holds_run, read_run
-from trainer.pages.study import Study, holds_study, read_study
+from trainer.report.folder import Folder
+from trainer.report.overview import overview
+from trainer.report.render import HEAD, page, render
+from trainer.report.run import Run, holds_run, read_run
+from trainer.report.study import Study, holds_study, read_study
 
 PROGRAM = "trainer report"
+MOST_WITH_IMAGES = 12
+"""Runs up to which the page has images of confused samples, about 100 kB each."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +84,7 @@ def read(paths: Sequence[Path]) -> Parts:
             found = read_study(folder, name=name, first=parts.next_run)
             parts.studies.append(found)
         elif holds_run(folder):
-            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}")
+            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
             parts.runs.append(found)
         else:
             _say(f"{path}: no run: it has none of the files of a run folder")

@@ -97,15 +97,16 @@ def bottleneck(point: Measured, *, scaling: str) -> str:
         return f"{point.name}: {'; '.join(found)}."
     if point.data_share is None:
         return f"What {point.name} loses its time by is not known: its records do not tell how long it waits for data."
-    said = f"{point.name} waits for data for {percent(point.data_share)} of its training"
+    waits = f"{point.name} waits for data for {percent(point.data_share)} of its training"
     if point.communication is not None:
-        return f"No bottleneck: {said}, and communication takes an estimated {percent(point.communication)} of a step."
-    if point.efficiency is not None and point.efficiency < WORTHWHILE and scaling == "strong":
-        return (
-            f"{said}, so it is communication, or batches that are too small for a rank: a study with --scaling weak "
-            "tells which."
-        )
-    return f"No bottleneck of data: {said}."
+        waits += f", and communication takes an estimated {percent(point.communication)} of a step"
+    if point.efficiency is None or point.efficiency >= WORTHWHILE:
+        return f"No bottleneck: {waits}."
+    if point.communication is None and scaling == "strong":
+        said = "so it is communication, or batches too small for a rank: a study with --scaling weak tells which"
+    else:
+        said = "which does not explain its efficiency: do ranks share cores, or other jobs the node?"
+    return f"{waits}, {said}."
 
 
 def advise(points: Sequence[Measured], *, unit: str, scaling: str) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from slipway.metrics import read_records
 from slipway.runfolder import RunFolder
 from slipway.status import Status
+from trainer.data import Dataset
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner
-from trainer.report.tables import write_tables
+from trainer.results.tables import write_tables
 
 SCHEDULE = "schedule.png"
 log = logging.getLogger(__name__)
@@ -19,21 +19,22 @@ log = logging.getLogger(__name__)
 def write_results(
     folder: RunFolder,
     evaluation: Evaluation,
-    classes: Sequence[str],
+    dataset: Dataset,
     *,
     title: str,
     figures: bool,
     learner: Learner,
 ) -> None:
-    """Write the tables of the last evaluation, and draw the figures, headed by ``title``, if asked."""
-    write_tables(evaluation, classes, folder.figures)
+    """Write the tables of the last evaluation, of ``dataset``, and draw the figures, headed by ``title``, if asked."""
+    write_tables(evaluation, dataset.classes, folder.figures)
     if figures:
-        from trainer.report.figures import draw_confusion, draw_curves  # noqa: PLC0415 -- matplotlib is slow to import
-        from trainer.report.schedule import draw_schedule  # noqa: PLC0415
+        from trainer.results import figures as draw  # noqa: PLC0415 -- matplotlib is slow to import
+        from trainer.results.schedule import draw_schedule  # noqa: PLC0415
 
         try:
-            draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
-            draw_confusion(evaluation, classes, folder.figures / "confusion.png")
+            draw.draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
+            draw.draw_confusion(evaluation, dataset.classes, folder.figures / "confusion.png")
+            draw.draw_confused(evaluation, dataset, folder.figures / "confused.png")
             if (pipeline := learner.pipeline) and learner.timeline:
                 passes, devices = learner.timeline.passes(), list(map(str, pipeline.devices))
                 title = f"{title}; {pipeline.schedule}, {1 + max(unit.micro for unit, _, _ in passes)} micro-batches"

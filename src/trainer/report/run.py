@@ -11,14 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from slipway.layout import CONFIG, LOGS, METRICS, PROVENANCE, STATUS
-from trainer.pages.attempts import Attempt, is_alive, json_of, read_attempts, whole
-from trainer.pages.config import flat, read_config
-from trainer.pages.confusion import read_confusion
-from trainer.pages.figures import Curve, curves, in_unit, timeline
-from trainer.pages.folder import Folder
-from trainer.pages.render import render
-from trainer.pages.series import Metrics, Series
-from trainer.pages.shares import SECONDS, Shares, shares_of
+from trainer.report.attempts import Attempt, is_alive, json_of, read_attempts, whole
+from trainer.report.config import flat, read_config
+from trainer.report.confusion import read_confusion, read_examples
+from trainer.report.figures import Curve, curves, in_unit, timeline
+from trainer.report.folder import Folder
+from trainer.report.render import render
+from trainer.report.series import Metrics, Series
+from trainer.report.shares import SECONDS, Shares, shares_of
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
 """Any of these makes a folder one of a run."""
@@ -70,8 +70,8 @@ def holds_run(folder: Folder) -> bool:
     return any(folder.has(name) for name in SIGNS)
 
 
-def read_run(folder: Folder, *, name: str, anchor: str) -> Run:
-    """Return the run in ``folder``, whose section has the id ``anchor``."""
+def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
+    """Return the run in ``folder``, whose section has the id ``anchor``, with ``images`` of its confused samples."""
     status, provenance = json_of(folder, STATUS), json_of(folder, PROVENANCE)
     alive = is_alive(folder)
     metrics = Metrics(folder, running=alive)
@@ -110,6 +110,7 @@ def read_run(folder: Folder, *, name: str, anchor: str) -> Run:
         figures=_figures(metrics),
         lines=[_row(line) for line in lines],
         confusion=confusion,
+        examples=read_examples(folder) if confusion and images else "",
         attempts=attempts,
         timeline=timeline(attempts, now=time.time()),
         config=config,

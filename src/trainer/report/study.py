@@ -35,13 +35,13 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup
 
-from trainer.pages.attempts import json_of
-from trainer.pages.figures import Curve, curves
-from trainer.pages.folder import Folder
-from trainer.pages.overview import common_figures
-from trainer.pages.render import render
-from trainer.pages.run import Run, holds_run, read_run
-from trainer.pages.scaling import Difference, Measured, advise, compare, difference
+from trainer.report.attempts import json_of
+from trainer.report.figures import Curve, curves
+from trainer.report.folder import Folder
+from trainer.report.overview import common_figures
+from trainer.report.render import render
+from trainer.report.run import Run, holds_run, read_run
+from trainer.report.scaling import Difference, Measured, advise, compare, difference
 
 FILE = "study.json"
 SCHEMA = 1
@@ -105,7 +105,7 @@ def read_study(folder: Folder, *, name: str, first: int) -> Study:
         below = Folder(folder.path, below=point.run)
         run = None
         if holds_run(below):
-            run = read_run(below, name=point.name, anchor=f"run-{first + len(runs)}")
+            run = read_run(below, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
             runs.append(run)
             folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
         found.append((point, run))
@@ -169,7 +169,8 @@ def _measured(point: Point, run: Run | None, scaling: str, *, on_gpus: bool) -> 
         measured.seconds = run.held or run.seconds
         if run.shares:
             measured.data_share, measured.seconds_a_step = run.shares.data_share, run.shares.seconds_a_step
-        measured.alike = (point.cpus, _batch_of_a_rank(run, point.ranks))
+        if batch := _batch_of_a_rank(run, point.ranks):
+            measured.alike = (point.cpus, batch)
     return measured
 
 

@@ -1,0 +1,114 @@
+"""Pictures of a run: the learning curves, and the confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from slipway.metrics import Record
+from trainer.data import Dataset
+from trainer.evaluation import Evaluation
+
+PAIRS, EXAMPLES = 8, 8
+"""Pairs of classes in confused.png, and images of each."""
+VALIDATION = ("validation", "test")
+"""Kinds of the records of an evaluation; version 0.1 called it a test."""
+
+
+def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
+    """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
+    train = [record for record in records if record["kind"] == "train"]
+    validation = [record for record in records if record["kind"] in VALIDATION]
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots(2, 3)
+    for column, (x, label) in enumerate([("epoch", "epoch"), ("elapsed", "training time (s)")]):
+        loss, accuracy = axes[0, column], axes[1, column]
+        _plot(loss, train, x, "loss", label="train", color="tab:blue", alpha=0.7)
+        _plot(loss, validation, x, "loss", label="validation", color="tab:orange", marker=".")
+        loss.set(yscale="log", ylabel="cross-entropy (nats)", xlabel=label)
+        loss.legend()
+        _show_accuracy(accuracy, validation, x)
+        accuracy.set(ylabel="validation accuracy (%)", xlabel=label)
+    _plot(axes[0, 2], train, "step", "lr", color="tab:green")
+    axes[0, 2].set(ylabel="learning rate", xlabel="optimiser step")
+    _plot(axes[1, 2], train, "step", "samples_per_second", color="tab:gray")
+    axes[1, 2].set(ylabel="samples/s, all ranks", xlabel="optimiser step", ylim=(0, None))
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any) -> None:
+    axis.plot([record[x] for record in records], [scale * record[y] for record in records], **style)
+
+
+def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
+    """Draw the accuracy, leaving room for what matters: the part after the steep first tenth, and the best."""
+    _plot(axis, validation, x, "accuracy", scale=100, color="tab:orange", marker=".")
+    if not validation:
+        return
+    best = max(validation, key=lambda record: record["accuracy"])
+    top = 100 * best["accuracy"]
+    floor = 100 * min(record["accuracy"] for record in validation[len(validation) // 10 :])
+    room = max(0.1, top - floor)
+    axis.set_ylim(floor - 0.3 * room, top + 0.1 * room)
+    axis.axhline(top, color="tab:gray", linewidth=0.8, linestyle=":")
+    axis.set_title(
+        f"best {top:.2f} % at epoch {best['epoch']:g}, last {100 * validation[-1]['accuracy']:.2f} %", fontsize=10
+    )
+
+
+def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
+    """Draw the confusion matrix: each row shows where the samples of one true class went, in percent of them."""
+    classes = [name.replace("$", r"\$") for name in classes]  # else matplotlib takes it for mathematics
+    counts = evaluation.confusion.numpy()
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    edge = min(20.0, max(5.0, 0.45 * len(classes) + 2))
+    figure = Figure(figsize=(edge + 1, edge), layout="constrained")
+    axis = figure.subplots()
+    # Nearly all is on the diagonal of a good model; a power scale keeps single mistakes visible.
+    image = axis.imshow(shares, cmap="Blues", norm=mpl.colors.PowerNorm(0.4, 0, 100))
+    figure.colorbar(image, label="% of the true class", ticks=[0, 1, 5, 20, 50, 100])
+    axis.set(xlabel="predicted class", ylabel="true class")
+    axis.set_title(f"{evaluation.samples} validation samples, {100 * evaluation.accuracy:.2f} % right")
+    if len(classes) <= 30:  # noqa: PLR2004 -- beyond that, names and numbers would run into each other
+        axis.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)  # noqa: PLR2004
+        axis.set_yticks(range(len(classes)), classes)
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if shares[row, column] > 40 else "black"  # noqa: PLR2004
+                axis.text(column, row, str(count), ha="center", va="center", color=colour, fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+def draw_confused(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
+    """Draw images of the pairs of classes that are confused most, a row for each; none if all is right."""
+    pairs = evaluation.confused[:PAIRS]
+    if not pairs:
+        path.unlink(missing_ok=True)  # of an earlier evaluation
+        return
+    labels = dataset.labels[: len(evaluation.predicted)]
+    found = [
+        ((labels == true) & (evaluation.predicted == predicted)).nonzero().flatten()[:EXAMPLES].numpy()
+        for true, predicted in pairs
+    ]
+    columns = max(map(len, found))
+    figure = Figure(figsize=(0.8 * columns + 2.5, 0.8 * len(pairs)), layout="constrained")
+    for axis in figure.subplots(len(pairs), columns, squeeze=False).flat:
+        axis.set_axis_off()
+    for row, ((true, predicted), ids) in enumerate(zip(pairs, found, strict=True)):
+        axes = figure.axes[row * columns :]
+        name = f"{dataset.classes[true]}, taken for {dataset.classes[predicted]}".replace("$", r"\$")
+        where = axes[0].transAxes
+        axes[0].text(-0.1, 0.5, name, ha="right", va="center", transform=where, fontsize=8, color="gray", wrap=True)
+        images = dataset.fetch(ids, None).images.permute(0, 2, 3, 1).numpy()
+        for axis, image in zip(axes, images, strict=False):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255)
+    figure.savefig(path, dpi=100, transparent=True)  # gray on nothing: for light and dark pages

