@@ -53,10 +53,10 @@ class Sweeps:
             time.sleep(0.05)
 
 
-def most_at_once(folder):
+def most_at_once(folder, *, without=""):
     """Return how many launches of the runs in ``folder`` were under way together, by the times of their files."""
     changes = []
-    for log in folder.glob("*/logs/*/code"):
+    for log in set(folder.glob("*/logs/*/code")) - {folder / without / "code"}:
         changes += [((log.parent / "job").stat().st_mtime, 1), (log.stat().st_mtime, -1)]
     assert changes
     running = most = 0
@@ -180,7 +180,8 @@ def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
     states, _ = sweeps.ended()
     assert states == dict.fromkeys(NAMES, "done")
     assert "_" not in sweeps.trials[WRONG]["job"]
-    assert most_at_once(folder) == 2
+    # PBS starts the next task while the one that the operator put back still saves
+    assert most_at_once(folder, without=f"{REQUEUED}/logs/1") == 2
     undisturbed(sweeps, sweeps.trials[REQUEUED]["values"], seed=1, trains=trains)
     assert trained(folder / REQUEUED) == trained(sweeps.folder / "whole")
 
