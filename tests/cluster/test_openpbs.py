@@ -84,6 +84,28 @@ def test_the_jobs_of_an_array_have_numbers_in_brackets(job, openpbs):
         assert openpbs.job(number).output == f"{number} {index}\n"
 
 
+def test_what_it_refuses_of_arrays(job):
+    """So ``jobgen sweep`` submits a single trial as an ordinary job, arrays with -r y, and chained jobs just wait."""
+    array = job(ONE_CORE, "sleep 5", qsub=("-J", "0-1"))
+    task = array.number.replace("[]", "[1]")
+    for options, said in (
+        (("-J", "0-0"), "illegal -J value"),
+        (("-r", "n", "-J", "0-1"), "cannot submit non-rerunable Array Job"),
+        (("-W", f"depend=afterany:{task}"), "cannot have dependancy on subjob or range"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            job(ONE_CORE, "true", qsub=options)
+    array.wait(60)
+
+
+def test_an_array_has_a_limit_of_tasks_at_once(job, openpbs):
+    array = job(ONE_CORE, 'cd "$PBS_O_WORKDIR"', "date +%s.%N; sleep 2; date +%s.%N", qsub=("-J", "0-3%2"))
+    array.wait(90)
+    times = [openpbs.job(array.number.replace("[]", f"[{index}]")).output.split() for index in range(4)]
+    for begun, _ in times:
+        assert sum(began <= begun < ended for began, ended in times) <= 2
+
+
 def test_a_job_submits_another(job, openpbs):
     first = job(
         ONE_CORE,
