@@ -19,12 +19,7 @@ SETTINGS = {
     "PYTHONPATH": str(FOREIGN),
 }
 WAITS, SPEAKS, NOTHING = "waits for data:", "is communication", "No bottleneck"
-CNN, MLP = ["--arch", "mnist-cnn"], ["--arch", "mlp"]
-RESNET = ["--arch", "resnet18"]
-    ["--arch", "mnist-cnn"],
-    ["--arch", "mlp"],
-    ["--arch", "resnet18", "--synthetic-shape", "1", "28", "28"],
-)
+CNN, MLP, RESNET = (["--arch", name] for name in ("mnist-cnn", "mlp", "resnet18"))
 FAST, SLOW = ["--dataset", "bottlenecks:images"], ["--dataset", "bottlenecks:slow"]
 CASES = {
     # name: flags of the trainer, samples of a step on each rank, arguments of tc, what is to be said
