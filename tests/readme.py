@@ -24,6 +24,7 @@ NAMES = [
     "your-own",
     "split",
     "evaluate",
+    "sweeps",
     "report",
     "architecture",
 ]
@@ -104,6 +105,17 @@ ELSEWHERE = {
     ),
     "horovodrun --check-build": ("containers/smoke.sh", "horovodrun --check-build"),
     "python -m trainer.preflight": ("tests/image/test_registry.py", '"trainer.preflight"'),
+    # docs/guide.md, docs/sweeps.md
+    "jobgen sweep ddp --site example --set optim.lr=0.01,0.001 --set train.batch_size=64,128 --output sweeps/digits": (
+        "tests/cluster/test_sweep.py",
+        '"sweep", "cpu", "--site", self.site',
+    ),
+    "jobgen study ddp --site example --ranks 1,2,4 --cpus 2,4 --output studies/digits": (
+        "tests/cluster/test_study.py",
+        '"study", "ddp", "--site", "example"',
+    ),
+    "jobgen status sweeps/digits": ("tests/cluster/test_sweep.py", 'self.jobgen("status", "sweep")'),
+    "jobgen status sweeps/digits/003": ("tests/cluster/test_sweep.py", 'jobgen("status", str(whole))'),
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }

@@ -112,17 +112,21 @@ stop_for_signal() {
 # again METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
 # next_job.
 again() {
+    local after=(-W "depend=afterany:$PBS_JOBID")
     case $1 in
         requeue)
             timeout 60 qrerun "$PBS_JOBID" || return 1
             next_job=$job_id
             ;;
         chain)
+            # OpenPBS lets no job depend on a task of an array: there the next one waits by itself
+            # (refuse_company).
+            [[ $PBS_JOBID != *\[* ]] || after=()
             # Without -V, and from the environment found at the start: what this job has exported
             # stays in it.
             next_job=$(
                 restore_environment
-                exec timeout 60 qsub -W "depend=afterany:$PBS_JOBID" "$RUN_DIR/job.sh"
+                exec timeout 60 qsub "${after[@]}" "$RUN_DIR/job.sh"
             ) || return 1
             next_job=${next_job%%.*}
             [ -n "$next_job" ] || return 1

@@ -50,14 +50,22 @@ refuse_foreign_folder() {
 }
 
 # refuse_company: fails if the job of the last attempt still runs: two trainings would write into
-# one folder. Where the scheduler does not answer, the trainer's own lock has to do.
+# one folder. A job in which a run goes on by itself waits for that end, for at most 2 minutes, as
+# it may depend on nothing (again). Where the scheduler does not answer, the trainer's own lock has
+# to do.
 refuse_company() {
-    local job_scheduler='' job='' code=0
+    local job_scheduler='' job='' code limit=0
     [ ! -f "$RUN_DIR/logs/$((attempt - 1))/job" ] ||
         read -r job_scheduler job <"$RUN_DIR/logs/$((attempt - 1))/job" || :
     [ "$job_scheduler" = "$scheduler" ] && [ -n "$job" ] && [ "$job" != "$job_id" ] || return 0
-    job_is_over "$job" || code=$?
-    [ "$code" != 1 ] || die "job $job runs in $RUN_DIR: wait for its end, or stop it"
+    [ "$(requeues_of_job)" = 0 ] || limit=$((SECONDS + 120))
+    while true; do
+        code=0
+        job_is_over "$job" || code=$?
+        [ "$code" = 1 ] || return 0
+        ((SECONDS < limit)) || die "job $job runs in $RUN_DIR: wait for its end, or stop it"
+        sleep 2
+    done
 }
 
 # The number of the last attempt, by its folder or its verdict; 0 if there was none.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import List, Optional
 
 from jobgen.errors import JobgenError, printable
+from jobgen.studies.options import add_study
+from jobgen.sweeps.options import add_sweep
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line and return the exit code."""
     given = sys.argv[1:] if argv is None else argv
     end = given.index("--") if "--" in given else len(given)
-    arguments = parser().parse_args(given[:end])
+    arguments = parser().parse_args(_joined(given[:end]))
     arguments.arguments = given[end + 1 :]
     try:
         return int(arguments.command(arguments))
@@ -29,23 +30,25 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 141
 
 
+def _joined(words: List[str]) -> List[str]:
+    """Return the words with each option whose value may be a flag and that as one: argparse takes it for an option."""
+    found: List[str] = []
+    for word in words:
+        if found and found[-1] in {"--set", "--seed-flag"}:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, from which shell completion is made too."""
     about = "Make job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
     top = argparse.ArgumentParser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    job = argparse.ArgumentParser(add_help=False)
-    job.add_argument("spec", metavar="SPEC", help="what to run: a file of jobscripts/specs, or its name")
-    job.add_argument("--site", required=True, help="where to run it: a file of jobscripts/sites, or its name")
-    job.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a key of either file; options.NAME=VALUE is a scheduler's option, options.NAME=false drops it",
-    )
+    what = "change a key of either file; options.NAME=VALUE is a scheduler's option, options.NAME=false drops it"
+    job = _job(what)
 
     command = commands.add_parser("render", parents=[job], help="write the script of a job")
     command.add_argument("--standalone", action="store_true", help="with the library inside: one file for any folder")
@@ -63,10 +66,12 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")
     command.set_defaults(command=_submit)
 
-    _add_study(commands, job)
+    add_study(commands, job)
+    what = "SECTION.KEY=A,B: values of a key of the trainer's configuration; --FLAG=A,B: of a flag of your own script; "
+    add_sweep(commands, _job(f"{what}KEY=VALUE: a key of either file"))
 
     target = argparse.ArgumentParser(add_help=False)
-    what = "a run folder, that of a study, or the number of a job (default: the newest run in SLIPWAY_OUTPUT, or runs/)"
+    what = "a run, study or sweep folder, or the number of a job (default: the newest run in SLIPWAY_OUTPUT, or runs/)"
     target.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
 
     command = commands.add_parser("status", parents=[target], help="show the state of a job and how far its run is")
@@ -85,25 +90,13 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _add_study(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
-    what = "submit one training on several allocations; run again, it submits what is missing or has failed"
-    command = commands.add_parser("study", parents=[job], help=what)
-    command.add_argument("--output", required=True, metavar="FOLDER", help="of the study; a run folder below it each")
-    command.add_argument("--ranks", required=True, type=_counts, metavar="N,N...", help="over all nodes")
-    command.add_argument("--cpus", required=True, type=_counts, metavar="N,N...", help="cores of each rank")
-    command.add_argument("--nodes", type=_counts, default=[], metavar="N,N...", help="default: as few as have room")
-    command.add_argument("--backend", type=_words, default=[], metavar="NAME,NAME", help="default: the spec's")
-    command.add_argument("--container", type=_words, default=[], metavar="0,1", help="default: the site's")
-    what = "strong: the same batch over all ranks; weak: the same on each rank (default: %(default)s)"
-    command.add_argument("--scaling", choices=["strong", "weak"], default="strong", help=what)
-    what = "of a weak study: samples of a step on each rank (default: as the configuration says for one)"
-    command.add_argument("--batch", type=_count, default=0, metavar="N", help=what)
-    command.add_argument("--steps", type=_count, default=0, metavar="N", help="end each point after so many steps")
-    what = "core-hours, or GPU-hours of a job with GPUs, above which it asks (default: %(default)s)"
-    command.add_argument("--limit", type=float, default=100, metavar="HOURS", help=what)
-    command.add_argument("--yes", action="store_true", help="do not ask")
-    command.add_argument("--dry-run", action="store_true", help="only show the points and what they may cost")
-    command.set_defaults(command=_study)
+def _job(settings: str) -> argparse.ArgumentParser:
+    """Return the options of a job, those that ``settings`` explains among them."""
+    job = argparse.ArgumentParser(add_help=False)
+    job.add_argument("spec", metavar="SPEC", help="what to run: a file of jobscripts/specs, or its name")
+    job.add_argument("--site", required=True, help="where to run it: a file of jobscripts/sites, or its name")
+    job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
+    return job
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -137,42 +130,6 @@ def _submit(arguments: argparse.Namespace) -> int:
         arguments.arguments,
         dry_run=arguments.dry_run,
         test_only=arguments.test_only,
-    )
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
-
-
-def _counts(text: str) -> List[int]:
-    return list(dict.fromkeys(_count(word) for word in text.split(",")))
-
-
-def _words(text: str) -> List[str]:
-    return list(dict.fromkeys(text.split(",")))
-
-
-def _study(arguments: argparse.Namespace) -> int:
-    from jobgen.studies.command import Request, study  # noqa: PLC0415
-    from jobgen.studies.grid import Axes  # noqa: PLC0415
-
-    return study(
-        Request(
-            spec=arguments.spec,
-            site=arguments.site,
-            settings=arguments.settings,
-            arguments=arguments.arguments,
-            folder=Path(arguments.output),
-            axes=Axes(arguments.ranks, arguments.cpus, arguments.nodes, arguments.backend, arguments.container),
-            scaling=arguments.scaling,
-            batch=arguments.batch,
-            steps=arguments.steps,
-            limit=arguments.limit,
-            yes=arguments.yes,
-            dry_run=arguments.dry_run,
-        )
     )
 
 

@@ -6,9 +6,12 @@ _jobgen() {
         jobgen) choices='@{commands}' ;;
         --site) choices=$(compgen -G 'jobscripts/sites/*.toml') ;;
         --set | --output) ;;
+        --metric) choices='accuracy loss' ;;
+        --goal) choices='max min' ;;
+        --scaling) choices='strong weak' ;;
         *) case ${COMP_WORDS[1]}:$current in
             @{options}
-            render:* | submit:*) choices=$(compgen -G 'jobscripts/specs/*.toml') ;;
+            render:* | submit:* | study:* | sweep:*) choices=$(compgen -G 'jobscripts/specs/*.toml') ;;
             status:* | logs:* | cancel:*) choices=$(compgen -G "${SLIPWAY_OUTPUT:-runs}/*") ;;
         esac ;;
     esac

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Dict
 
 from jobgen.errors import JobgenError
-from slipway.flags import ArgumentError, read_arguments
+from slipway.flags import ArgumentError, nearest_flag, read_arguments
 
-__all__ = ["ArgumentError", "load_schema", "read_arguments"]
+__all__ = ["ArgumentError", "load_schema", "nearest_flag", "read_arguments"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"

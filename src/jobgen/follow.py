@@ -12,8 +12,11 @@ from typing import List, NamedTuple, Optional, Tuple
 from jobgen.errors import JobgenError, printable
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
 from jobgen.runs import Run, newest_run, output_folder, runs_named, runs_of
+from jobgen.runsets.states import states_of
+from jobgen.studies import states as studies
 from jobgen.studies.record import is_study, read_study
-from jobgen.studies.states import states_of, table
+from jobgen.sweeps import results as sweeps
+from jobgen.sweeps.record import is_sweep, read_sweep
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -56,9 +59,13 @@ class Target(NamedTuple):
 
 
 def status(name: str) -> int:
-    """Print how far a job and its run are, or a study."""
+    """Print how far a job and its run are, or a study, or a sweep."""
     if name and is_study(Path(name)):
-        for line in table(states_of(read_study(Path(name)))):
+        for line in studies.lines_of(states_of(read_study(Path(name)))):
+            _say(line)
+    elif name and is_sweep(Path(name)):
+        sweep = read_sweep(Path(name))
+        for line in sweeps.lines_of(sweep, sweeps.results_of(sweep)):
             _say(line)
     else:
         _show(*_target(name))

@@ -12,7 +12,7 @@ from jobgen.errors import JobgenError
 from jobgen.launch import backends, bound_backends, launches
 from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
-from jobgen.schedulers import Scheduler, scheduler_of
+from jobgen.schedulers import Directive, Scheduler, scheduler_of
 from jobgen.shell import COLUMNS, command, default, one_line
 from jobgen.standalone import with_library
 from jobgen.template import fill
@@ -42,7 +42,7 @@ def render(job: Job, *, path: str, standalone: bool = False) -> str:
         "origin": header.origin(job),
         "output": "runs",
         "site": one_line(job.site.name),
-        "directives": _directives(job, scheduler),
+        "directives": directives_text(scheduler.directives(job), scheduler),
         "settings": _commented(_settings(job, scheduler)),
         "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",
         "site_lines": _site_lines(job, scheduler),
@@ -196,8 +196,8 @@ def _launcher_sources(job: Job) -> str:
     return "\n".join(f'source "$lib/{name}.bash"' for name in files if name)
 
 
-def _directives(job: Job, scheduler: Scheduler) -> str:
-    rows = scheduler.directives(job)
+def directives_text(rows: List[Directive], scheduler: Scheduler) -> str:
+    """Return directives as they stand in a script, with the reason of each."""
     if scheduler.comments == "behind":
         return _commented(rows)
     return "\n".join(f"# {why}\n{line}" for line, why in rows)

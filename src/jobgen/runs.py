@@ -95,6 +95,12 @@ class Run:
         return verdict.state == "done" if verdict else self._code(self.attempt) == "0"
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the trainer has said that trying again unchanged cannot help."""
+        verdict = self._verdict(self.attempt)
+        return verdict is not None and verdict.state == "failed"
+
+    @property
     def beginnings(self) -> List[float]:
         """When its attempts began, the first one first: times, in the clock of its file server."""
         found = [_modified(self._log(number, layout.ATTEMPT_JOB)) for number in sorted(self.attempts)]

@@ -34,8 +34,14 @@ class Submission(NamedTuple):
     arguments: List[str]
     """For what it trains."""
     environment: Dict[str, str]
-    added: Dict[str, str]
-    """What is set besides, by jobgen itself."""
+    library: Dict[str, str]
+    """SLIPWAY_LIB, unless the script has the library inside."""
+
+    @property
+    def added(self) -> Dict[str, str]:
+        """Return what is set besides, by jobgen itself."""
+        scheduler = scheduler_of(self.script.job.site.scheduler)
+        return {**scheduler.environment(self.arguments), **self.library}
 
 
 def submit(
@@ -48,7 +54,7 @@ def submit(
     Raises:
         JobgenError: if the job could not start as things are.
     """
-    submission = prepare(spec, site, settings, arguments, own(os.environ), dry_run=dry_run, test_only=test_only)
+    submission = prepare(spec, site, settings, arguments, own_environment(), dry_run=dry_run, test_only=test_only)
     if dry_run:
         sys.stdout.write(submission.script.text)
         scheduler = scheduler_of(submission.script.job.site.scheduler)
@@ -87,12 +93,12 @@ def prepare(
     else:
         _check_arguments(job, arguments, environment)
         _check_training(job, environment, site=site, dry_run=dry_run)
-    added = scheduler.environment(arguments)
+    library = {}
     if not standalone:
-        library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
-        _need("SLIPWAY_LIB", f"{library}/job.bash", "unset it, or name the folder of the library", file=True)
-        added["SLIPWAY_LIB"] = library
-    return Submission(script_of(job, standalone=standalone), arguments, environment, added)
+        folder = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
+        _need("SLIPWAY_LIB", f"{folder}/job.bash", "unset it, or name the folder of the library", file=True)
+        library["SLIPWAY_LIB"] = folder
+    return Submission(script_of(job, standalone=standalone), arguments, environment, library)
 
 
 def hand_over(
@@ -103,7 +109,7 @@ def hand_over(
     Raises:
         JobgenError: if there is no scheduler's command here.
     """
-    script, arguments, environment, added = submission
+    script, arguments = submission.script, submission.arguments
     scheduler = scheduler_of(script.job.site.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
         path = Path(folder, script.job.spec.name + scheduler.suffix)  # the job's log may be named by it
@@ -114,11 +120,24 @@ def hand_over(
         if test_only:
             command.insert(1, scheduler.test_option)
         output = subprocess.PIPE if capture else None
-        return subprocess.run(command, env={**environment, **added}, stdout=output, text=True, check=False)
+        environment = {**submission.environment, **submission.added}
+        return subprocess.run(command, env=environment, stdout=output, text=True, check=False)
 
 
-def own(environment: Mapping[str, str]) -> Dict[str, str]:
+def hand_over_for_number(submission: Submission) -> str:
+    """Submit it and return the number of the job; "" if the scheduler does not take it, and has said why.
+
+    Raises:
+        JobgenError: if there is no scheduler's command here.
+    """
+    done = hand_over(submission, capture=True)
+    number = (done.stdout.split() or [""])[-1].partition(";")[0]  # of sbatch --parsable: JOB;CLUSTER
+    return "" if done.returncode else number
+
+
+def own_environment() -> Dict[str, str]:
     """Return the environment without what a job has exported, where this is run inside one (see lib/job.bash)."""
+    environment = os.environ
     exported = environment.get("SLIPWAY_EXPORTED", "").splitlines()
     pairs = dict(line.partition("=")[::2] for line in exported)
     return {

@@ -180,7 +180,17 @@ def _expected(spec: Key) -> str:
     return f"{kind}, {limits}" if limits else kind
 
 
+def nearest_flag(flag: str, schema: Mapping[str, Any]) -> str:
+    """Return the flag that an unknown one may mean; "" if none is near."""
+    return _nearest(flag, _flags(schema))
+
+
 def _hint(flag: str, flags: Mapping[str, _Flag]) -> str:
+    near = _nearest(flag, flags)
+    return f"did you mean {near}?" if near else "--help lists all"
+
+
+def _nearest(flag: str, flags: Mapping[str, _Flag]) -> str:
     """Return which of ``flags`` the unknown one may mean: by its spelling, or by the words of the help texts."""
     typed = flag.lstrip("-").lower()
     names = [name[2:] for name, (_, _, key) in flags.items() if name == key["flag"] or typed.startswith("no-")]
@@ -189,7 +199,7 @@ def _hint(flag: str, flags: Mapping[str, _Flag]) -> str:
         or _by_help(typed, flags)
         or get_close_matches(typed, names, n=1, cutoff=0.6)
     )
-    return f"did you mean --{near[0]}?" if near else "--help lists all"
+    return f"--{near[0]}" if near else ""
 
 
 def _by_help(typed: str, flags: Mapping[str, _Flag]) -> List[str]:

@@ -71,7 +71,7 @@ def checkpoint_step(name: str) -> Optional[int]:
 
 
 VERDICTS: Dict[str, str] = {
-    "done": "training is complete",
+    "done": "training is complete, or as far as `--stop-epoch` says",
     "out-of-time": "stopped for the time limit, resumable, and a step further than at its start",
     "stopped": "stopped early and resumable, for another reason or without a step gained",
     "failed": "trying again unchanged cannot help: configuration, NaN, full disk",

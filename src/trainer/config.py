@@ -191,6 +191,9 @@ class Launch:
     """Start so many ddp ranks on this machine, without torchrun; 0: this process is the only rank it starts."""
     threads: AtLeast1 | None = None
     """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
+    stop_epoch: AtLeast1 | None = None
+    """End the attempt behind this epoch of the run, whose schedules stay those of all epochs; a later attempt goes on;
+    0: at the end."""
     self_test: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     dry_run: bool = False

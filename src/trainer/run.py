@@ -176,6 +176,9 @@ class Training:
             else:  # the last attempt stopped behind the last step
                 self._end_epoch()
         self.run.conclude()
+        epoch, epochs = self.run.position.epoch, self.settings.train.epochs
+        if epoch < epochs and self._steps_left() != 0:
+            log.info("ended behind epoch %d of %d, as --stop-epoch says", epoch, epochs)
         return Reason.NONE
 
     def _announce(self) -> None:
@@ -202,7 +205,8 @@ class Training:
         return max(0, limit - self.run.position.step) if limit else None
 
     def _finished(self) -> bool:
-        return self.run.position.epoch >= self.settings.train.epochs or self._steps_left() == 0
+        epochs, stop = self.settings.train.epochs, self.settings.launch.stop_epoch
+        return self.run.position.epoch >= min(epochs, stop or epochs) or self._steps_left() == 0
 
     def _batches(self) -> Iterator[Batch]:
         position = self.run.position

@@ -426,6 +426,18 @@ class TestScratch:
             (place / "run" / "logs" / "1" / "job").write_text(job)
             assert bash("refuse_company") == (0, "", ""), job
 
+    def test_refuse_company_waits_where_a_run_goes_on_by_itself(self, bash, stub, place):
+        (place / "run" / "logs" / "1").mkdir(parents=True)
+        (place / "run" / "logs" / "1" / "job").write_text("pbs 99_1\n")
+        (place / "run" / "requeues").write_text("1 99_1\n1 4711\n")
+        stub("qstat", 'echo "    job_state = $([ -e asked ] && echo X || echo E)"; touch asked')
+        began = time.monotonic()
+        assert bash("refuse_company", scheduler="pbs") == (0, "", "")
+        assert time.monotonic() - began > 2
+        stub("qstat", 'echo "    job_state = R"')
+        code, _, err = bash("sleep() { SECONDS=200; }; refuse_company", scheduler="pbs")
+        assert (code, "job 99_1 runs in" in err) == (78, True)
+
     # once: a scheduler that does not answer says nothing of the job
     def test_job_is_over_without_an_answer(self, bash, stub):
         stub("scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")

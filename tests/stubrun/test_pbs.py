@@ -139,6 +139,11 @@ class TestChain:
         assert payload_of(second)[-2:] == ["--epochs", "9"]
         assert "2 of at most 10" in second.err
 
+    def test_no_job_depends_on_a_task_of_an_array(self, project):
+        ended = project.run("ddp.pbs", PBS_JOBID="4711[3].head", **OUT_OF_TIME)
+        assert ended.of("qsub") == [["qsub", str(ended.run_dir / "job.sh")]]
+        assert (ended.run_dir / "requeues").read_text() == "1 4711_3\n1 4712\n"
+
     def test_as_often_as_allowed_and_then_the_way_on_is_told(self, project):
         run_dir = project.folder / "run"
         run_dir.mkdir()

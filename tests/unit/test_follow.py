@@ -639,6 +639,10 @@ class TestCompletion:
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
         assert self.complete("submit", "ddp", "--d") == ["--dry-run"]
         assert self.complete("render", "ddp", "--st") == ["--standalone"]
+        assert "selftest" in self.complete("study", "se")
+        assert "selftest" in self.complete("sweep", "se")
+        assert self.complete("sweep", "ddp", "--ru") == ["--rungs"]
+        assert self.complete("sweep", "ddp", "--goal", "m") == ["max", "min"]
 
     def test_it_is_made_from_the_parser(self):
         commands = parser()._subparsers._group_actions[0].choices

@@ -120,3 +120,32 @@ def test_the_environment_names_trackers(tmp_path):
     run_alone(settings, SLIPWAY_TRACKERS="mlflow")
     found = {path.parent.name + "/" + path.name for path in (tmp_path / "run" / "mlruns").rglob("metrics/*/*")}
     assert {"train/loss", "validation/accuracy"} <= found
+
+
+def test_a_run_in_several_parts_is_the_run_in_one(tmp_path):
+    def train(name, stop_epoch=None):
+        settings = Settings(
+            data=DataConfig(crop_padding=1),
+            model=ModelConfig(arch="mlp"),
+            train=TrainConfig(epochs=3, batch_size=256),
+            run=RunConfig(log_interval=1, figures=False),
+            launch=Launch(
+                device="cpu", threads=1, output_dir=str(tmp_path / name), resume="auto", stop_epoch=stop_epoch
+            ),
+        )
+        assert run_alone(settings) == Reason.NONE
+        found = snapshot(tmp_path / name / "checkpoints" / "latest")
+        records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        place = ("kind", "step", "loss", "accuracy", "lr")
+        weights = {file: found[file] for file in ("model.safetensors", "optimizer.safetensors")}
+        return weights, [[record.get(key) for key in place] for record in records]
+
+    whole, records = train("whole")
+    assert [(record[0], record[1]) for record in records if record[0] == "validation"] == [
+        ("validation", step) for step in (6, 12, 18)
+    ]
+    parts = [train("parts", stop_epoch=epochs) for epochs in (1, 1, 2, 9)]
+    assert [part[1] for part in parts] == [records[:7], records[:7], records[:14], records]
+    assert parts[-1][0] == whole
+    assert (tmp_path / "parts" / "verdict.1").read_text() == "done 6 complete\n"
+    assert (tmp_path / "parts" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()

@@ -13,42 +13,6 @@ from jobgen.studies.grid import Axes, points_of, weak_batch
 from jobgen.studies.record import read_study
 
 ROOT = Path(__file__).resolve().parents[2]
-SBATCH = """#!/bin/bash
-number=$(($(cat "$RECORD/number") + 1))
-echo "$number" >"$RECORD/number"
-[ "$number" != "${REFUSED:-}" ] || { echo "sbatch: error: no such partition" >&2; exit 1; }
-printenv >"$RECORD/$number.environment"
-printf '%s\\n' "$@" >"$RECORD/$number.arguments"
-cp -- "$2" "$RECORD/$number.script"
-echo "$number;cluster"
-"""
-SCONTROL = """#!/bin/bash
-for last; do :; done
-cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
-"""
-
-
-@pytest.fixture
-def login_node(tmp_path, monkeypatch):
-    """Return the folder of records of a login node, whose sbatch numbers jobs from 101; a clone is where we are."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    for name in ("jobscripts", "configs", "build", "containers"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "slipway.sif").touch()
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in {"sbatch": SBATCH, "scontrol": SCONTROL, "sacct": "#!/bin/sh\nexit 1\n"}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    (tmp_path / "number").write_text("100")
-    for name in list(os.environ):
-        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND"}:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setenv("RECORD", str(tmp_path))
-    monkeypatch.chdir(folder)
-    return tmp_path
 
 
 def study(capsys, *words, spec="ddp", code=0, ranks="1,2,4", cpus="1,2"):
@@ -260,7 +224,7 @@ def test_a_folder_of_somebody_else_is_left_alone(login_node, capsys, made):
         Path("study", "mine").mkdir(parents=True)
     else:
         Path("study").symlink_to("configs")
-    assert "study is there, and holds no study: name another --output" in study(capsys, code=78).err
+    assert "study is there, and holds no study.json: name another --output" in study(capsys, code=78).err
     assert (login_node / "number").read_text() == "100"
 
 
@@ -278,5 +242,5 @@ def test_a_run_outside_of_the_study_is_refused(tmp_path):
     entry = {"name": "a", "run": "../a", "nodes": 1, "ranks": 1, "cpus": 1, "backend": "ddp", "container": True}
     found = {"schema": 1, "kind": "study", "scaling": "weak", "scheduler": "slurm", "points": [{**entry, "gpus": 0}]}
     (tmp_path / "study.json").write_text(json.dumps(found))
-    with pytest.raises(JobgenError, match=r"the run '\.\./a' is no folder of the study"):
+    with pytest.raises(JobgenError, match=r"the run '\.\./a' is no folder beside it"):
         read_study(tmp_path)

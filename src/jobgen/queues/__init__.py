@@ -5,6 +5,7 @@ Each module of this package is a scheduler's, with its ``QUEUE``; everything els
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -37,6 +38,25 @@ def job_id(text: str) -> Optional[JobId]:
     """Return the number that ``text`` is; None if it is no job's number."""
     found = re.fullmatch(r"([0-9]{1,18})(?:_([0-9]{1,18})|\[([0-9]{0,18})\])?(?:\.([A-Za-z0-9][\w.-]*))?", text)
     return JobId(found[1], found[2] or found[3] or "", found[4] or "") if found else None
+
+
+def tasks_of(text: str) -> List[JobId]:
+    """Return the jobs that a scheduler's ``text`` names: one, or tasks of an array, as 4711_[2-11%2], 4711_2,5-9:2.
+
+    Without the server.
+    """
+    if job := job_id(text):
+        return [job._replace(server="")]
+    found = re.fullmatch(r"([0-9]{1,18})_\[?([0-9,:.-]+)(?:%[0-9]+)?\]?", text)
+    ranges = (
+        [re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part) for part in found[2].split(",")] if found else []
+    )
+    return [
+        JobId(found[1], str(task))
+        for part in ranges
+        if found and part
+        for task in range(int(part[1]), int(part[2] or part[1]) + 1, int(part[3] or 1))
+    ]
 
 
 class Seen(NamedTuple):
@@ -77,18 +97,30 @@ class Queue(Protocol):
         """Return the command that ends the job, which was ``seen``, so that its script gets a signal first."""
         ...
 
+    def largest_array(self) -> Optional[int]:
+        """Return how many tasks an array may have; None where the scheduler does not say."""
+        ...
+
 
 LIMIT = 60.0
 """Seconds that a scheduler's command may take."""
 
 
-def ask(command: List[str]) -> Tuple[int, str, str]:
-    """Run a scheduler's command and return its exit code, its output, and its error on one line.
+def ask(command: List[str], **variables: str) -> Tuple[int, str, str]:
+    """Run a scheduler's command, with ``variables`` besides, and return its exit code, output, and error on one line.
 
     The code is 127 where there is no such command, 124 where it does not answer.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
+        done = subprocess.run(
+            command,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+            check=False,
+        )
     except OSError as error:
         return 127, "", f"{command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:

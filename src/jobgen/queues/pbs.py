@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List
+from typing import List, Optional
 
 from jobgen.errors import JobgenError
 from jobgen.queues import JobId, Phase, Seen, ask
@@ -43,6 +43,12 @@ class PbsQueue:
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
         """End it, by the server's own name for it, by SIGTERM to the script, which passes it on."""
         return ["qdel", seen[0].job_id]
+
+    def largest_array(self) -> Optional[int]:
+        """Return the server's max_array_size, in Torque max_job_array_size."""
+        _, out, _ = ask(["qstat", "-B", "-f"])
+        found = re.search(r"(?m)^ +max_(?:job_)?array_size = ([0-9]+)$", out)
+        return int(found[1]) if found else None
 
 
 def _of_qstat(text: str) -> Seen:

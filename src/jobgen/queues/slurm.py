@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from jobgen.errors import JobgenError
 from jobgen.queues import JobId, Phase, Seen, ask
@@ -26,7 +26,8 @@ class SlurmQueue:
         """Ask the controller, which forgets a job some minutes after its end (MinJobAge), and then sacct."""
         if job.server:  # the same number here is another job
             return []
-        code, out, error = ask(["scontrol", "--oneliner", "show", "job", str(job)])
+        # else a long list of an array's tasks ends in "..."
+        code, out, error = ask(["scontrol", "--oneliner", "show", "job", str(job)], SLURM_BITSTR_LEN="0")
         if code == 0:
             return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
         if "Invalid job id" not in error and "not found" not in out:  # the latter of a task, on standard output
@@ -38,6 +39,12 @@ class SlurmQueue:
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
         """End it by SIGTERM to all its processes: the ranks save, the script waits for them."""
         return ["scancel", str(job)]
+
+    def largest_array(self) -> Optional[int]:
+        """Return MaxArraySize."""
+        _, out, _ = ask(["scontrol", "show", "config"])
+        found = re.search(r"(?m)^MaxArraySize *= *([0-9]+)$", out)
+        return int(found[1]) if found else None
 
 
 def _of_scontrol(line: str) -> Seen:

@@ -5,7 +5,7 @@ Each module of this package is one, with its ``SCHEDULER``; everything else sees
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Literal, NamedTuple, Tuple
+from typing import ClassVar, Dict, List, Literal, NamedTuple, Optional, Tuple
 
 from jobgen import registry
 from jobgen.model import Job
@@ -31,6 +31,15 @@ class Contract(NamedTuple):
     """Which versions of the scheduler."""
     settings: str = ""
     """How settings reach the script, where they do not simply come from the environment."""
+
+
+class Array(NamedTuple):
+    """How a script asks for an array of jobs."""
+
+    directives: List[Directive]
+    """All of the script."""
+    task: str
+    """Bash that expands to the number of a task, from 0 on."""
 
 
 class Scheduler:
@@ -77,6 +86,13 @@ class Scheduler:
         """Return what stands at the top of the script, in order."""
         raise NotImplementedError
 
+    def array(self, job: Job, *, tasks: int, at_once: int) -> Optional[Array]:  # noqa: ARG002 -- for others
+        """Return an array of ``tasks`` jobs, 2 or more; None where the scheduler has no arrays.
+
+        At most ``at_once`` of them run together; 0: any number.
+        """
+        return None
+
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
         """Return assignments that the scheduler's part of the library reads, each with its comment."""
         return []
@@ -88,6 +104,16 @@ class Scheduler:
     def environment(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
         """Return the variables by which those arguments reach the script, where the command cannot hold them."""
         return {}
+
+
+def range_of(tasks: int, at_once: int) -> str:
+    """Return the numbers of so many tasks as schedulers read them, as 0-11%2."""
+    return f"0-{tasks - 1}" + (f"%{at_once}" if at_once else "")
+
+
+def array_reason(at_once: int) -> str:
+    """Return why the directive of an array is there."""
+    return f"a task each; at most {at_once} at once" if at_once else "a task each"
 
 
 def scheduler_names() -> List[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from shlex import join
 from typing import ClassVar, Dict, List, Literal, Tuple
 
+import msgspec
+
 from jobgen.model import BUILDS, Job, Option
-from jobgen.schedulers import Contract, Directive, Scheduler
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 from jobgen.shell import one_line
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
@@ -73,6 +75,13 @@ class PBS(Scheduler):
             (f"directives_cpus={job.cpus_per_node}", "likewise"),
             (f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"),
         ]
+
+    def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
+        """Add -J, in Torque -t. OpenPBS takes no array whose jobs may not be run again (qsub(1B), -J)."""
+        torque = job.site.pbs == "torque"
+        again = job if torque else msgspec.structs.replace(job, options={**job.options, "r": "y"})
+        row = (f"#PBS -{'t' if torque else 'J'} {range_of(tasks, at_once)}", array_reason(at_once))
+        return Array([*self.directives(again), row], "$PBS_ARRAYID" if torque else "$PBS_ARRAY_INDEX")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the environment
         """Hand the whole environment over, as Slurm does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Dict, List
 
 from jobgen.model import BUILDS, Job, Option
-from jobgen.schedulers import Contract, Directive, Scheduler
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 from jobgen.shell import one_line, quote
 
 REASONS = {
@@ -71,6 +71,11 @@ class Slurm(Scheduler):
             if value is not False
         ]
         return lines + [(f"#SBATCH {one_line(text)}", "asked for by the site") for text in job.site.directives]
+
+    def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
+        """Add --array."""
+        row = (f"#SBATCH --array={range_of(tasks, at_once)}", array_reason(at_once))
+        return Array([*self.directives(job), row], "$SLURM_ARRAY_TASK_ID")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:
         """Print the job's number alone."""

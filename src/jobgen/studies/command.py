@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, Literal, NamedTuple
 
-from jobgen.errors import JobgenError, UsageError, printable
+from jobgen.errors import JobgenError, UsageError
 from jobgen.flags import load_schema
 from jobgen.model import BUILDS, Job
+from jobgen.runsets.cost import ask, cost_of, say
+from jobgen.runsets.record import holds
+from jobgen.runsets.states import refuse_unknown, states_of
 from jobgen.scripts import job_of
-from jobgen.studies.grid import Axes, Point, cost_of, points_of, settings_of, weak_batch
-from jobgen.studies.record import Entry, Study, is_study, read_study
-from jobgen.studies.states import refuse_unknown, states_of, table
-from jobgen.submit import hand_over, own, prepare
+from jobgen.studies.grid import Axes, Point, points_of, settings_of, weak_batch
+from jobgen.studies.record import STUDY, Entry, Study, read_study
+from jobgen.studies.states import lines_of
+from jobgen.submit import hand_over_for_number, own_environment, prepare
 from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
@@ -35,7 +38,7 @@ class Request(NamedTuple):
     """Of the trainer, for all points."""
     folder: Path
     axes: Axes
-    scaling: str
+    scaling: Literal["strong", "weak"]
     batch: int
     """Samples of a step on each rank of a weak study; 0: as the configuration says."""
     steps: int
@@ -55,29 +58,28 @@ def study(request: Request) -> int:
     base = job_of(request.spec, request.site, request.settings)
     if base.spec.task in BUILDS or base.spec.task == "selftest":
         raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does.")
-    refuse_unknown(base.site.scheduler)
+    refuse_unknown(base.site.scheduler, what="a study")
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
     points, left_out = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
     for line in left_out:
-        _say(f"left out: {line}")
+        say(f"left out: {line}")
     if not points:
         raise UsageError("the grid has no point.")
     record = _record(request, base, points)
     states = {state.entry.name: state for state in states_of(record)}
     wanted = [point for point in points if states[point.name].state in {"missing", "failed"}]
     jobs = {point.name: _job(request, point, gpus=gpus, each=each) for point in wanted}
-    for line in table(list(states.values())):
-        _say(line)
-    costs = [cost_of(job) for job in jobs.values()]
-    cores, hours = sum(cost.core_hours for cost in costs), sum(cost.gpu_hours for cost in costs)
-    _say(f"{len(wanted)} of {len(points)} point(s) to submit: at most {cores:.1f} core-hours, {hours:.1f} GPU-hours")
+    for line in lines_of(list(states.values())):
+        say(line)
+    cost = cost_of(list(jobs.values()))
+    say(f"{len(wanted)} of {len(points)} point(s) to submit: {cost}")
     if request.dry_run or not wanted:
         return 0
-    _ask(hours if gpus else cores, request)
+    ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
     record.write()
     for point in wanted:
-        record.submitted(point.name, _submit(request, point, record, gpus=gpus, each=each))
+        record.submitted({point.name: _submit(request, point, record, gpus=gpus, each=each)})
     return 0
 
 
@@ -89,13 +91,11 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
     """
     folder = request.folder
     entries: Dict[str, Entry] = {}
-    if is_study(folder):
+    if holds(folder, STUDY):
         found = read_study(folder)
         if (found.scaling, found.scheduler) != (request.scaling, base.site.scheduler):
             raise JobgenError(f"{folder} holds a {found.scaling} study under {found.scheduler}: name another --output.")
         entries = found.entries
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise JobgenError(f"{folder} is there, and holds no study: name another --output.")
     image = base.site.container != "none"
     for point in points:
         taken = point.nodes * point.ranks_per_node * base.spec.devices_per_rank if base.gpus_per_node else 0
@@ -110,7 +110,7 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
             gpus=taken,
         )
         entries.setdefault(point.name, entry)
-    return Study(folder, request.scaling, base.site.scheduler, list(entries.values()))
+    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling)
 
 
 def _job(request: Request, point: Point, *, gpus: bool, each: int) -> Job:
@@ -127,7 +127,7 @@ def _submit(request: Request, point: Point, record: Study, *, gpus: bool, each: 
     Raises:
         JobgenError: if the scheduler does not take it.
     """
-    environment = own(os.environ)
+    environment = own_environment()
     environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
     if point.backend:
         environment["BACKEND"] = point.backend
@@ -136,13 +136,12 @@ def _submit(request: Request, point: Point, record: Study, *, gpus: bool, each: 
     arguments = [*request.arguments, *_arguments(request, point, environment)]
     settings = _settings(request, point, gpus=gpus, each=each)
     submission = prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
-    done = hand_over(submission, capture=True)
-    number = (done.stdout.split() or [""])[-1].partition(";")[0]  # of sbatch --parsable: JOB;CLUSTER
-    if done.returncode or not number:
+    number = hand_over_for_number(submission)
+    if not number:
         raise JobgenError(
             f"{point.name}: the scheduler does not take it, see above; run the command again for the rest."
         )
-    _say(f"{point.name}: job {number}")
+    say(f"{point.name}: job {number}")
     return number
 
 
@@ -164,22 +163,3 @@ def _config(path: str) -> Dict[str, Any]:
         return tomllib.loads(read_start(path, limit=1 << 20).decode())
     except (OSError, ValueError) as error:
         raise JobgenError(f"cannot read the configuration {path}: {error}.") from error
-
-
-def _ask(hours: float, request: Request) -> None:
-    """Ask a person about a study of many hours.
-
-    Raises:
-        UsageError: without a person, or a yes.
-    """
-    if hours <= request.limit or request.yes:
-        return
-    question = f"that is more than {request.limit:g} hours (--limit): submit? [y/N] "
-    if not sys.stdin.isatty():
-        raise UsageError(f"the study may take {hours:.1f} hours, more than --limit {request.limit:g}: add --yes.")
-    if input(question).strip().lower() not in {"y", "yes"}:
-        raise UsageError("nothing has been submitted.")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{printable(text)}\n")

@@ -1,4 +1,4 @@
-"""The points of a study: which allocations a grid asks for, and what each may cost."""
+"""The points of a study: which allocations a grid asks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError
-from jobgen.model import Job
 
 AXES = ("nodes", "ranks", "cpus", "backend", "container")
 
@@ -80,19 +79,6 @@ def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]
     if gpus:
         return [*settings, f"gpus_per_node={point.ranks_per_node * devices_per_rank}"]
     return [*settings, f"ranks_per_node={point.ranks_per_node}"]
-
-
-class Cost(NamedTuple):
-    """What a point takes at most, at its time limit."""
-
-    core_hours: float
-    gpu_hours: float
-
-
-def cost_of(job: Job) -> Cost:
-    """Return what ``job`` takes if it runs to its time limit."""
-    hours = job.spec.nodes * job.spec.minutes / 60
-    return Cost(hours * job.cpus_per_node, hours * job.gpus_per_node)
 
 
 def weak_batch(config: Dict[str, Any], schema: Dict[str, Any], given: Optional[int]) -> int:

@@ -1,0 +1,122 @@
+"""A folder of runs and the JSON file in it that names them: written by ``jobgen``, read by everybody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import ClassVar, Dict, Generic, List, Optional, Protocol, Type, TypeVar
+
+import msgspec
+
+from jobgen.errors import JobgenError
+from slipway.reading import read_start
+
+LIMIT = 1 << 24
+"""Bytes that are read of such a file: ten thousands of runs."""
+
+
+class Entry(Protocol):
+    """A run as it stands in the file; a frozen msgspec.Struct."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for people."""
+        ...
+
+    @property
+    def run(self) -> str:
+        """Its run folder, in that of the file."""
+        ...
+
+    @property
+    def submitted(self) -> Optional[str]:
+        """When it was submitted last, ISO 8601; None before that."""
+        ...
+
+    @property
+    def job(self) -> Optional[str]:
+        """The job of its last submission, 4711_3 for a task of an array; None before that."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+F = TypeVar("F", bound=msgspec.Struct)
+
+
+class RunSet(Generic[E]):
+    """A folder of runs."""
+
+    file: ClassVar[str]
+    """Name of its file."""
+
+    def __init__(self, folder: Path, scheduler: str, entries: List[E]) -> None:
+        """Describe what is in ``folder``, whose jobs are those of ``scheduler``."""
+        self.folder, self.scheduler = folder, scheduler
+        self.entries = {entry.name: entry for entry in entries}
+
+    def content(self) -> msgspec.Struct:
+        """Return what the file holds."""
+        raise NotImplementedError
+
+    def run_folder(self, entry: E) -> Path:
+        """Return where the run of an entry is."""
+        return self.folder / entry.run
+
+    def submitted(self, jobs: Dict[str, str]) -> None:
+        """Note that entries have just been submitted, each by its name and as which job, and write the file."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        for name, job in jobs.items():
+            self.entries[name] = msgspec.structs.replace(self.entries[name], submitted=now, job=job)  # type: ignore[type-var]
+        self.write()
+
+    def write(self) -> None:
+        """Write the file: the old one, or the new one whole.
+
+        Raises:
+            JobgenError: if that is impossible.
+        """
+        path = self.folder / self.file
+        temporary = path.with_name(f".{self.file}.{os.getpid()}")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.content()), indent=1) + b"\n")
+            os.replace(temporary, path)  # noqa: PTH105 -- pathlib has the same, and no other function here needs it
+        except OSError as error:
+            raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def holds(folder: Path, file: str) -> bool:
+    """Return whether ``folder`` has the ``file`` of a set of runs; False if it is missing or empty.
+
+    Raises:
+        JobgenError: if something else is there.
+    """
+    if (folder / file).is_file():
+        return True
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise JobgenError(f"{folder} is there, and holds no {file}: name another --output.")
+    return False
+
+
+def read(folder: Path, file: str, kind: Type[F], *, command: str) -> F:
+    """Return the ``file`` in ``folder``, as the ``kind`` of struct that it holds; ``command`` has written it.
+
+    Raises:
+        JobgenError: if it cannot be read, or is another version's.
+    """
+    path = folder / file
+    try:
+        return msgspec.json.decode(read_start(path, limit=LIMIT), type=kind)
+    except OSError as error:
+        raise JobgenError(f"cannot read {path}: {error.strerror}.") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise JobgenError(f"{path} is not what `{command}` of this version writes ({error}).") from error
+
+
+def refuse_outside(path: Path, entries: List[E]) -> None:
+    """Raise a JobgenError if a run that the file ``path`` names is outside of its folder."""
+    for entry in entries:
+        if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):
+            raise JobgenError(f"{path}: the run {entry.run[:60]!r} is no folder beside it.")

@@ -1,0 +1,1 @@
+"""Sweeps: one training with several values of what configures it, a run folder each."""

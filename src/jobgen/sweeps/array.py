@@ -1,0 +1,57 @@
+"""The script of an array job, a task for each trial."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Dict, List
+
+from jobgen.errors import JobgenError
+from jobgen.model import Job
+from jobgen.queues import job_id
+from jobgen.render import directives_text
+from jobgen.schedulers import Array, scheduler_of
+from jobgen.shell import quote
+from jobgen.template import fill
+
+
+def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script: Path, at_once: int) -> str:
+    """Return the text of a script whose task n is the n-th of ``trials``.
+
+    A single trial is an ordinary job: PBS has no array of one.
+
+    Args:
+        job: of each task.
+        trials: the run folder of each, and its arguments.
+        folder: of the sweep.
+        script: the job script that each task runs.
+        at_once: how many tasks may run together; 0: any number.
+
+    Raises:
+        JobgenError: if the scheduler has no arrays, or for values that no script can hold.
+    """
+    scheduler = scheduler_of(job.site.scheduler)
+    array = scheduler.array(job, tasks=len(trials), at_once=at_once) if len(trials) > 1 else None
+    if len(trials) > 1 and not array:
+        raise JobgenError(f"a sweep is an array of jobs, and jobgen knows none of {scheduler.name}.")
+    array = array or Array(scheduler.directives(job), "0")
+    rows = [
+        f"    {index}) trial={quote(run)} arguments=({shlex.join(arguments)}) ;;"
+        for index, (run, arguments) in enumerate(trials.items())
+    ]
+    values = {
+        "directives": directives_text(array.directives, scheduler),
+        "task": array.task,
+        "trials": "\n".join(rows),
+        "folder": quote(str(folder)),
+        "script": quote(str(script)),
+    }
+    return fill("array.bash", values) + "\n"
+
+
+def jobs_of(number: str, trials: List[str]) -> Dict[str, str]:
+    """Return the job of each of ``trials``, which were submitted as ``number``, the scheduler's answer."""
+    found = job_id(number)
+    if len(trials) == 1 or not found:
+        return dict.fromkeys(trials, number)
+    return {name: str(found._replace(task=str(index))) for index, name in enumerate(trials)}

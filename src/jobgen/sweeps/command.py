@@ -1,0 +1,285 @@
+"""``jobgen sweep``: submit what is missing of a sweep as one array job, once its cost has been seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.errors import JobgenError, UsageError
+from jobgen.flags import load_schema
+from jobgen.model import BUILDS, Job
+from jobgen.queues import queue_of
+from jobgen.runsets.cost import ask, cost_of, say
+from jobgen.runsets.record import holds
+from jobgen.runsets.states import refuse_unknown
+from jobgen.scripts import Script, job_of
+from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare
+from jobgen.sweeps.array import array_script, jobs_of
+from jobgen.sweeps.axes import Axis, divide, drawn, grid, refuse_both
+from jobgen.sweeps.record import SWEEP, Content, Goal, Sweep, Trial, read_sweep
+from jobgen.sweeps.results import lines_of, results_of
+from jobgen.sweeps.rungs import plan
+
+SUBMISSIONS = "submissions"
+"""Folder of the scripts that were submitted, by number."""
+
+
+class Request(NamedTuple):
+    """What the command line asks for."""
+
+    spec: str
+    site: str
+    settings: List[str]
+    """Of --set: of the job, and what varies."""
+    arguments: List[str]
+    """Of the trainer or a script, for all trials."""
+    folder: Path
+    random: int
+    """Trials to draw; 0: the grid."""
+    seed: int
+    """Of drawing."""
+    seeds: int
+    """Trials with the same values."""
+    seed_flag: str
+    """The flag by which a script takes its seed."""
+    at_once: int
+    """Tasks that may run together; 0: any number."""
+    rungs: List[int]
+    keep: int
+    metric: str
+    goal: Optional[Goal]
+    limit: float
+    """Hours of cores, or of GPUs where there are some, above which is asked."""
+    yes: bool
+    dry_run: bool
+
+
+class Setup(NamedTuple):
+    """A request that has been understood."""
+
+    request: Request
+    job: Job
+    settings: List[str]
+    """Of the job."""
+    axes: List[Axis]
+    environment: Dict[str, str]
+    seed_flag: str
+
+    def arguments(self, trial: Trial) -> List[str]:
+        """Return the arguments of ``trial`` on its rung."""
+        found = [*self.request.arguments, *(axis.argument(trial.values[axis.key]) for axis in self.axes)]
+        if self.request.seeds > 1:
+            found.append(f"{self.seed_flag}={trial.seed}")
+        if rungs := self.request.rungs:
+            found += [f"--epochs={rungs[-1]}", f"--stop-epoch={rungs[trial.rung]}"]
+        return found
+
+
+def sweep(request: Request) -> int:
+    """Submit the trials that are missing or have failed, or those that go on; return the exit code.
+
+    Raises:
+        JobgenError: if a trial could not start as things are, or the scheduler does not take them.
+    """
+    setup = _set_up(request)
+    values = drawn(setup.axes, count=request.random, seed=request.seed) if request.random else grid(setup.axes)
+    record, names = _record(setup, values)
+    results = results_of(record)
+    found = plan(record, [result for result in results if result.state.entry.name in names], keep=request.keep)
+    for line in lines_of(record, results):
+        say(line)
+    if found.about:
+        say(found.about)
+    cost = cost_of([setup.job] * len(found.trials))
+    say(f"{len(found.trials)} of {len(names)} trial(s) to submit: {cost}")
+    if request.dry_run or not found.trials:
+        return 0
+    _refuse_too_many(setup.job, len(found.trials))
+    submission = _prepared(setup, found.trials[0])
+    ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
+    record.write()
+    record.promote([trial.name for trial in found.trials], found.rung)
+    _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
+    return 0
+
+
+def _set_up(request: Request) -> Setup:
+    """Return what the request means.
+
+    Raises:
+        JobgenError: if that is impossible.
+    """
+    environment = own_environment()
+    environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own
+    script = bool(environment.get("SLIPWAY_SCRIPT"))
+    schema = load_schema()
+    settings, axes = divide(request.settings, schema, script=script)
+    job = job_of(request.spec, request.site, settings)
+    if job.spec.task in BUILDS or job.spec.task == "selftest":
+        raise UsageError(f"{job.spec.name} trains nothing: a sweep needs a spec that does.")
+    refuse_unknown(job.site.scheduler, what="a sweep")
+    if not axes and request.seeds == 1:
+        raise UsageError("nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats.")
+    refuse_both(axes, request.arguments, schema)
+    _refuse_rungs(request, axes, script=script)
+    return Setup(request, job, settings, axes, environment, _seed_flag(request, axes, script=script))
+
+
+def _seed_flag(request: Request, axes: List[Axis], *, script: bool) -> str:
+    """Return the flag by which trials get their seeds.
+
+    Raises:
+        UsageError: if a script's is not named, or the seed is set otherwise too.
+    """
+    if request.seed_flag and not script:
+        raise UsageError("--seed-flag is for a script of your own, and SLIPWAY_SCRIPT is not set.")
+    flag = request.seed_flag or ("" if script else "--seed")
+    if request.seeds == 1:
+        return flag
+    if not flag:
+        raise UsageError("--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.")
+    taken = any(axis.key in {"train.seed", flag} for axis in axes)
+    if taken or any(word.partition("=")[0] == flag for word in request.arguments):
+        raise UsageError(f"--seeds sets {flag}, and so do you: leave out one of the two.")
+    return flag
+
+
+def _refuse_rungs(request: Request, axes: List[Axis], *, script: bool) -> None:
+    """Refuse rungs that cannot be, or that something else contradicts.
+
+    Raises:
+        UsageError: if there is such a thing.
+    """
+    rungs = request.rungs
+    if not rungs:
+        return
+    if script:
+        raise UsageError("--rungs needs the trainer: it ends a trial behind an epoch and continues it from there.")
+    if rungs != sorted(set(rungs)) or len(rungs) == 1:
+        raise UsageError(f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before.")
+    if request.keep == 1:
+        raise UsageError("--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
+    given = [word for word in request.arguments if word.partition("=")[0] in {"--epochs", "--stop-epoch"}]
+    given += [axis.key for axis in axes if axis.key == "train.epochs"]
+    if given:
+        raise UsageError(f"{given[0]}: with --rungs the last rung is how long a trial trains: leave it out.")
+
+
+def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
+    """Return the sweep as it will be, and the names of the trials that are asked for now.
+
+    That is what its file says, with the trials that it does not hold yet behind.
+
+    Raises:
+        JobgenError: if the folder holds another sweep, or something else.
+    """
+    request, folder = setup.request, Path(os.path.abspath(setup.request.folder))  # noqa: PTH100 -- keeps links
+    goal: Goal = request.goal or ("min" if "loss" in request.metric else "max")
+    content = Content(
+        scheduler=setup.job.site.scheduler,
+        metric=request.metric,
+        goal=goal,
+        seeds=request.seeds,
+        rungs=request.rungs,
+        axes={axis.key: axis.text for axis in setup.axes},
+        trials=[],
+    )
+    old = read_sweep(folder).content() if holds(folder, SWEEP) else content
+    differing = [
+        f"{name} {before!r}, not {now!r}"
+        for name, before, now in (
+            ("scheduler", old.scheduler, content.scheduler),
+            ("seeds", old.seeds, content.seeds),
+            ("rungs", old.rungs, content.rungs),
+            ("keys", [*old.axes], [*content.axes]),
+        )
+        if before != now
+    ]
+    if differing:
+        raise JobgenError(f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output.")
+    record = Sweep(folder, content)
+    record.entries = {trial.name: trial for trial in old.trials}
+    known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
+    names: List[str] = []
+    for one in values:
+        for seed in range(request.seeds):
+            name = known.get(_identity(one, seed)) or f"{len(record.entries):03}"
+            record.entries.setdefault(name, Trial(name=name, run=name, values=one, seed=seed, rung=0))
+            names.append(name)
+    if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
+        raise JobgenError(
+            f"{request.folder} holds a sweep over other values, and rungs compare all trials: name another --output."
+        )
+    return record, names
+
+
+def _identity(values: Dict[str, str], seed: int) -> Tuple[Tuple[Tuple[str, str], ...], int]:
+    return tuple(sorted(values.items())), seed
+
+
+def _refuse_too_many(job: Job, trials: int) -> None:
+    """Raise a JobgenError if the scheduler takes no array of so many tasks."""
+    queue = queue_of(job.site.scheduler)
+    largest = queue.largest_array() if queue and trials > 1 else None
+    if largest is not None and trials > largest:
+        raise JobgenError(
+            f"{trials} trials are one array, and {job.site.scheduler} takes at most {largest} tasks in one here: "
+            "submit fewer; run again with more, the command adds them."
+        )
+
+
+def _prepared(setup: Setup, trial: Trial) -> Submission:
+    """Look at all that a trial needs.
+
+    Raises:
+        JobgenError: if it could not start as things are.
+    """
+    request = setup.request
+    arguments = setup.arguments(trial)
+    submission = prepare(request.spec, request.site, setup.settings, arguments, setup.environment, dry_run=False)
+    return submission._replace(arguments=[])  # the script of the array has those of each trial
+
+
+def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submission) -> None:
+    """Submit trials, and note as which jobs.
+
+    Raises:
+        JobgenError: if the scheduler does not take them.
+    """
+    job, of_each = submission.script.job, {trial.run: setup.arguments(trial) for trial in trials}
+    folder = _new_folder(record)
+    script, number = folder / "job.sh", ""
+    at_once = setup.request.at_once
+    array = Script(job, array_script(job, of_each, folder=record.folder, script=script, at_once=at_once))
+    try:
+        submission.script.write(script)
+        array.write(folder / "array.sh")
+        number = hand_over_for_number(submission._replace(script=array))
+    finally:
+        if not number:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not number:
+        raise JobgenError("the scheduler does not take the trials, see above; run the command again.")
+    record.submitted(jobs_of(number, [trial.name for trial in trials]))
+    say(f"job {number}: {len(trials)} trial(s)")
+
+
+def _new_folder(record: Sweep) -> Path:
+    """Return a new folder for the scripts of a submission.
+
+    Raises:
+        JobgenError: if it cannot be made.
+    """
+    above = record.folder / SUBMISSIONS
+    number = 0
+    while True:
+        number += 1
+        try:
+            (above / str(number)).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise JobgenError(f"cannot write {above}: {error.strerror}.") from error
+        return above / str(number)

@@ -1,0 +1,112 @@
+"""How good the trials of a sweep are so far, and how far they are, for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.runsets.states import RunState, shown_wait, states_of, table
+from jobgen.sweeps.record import Goal, Sweep, Trial
+from slipway.layout import METRICS
+from slipway.reading import read_whole
+
+
+class Result(NamedTuple):
+    """A trial, what became of it, and how good it is."""
+
+    state: RunState[Trial]
+    best: Optional[float]
+    """The best value of the sweep's metric so far; None if there is none."""
+
+
+class Point(NamedTuple):
+    """The trials with the same values: one, or one for each seed."""
+
+    results: List[Result]
+    mean: Optional[float]
+    """Of their best values; None where one of them has failed, or has none yet."""
+
+
+def results_of(sweep: Sweep) -> List[Result]:
+    """Return the trials as they are now.
+
+    Raises:
+        JobgenError: if the scheduler has to be asked, and does not answer.
+    """
+    return [
+        Result(state, best_value(sweep.run_folder(state.entry), sweep.metric, sweep.goal)) for state in states_of(sweep)
+    ]
+
+
+def best_value(run: Path, metric: str, goal: Goal) -> Optional[float]:
+    """Return the best value of ``metric`` that a run has recorded: of validation, or else of any record."""
+    try:
+        lines = read_whole(run / METRICS).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    found: Dict[bool, List[float]] = {True: [], False: []}
+    for line in lines:
+        if json.dumps(metric) not in line:
+            continue
+        try:
+            record = json.loads(line)
+            value, validation = record.get(metric), record.get("kind") == "validation"
+        except (ValueError, AttributeError, RecursionError):  # half a line, or no record
+            continue
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            found[validation].append(float(value))
+    values = found[True] or found[False]
+    return (max if goal == "max" else min)(values) if values else None
+
+
+def ranked(results: List[Result], goal: Goal) -> List[Point]:
+    """Return the points, the best first; those without a mean come last."""
+    groups: Dict[Tuple[Tuple[str, str], ...], List[Result]] = {}
+    for result in results:
+        groups.setdefault(tuple(result.state.entry.values.items()), []).append(result)
+    points = [Point(group, _mean(group)) for group in groups.values()]
+    sign = -1 if goal == "max" else 1
+    return sorted(points, key=lambda point: math.inf if point.mean is None else sign * point.mean)
+
+
+def _mean(group: List[Result]) -> Optional[float]:
+    values = [result.best for result in group if result.state.state != "failed" and result.best is not None]
+    return sum(values) / len(values) if len(values) == len(group) else None
+
+
+def described(trial: Trial) -> str:
+    """Return the values of a trial in words."""
+    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in trial.values.items())
+
+
+def lines_of(sweep: Sweep, results: List[Result]) -> List[str]:
+    """Return a line for each trial, the best first, and one on all of them."""
+    head = ["trial", "state", "queue", *(["epochs"] if sweep.rungs else []), sweep.metric, "values", "what"]
+    points = ranked(results, sweep.goal)
+    rows = [_row(sweep, result) for point in points for result in point.results]
+    counts = Counter(result.state.state for result in results)
+    said = ", ".join(
+        f"{counts[name]} {name}" for name in ("done", "running", "waiting", "failed", "missing") if counts[name]
+    )
+    summary = f"{len(results)} trial(s): {said or 'none'}"
+    if points and points[0].mean is not None:
+        first = points[0].results
+        mean = f"mean of {len(first)} " if len(first) > 1 else ""
+        names = ", ".join(result.state.entry.name for result in first)
+        summary += f"; best: {names} ({described(first[0].state.entry)}), {mean}{sweep.metric} {_shown(points[0].mean)}"
+    return [*table([head, *rows]), summary]
+
+
+def _row(sweep: Sweep, result: Result) -> List[str]:
+    trial, several = result.state.entry, sweep.content().seeds > 1
+    rung = [str(sweep.rungs[trial.rung])] if sweep.rungs else []
+    values = " ".join(filter(None, [described(trial), f"seed={trial.seed}" if several else ""]))
+    state = result.state
+    return [trial.name, state.state, shown_wait(state), *rung, _shown(result.best), values or "-", state.about]
+
+
+def _shown(value: Optional[float]) -> str:
+    return "-" if value is None else f"{value:.4g}"

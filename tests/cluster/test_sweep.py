@@ -1,0 +1,202 @@
+"""jobgen sweep on a real Slurm and a real OpenPBS: a task requeued, one that fails, rungs, how many run together."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusters import AS_ROOT, LIBRARY
+
+JOBGEN = [sys.executable, "-m", "jobgen"]
+SETTINGS = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0", **AS_ROOT}
+TRAINS = ["--arch", "mlp", "--no-figures", "--log-interval", "1"]
+AXES = ["--set", "optim.lr=0.01,0.003,0.001", "--set", "train.batch_size=64,128", "--seeds", "2"]
+NAMES = [f"{number:03}" for number in range(12)]
+REQUEUED, WRONG = "003", "005"
+SMALL = ["--set", "cpus_per_gpu=1"]
+"""A trial takes two cores, so that a node would have room for four and more."""
+
+
+class Sweeps:
+    """Sweeps of a user who is in ``folder`` on the login node of a cluster."""
+
+    def __init__(self, cluster, folder, site, **env):
+        self.cluster, self.folder, self.site, self.env = cluster, folder, site, {**SETTINGS, **env}
+        self.sweep = folder / "sweep"
+
+    def jobgen(self, *words):
+        return self.cluster.run("env", f"--chdir={self.folder}", *JOBGEN, *words, **self.env)
+
+    def submit(self, *words, trains=(), output="sweep"):
+        command = ["sweep", "cpu", "--site", self.site, "--output", output, *SMALL, *words]
+        return self.jobgen(*command, "--", *TRAINS, *trains)
+
+    @property
+    def trials(self):
+        return {trial["name"]: trial for trial in json.loads((self.sweep / "sweep.json").read_text())["trials"]}
+
+    def ended(self, *, limit=420):
+        """Wait until no trial waits or runs; return the state of each, and what was shown."""
+        deadline = time.monotonic() + limit
+        while re.search(r"\b(waiting|running)\b", (shown := self.jobgen("status", "sweep")).splitlines()[-1]):
+            assert time.monotonic() < deadline, f"not within {limit} s:\n{shown}"
+            time.sleep(1)
+        return dict(sorted(re.findall(r"(?m)^(\d{3}) +(\w+)", shown))), shown
+
+    def until_it_trains(self, name, *, limit=300):
+        deadline = time.monotonic() + limit
+        while not (self.sweep / name / "metrics.jsonl").exists():
+            assert time.monotonic() < deadline, self.jobgen("status", "sweep")
+            time.sleep(0.05)
+
+
+def most_at_once(folder):
+    """Return how many launches of the runs in ``folder`` were under way together, by the times of their files."""
+    changes = []
+    for log in folder.glob("*/logs/*/code"):
+        changes += [((log.parent / "job").stat().st_mtime, 1), (log.stat().st_mtime, -1)]
+    assert changes
+    running = most = 0
+    for _, change in sorted(changes):
+        running += change
+        most = max(most, running)
+    return most
+
+
+def trained(run):
+    """Return the bytes of the last checkpoint, and the records without times."""
+    newest = run / "checkpoints" / "latest"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    keys = ("kind", "step", "epoch", "loss", "lr", "accuracy", "top5")
+    weights = {name: (newest / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+    return weights, [[record.get(key) for key in keys] for record in records]
+
+
+def attempts(run):
+    return [(path.parent.name, path.read_text().split()[1]) for path in sorted(run.glob("logs/*/job"))]
+
+
+@pytest.fixture
+def sweeps(cluster, tmp_path):
+    return Sweeps(cluster, tmp_path, "example")
+
+
+@pytest.mark.timeout(900)
+def test_a_sweep_of_twelve_two_at_a_time(sweeps, table):
+    """One task is requeued at a time limit, and one finds a file where its run folder belongs."""
+    cluster, folder = sweeps.cluster, sweeps.sweep
+    words, trains = [*AXES, "--at-once", "2"], ["--epochs", "20"]
+    assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, "--dry-run", trains=trains)
+    assert not folder.exists()
+    assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
+    (folder / WRONG).write_text("a file\n")
+    array = sweeps.trials["000"]["job"].partition("_")[0]
+    sweeps.until_it_trains(REQUEUED)
+    cluster.run("scancel", "--batch", "--signal=USR1", f"{array}_{int(REQUEUED)}")
+    states, shown = sweeps.ended()
+    table("jobgen status of a sweep", [[line.replace(str(sweeps.folder), "")] for line in shown.splitlines()])
+    assert states == {name: "failed" if name == WRONG else "done" for name in NAMES}
+    assert [len(attempts(folder / name)) for name in (REQUEUED, "000")] == [2, 1]
+    assert "0 of 12" not in sweeps.submit(*words, "--dry-run", trains=trains)
+    (folder / WRONG).unlink()
+    assert "1 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
+    states, shown = sweeps.ended()
+    assert states == dict.fromkeys(NAMES, "done")
+    assert sweeps.trials[WRONG]["job"].isdigit()
+    assert most_at_once(folder) == 2
+    assert {sweeps.trials[name]["job"] for name in NAMES if name != WRONG} == {
+        f"{array}_{number}" for number in range(12) if number != int(WRONG)
+    }
+    values = sweeps.trials[REQUEUED]["values"]
+    undisturbed(sweeps, values, seed=1, trains=trains)
+    assert trained(folder / REQUEUED) == trained(sweeps.folder / "whole")
+    table("a requeued task", [[f"{REQUEUED}: attempts {attempts(folder / REQUEUED)}, as one that was not, bit by bit"]])
+
+
+def undisturbed(sweeps, values, *, seed, trains):
+    """Train the same trial without a sweep, into the folder whole."""
+    flags = [f"--{key.partition('.')[2].replace('_', '-')}={value}" for key, value in values.items()]
+    command = ["submit", "cpu", "--site", sweeps.site, *SMALL, "--", *TRAINS, *trains, *flags, f"--seed={seed}"]
+    whole = sweeps.folder / "whole"
+    sweeps.env["SLIPWAY_RUN_DIR"] = str(whole)
+    sweeps.jobgen(*command)
+    del sweeps.env["SLIPWAY_RUN_DIR"]
+    deadline = time.monotonic() + 200
+    while not (whole / "verdict.1").exists():
+        assert time.monotonic() < deadline, sweeps.jobgen("status", str(whole))
+        time.sleep(0.5)
+
+
+@pytest.mark.timeout(600)
+def test_the_best_go_on_in_their_run_folders(sweeps, table):
+    """Successive halving over three rungs; the winner is what it would have been in one go."""
+    words = ["--set", "optim.lr=0.1,0.01,0.001,0.0001", "--rungs", "1,2,4", "--keep", "2"]
+    shown = []
+    for _ in range(3):
+        shown.append(sweeps.submit(*words).splitlines()[-3:])
+        states, _ = sweeps.ended()
+        assert set(states.values()) == {"done"}
+    assert "no further rung" in sweeps.submit(*words)
+    table("rungs", [[line] for lines in shown for line in lines])
+    rungs = sorted((trial["rung"], name) for name, trial in sweeps.trials.items())
+    assert [rung for rung, _ in rungs] == [0, 0, 1, 2]
+    assert [len(attempts(sweeps.sweep / name)) for _, name in rungs] == [1, 1, 2, 3]
+    winner = rungs[-1][1]
+    undisturbed(sweeps, sweeps.trials[winner]["values"], seed=0, trains=["--epochs", "4"])
+    assert trained(sweeps.sweep / winner) == trained(sweeps.folder / "whole")
+
+
+@pytest.fixture
+def pbs_sweeps(openpbs, users_folder):
+    cluster = openpbs.cluster
+    folder = cluster.folder / "root" / users_folder.name
+    folder.mkdir(parents=True)
+    path = f"/opt/pbs/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
+    return Sweeps(cluster, folder, "pbs", PATH=path, SLIPWAY_LIB=str(LIBRARY))
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
+    """One task is put back by an operator, and one finds a file where its run folder belongs."""
+    sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
+    words, trains = [*AXES, "--at-once", "2"], ["--epochs", "20"]
+    assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
+    (folder / WRONG).write_text("a file\n")
+    array = sweeps.trials["000"]["job"].partition("_")[0]
+    sweeps.until_it_trains(REQUEUED)
+    openpbs.run("qrerun", f"{array}[{int(REQUEUED)}]", user="root")
+    states, shown = sweeps.ended()
+    table("jobgen status of a sweep on OpenPBS", [[line] for line in shown.splitlines()])
+    assert states == {name: "failed" if name == WRONG else "done" for name in NAMES}
+    assert len(attempts(folder / REQUEUED)) == 2
+    (folder / WRONG).unlink()
+    assert "1 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
+    states, _ = sweeps.ended()
+    assert states == dict.fromkeys(NAMES, "done")
+    assert "_" not in sweeps.trials[WRONG]["job"]
+    assert most_at_once(folder) == 2
+    undisturbed(sweeps, sweeps.trials[REQUEUED]["values"], seed=1, trains=trains)
+    assert trained(folder / REQUEUED) == trained(sweeps.folder / "whole")
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("resume", ["chain", "requeue"])
+def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, table, resume):
+    """Its job's time is 170 s, of which 120 s are kept for the last save."""
+    sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
+    machine = [word for name, value in AS_ROOT.items() for word in ("--set", f"env.{name}='{value}'")]
+    limit = ["--set", f"resume={resume}", "--set", "options.walltime=00:02:50", *machine]
+    words, trains = ["--set", "optim.lr=0.01,0.001", *limit], ["--epochs", "150"]
+    sweeps.submit(*words, trains=trains)
+    states, shown = sweeps.ended()
+    rows = [[name, *[job for _, job in attempts(folder / name)]] for name in ("000", "001")]
+    table(f"a time limit on OpenPBS, {resume}", [[line] for line in [*shown.splitlines(), *map(" ".join, rows)]])
+    assert states == {"000": "done", "001": "done"}
+    for _, first, *others in rows:
+        assert others
+        assert all("_" not in job for job in others) if resume == "chain" else {*others} == {first}

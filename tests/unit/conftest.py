@@ -1,0 +1,57 @@
+"""A login node of stubs, for commands that submit sets of runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SBATCH = """#!/bin/bash
+number=$(($(cat "$RECORD/number") + 1))
+echo "$number" >"$RECORD/number"
+[ "$number" != "${REFUSED:-}" ] || { echo "sbatch: error: no such partition" >&2; exit 1; }
+printenv >"$RECORD/$number.environment"
+printf '%s\\n' "$@" >"$RECORD/$number.arguments"
+cp -- "$2" "$RECORD/$number.script"
+echo "$number;cluster"
+"""
+QSUB = """#!/bin/bash
+number=$(($(cat "$RECORD/number") + 1))
+echo "$number" >"$RECORD/number"
+printenv >"$RECORD/$number.environment"
+cp -- "$2" "$RECORD/$number.script"
+grep --quiet '^#PBS -[Jt]' "$2" && echo "$number[].head" || echo "$number.head"
+"""
+QSTAT = """#!/bin/bash
+for last; do :; done
+[ "$*" != "-B -f" ] || { printf 'Server: head\\n    max_array_size = 100\\n'; exit; }
+cat "$RECORD/$last.qstat" 2>/dev/null || { echo "qstat: Unknown Job Id $last" >&2; exit 153; }
+"""
+SCONTROL = """#!/bin/bash
+for last; do :; done
+cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
+"""
+
+
+@pytest.fixture
+def login_node(tmp_path, monkeypatch):
+    """Return the folder of records of a login node, whose sbatch numbers jobs from 101; a clone is where we are."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for name in ("jobscripts", "configs", "build", "containers"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "slipway.sif").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    stubs = {"sbatch": SBATCH, "scontrol": SCONTROL, "sacct": "#!/bin/sh\nexit 1\n", "qsub": QSUB, "qstat": QSTAT}
+    for name, text in stubs.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "number").write_text("100")
+    for name in list(os.environ):
+        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("RECORD", str(tmp_path))
+    monkeypatch.chdir(folder)
+    return tmp_path
