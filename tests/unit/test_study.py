@@ -110,9 +110,7 @@ def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
     assert "study holds a weak study under slurm: name another --output" in said
 
 
-@pytest.mark.parametrize(
-    ("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)]
-)
+@pytest.mark.parametrize(("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)])
 def test_the_batch_of_a_weak_study(train, expected):
     schema = json.loads((ROOT / "configs" / "schema.json").read_text())
     assert weak_batch({"train": train}, schema) == expected
