@@ -4,11 +4,11 @@
 # Time limits in minutes for the parts of `make test`; a part that exceeds its limit is killed. Each
 # leaves room above what the part takes on two idle cores with empty caches. Their sum, with the two
 # runs of `make train` in CI, is below the 90 minutes that CI allows.
-export BUDGET_SETUP       := 12
+export BUDGET_SETUP       := 10
 export BUDGET_CHECK       := 4
-export BUDGET_UNIT        := 6
-export BUDGET_DISTRIBUTED := 20
-export BUDGET_IMAGE       := 16
+export BUDGET_UNIT        := 7
+export BUDGET_DISTRIBUTED := 22
+export BUDGET_IMAGE       := 15
 export BUDGET_IN_IMAGE    := 10
 export BUDGET_CLUSTER     := 17
 

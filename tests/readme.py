@@ -51,6 +51,9 @@ ELSEWHERE = {
     # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
+    # docs/report.md
+    "trainer report STUDY": ("tests/unit/test_report_study.py", "make_study(tmp_path"),
+    "trainer report SWEEP": ("tests/unit/test_report_sweep.py", "make_sweep(tmp_path"),
     "pytest tests/distributed/test_resume.py": ("build/test", "tests/distributed tests/docs"),
     "SLIPWAY_VARIANT=cuda12 sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "SLIPWAY_VARIANT="),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
@@ -168,8 +171,10 @@ NO_COMMANDS = {
     "run_step launch_ddp",
     "out-of-time 4120 time-limit",
     "exec bash RUN_DIR/job.sh",
+    "trainer evaluate",
+    "trainer export",
 }
-"""Values of settings, calls of functions, and parts of scripts."""
+"""Values of settings, names of commands, calls of functions, and parts of scripts."""
 
 SPOKEN_OF = re.compile(
     r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|run( --no-eval)?)"

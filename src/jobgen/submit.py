@@ -263,10 +263,16 @@ def _foreign(job: Job, environment: Mapping[str, str]) -> bool:
     return bool(environment.get("SLIPWAY_SCRIPT")) and job.spec.task == "train"
 
 
+def find_config(path: Path) -> Path:
+    """Return ``path``, or the file that jobgen brings along and copies there where it is missing."""
+    packaged = data_folder("configs") / path.name
+    return path if path.exists() or path.parent != Path("configs") or not packaged.is_file() else packaged
+
+
 def _need_config(path: Path, *, dry_run: bool) -> None:
     """Look for the configuration; one that jobgen brings along is copied where it is missing."""
-    packaged = data_folder("configs") / path.name
-    if path.exists() or path.parent != Path("configs") or not packaged.is_file():
+    packaged = find_config(path)
+    if packaged == path:
         _need("SLIPWAY_CONFIG", str(path), "see configs/", file=True)
         return
     if dry_run:

@@ -1,39 +1,35 @@
 """What ``trainer report`` advises on studies of real runs, into which a bottleneck was put, or none."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from report_page import Page
 
-FOREIGN = Path(__file__).parent / "foreign"
+BOTTLENECKS = Path(__file__).parent / "foreign" / "bottlenecks.py"
 JOBGEN = [sys.executable, "-m", "jobgen"]
 SETTINGS = {
     "SLIPWAY_DEVICE": "cpu",
     "SLIPWAY_VENV": sys.prefix,
     "USE_CONTAINER": "0",
-    "PYTHONPATH": str(FOREIGN),
 }
 WAITS, SPEAKS, NOTHING = "waits for data:", "is communication", "No bottleneck"
-CNN, MLP = ["--arch", "mnist-cnn"], ["--arch", "mlp"]
-RESNET = ["--arch", "resnet18"]
-    ["--arch", "mnist-cnn"],
-    ["--arch", "mlp"],
-    ["--arch", "resnet18", "--synthetic-shape", "1", "28", "28"],
-)
+CNN, SMALL = ["--arch", "mnist-cnn"], ["--arch", "bottlenecks:convolutions"]
 FAST, SLOW = ["--dataset", "bottlenecks:images"], ["--dataset", "bottlenecks:slow"]
 CASES = {
-    # name: flags of the trainer, samples of a step on each rank, arguments of tc, what is to be said
-    "nothing, mnist-cnn": ([*CNN, *FAST], 128, None, NOTHING),
-    "nothing, mlp": ([*MLP, *FAST], 512, None, NOTHING),
-    "nothing, resnet18": ([*RESNET, *FAST], 32, None, NOTHING),
-    "delay of 10 ms": ([*CNN, *FAST], 32, "delay 10ms", SPEAKS),
-    "delay of 30 ms": ([*MLP, *FAST], 64, "delay 30ms", SPEAKS),
-    "100 Mbit/s": ([*CNN, *FAST], 32, "rate 100mbit", SPEAKS),
+    # name: flags of the trainer, samples of a step on each rank, bit/s of a node's cable, what is to be said
+    "nothing, 32 images": ([*SMALL, *FAST], 32, None, NOTHING),
+    "nothing, 256 images": ([*SMALL, *FAST], 256, None, NOTHING),
+    "nothing, more weights": ([*CNN, *FAST], 256, None, NOTHING),
+    "300 Mbit/s": ([*CNN, *FAST], 32, "300mbit", SPEAKS),
+    "100 Mbit/s": ([*CNN, *FAST], 64, "100mbit", SPEAKS),
+    "50 Mbit/s": (["--arch", "mlp", *FAST], 64, "50mbit", SPEAKS),
     "a hook that sleeps": (["--arch", "bottlenecks:waits_for_others", *FAST], 32, None, SPEAKS),
     "1 ms a sample": ([*CNN, *SLOW], 64, None, WAITS),
     "4 ms a sample": ([*CNN, "--dataset", "bottlenecks:slower"], 64, None, WAITS),
@@ -46,34 +42,52 @@ pytestmark = pytest.mark.prove
 def cable(cluster):
     """Return a function that makes both nodes' cables slow."""
 
-    def slow(how):
+    def slow(rate):
         for node in ("node1", "node2"):
-            cluster.control("on", node, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *how.split())
+            limit = ["rate", rate, "burst", "100k", "latency", "50ms"]
+            cluster.control("on", node, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limit)
 
     yield slow
     for node in ("node1", "node2"):
         cluster.control("on", node, "sh", "-c", "tc qdisc delete dev eth0 root 2>/dev/null || :")
 
 
+@contextmanager
+def neighbour(folder, flags):
+    """Train the same beside a rank that is alone: two ranks share the caches and the memory of this machine."""
+    words = [sys.executable, "-m", "trainer", *flags, "--device", "cpu", "--threads", "1", "--workers", "0"]
+    words += ["--output-dir", str(folder / "neighbour")]
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bottleneck_of_a_study_is_named(cluster, tmp_path, table, cable, case):
     """One rank, then one on each of two nodes, with as large a batch each."""
-    flags, batch, how, expected = CASES[case]
-    if how:
-        cable(how)
+    flags, batch, rate, expected = CASES[case]
+    shutil.copy(BOTTLENECKS, tmp_path)
+    if rate:
+        cable(rate)
 
     def jobgen(*words):
         return cluster.run("env", f"--chdir={tmp_path}", *JOBGEN, *words, **SETTINGS)
 
-    for ranks in ("1", "1,2"):  # one job after the other: the nodes share two cores
+    for ranks, other_load in (("1", neighbour), ("1,2", lambda *_: nullcontext())):  # one job after the other
         words = ["study", "ddp", "--site", "example", "--set", "gpus_per_node=1", "--output", "study", "--cpus", "1"]
-        words += ["--ranks", ranks, "--scaling", "weak", "--batch", str(batch), "--steps", "60"]
-        jobgen(*words, "--", *flags, "--no-figures", "--log-interval", "10", "--epochs", "99")
-        deadline = time.monotonic() + 150
-        while re.search(r" (waiting|running) ", shown := jobgen("status", "study")):
-            assert time.monotonic() < deadline, shown
-            time.sleep(1)
+        words += ["--ranks", ranks, "--scaling", "weak", "--batch", str(batch), "--steps", "40"]
+        trained = [*flags, "--no-figures", "--log-interval", "10", "--epochs", "999"]
+        with other_load(tmp_path, [*trained, "--batch-size", str(batch)]):
+            jobgen(*words, "--", *trained)
+            deadline = time.monotonic() + 150
+            while re.search(r" (waiting|running) ", shown := jobgen("status", "study")):
+                assert time.monotonic() < deadline, shown
+                time.sleep(1)
         assert "failed" not in shown, shown
     page = tmp_path / "report.html"
     subprocess.run([sys.executable, "-m", "trainer", "report", tmp_path / "study", "--output", page], check=True)

@@ -14,10 +14,10 @@ HOROVOD = {"BACKEND": "horovod", "HOROVOD_FUSION_THRESHOLD": "0"}
 """Fusion would sum the gradients of four ranks in the order of their arrival."""
 WAYS = [
     pytest.param("ddp.job", "classifier.py", {}, False, id="ddp"),
-    pytest.param("ddp-ranks.job", "classifier.py", {}, False, marks=pytest.mark.prove, id="ddp-ranks"),
-    pytest.param("ddp.job", "under_horovod.py", HOROVOD, False, marks=pytest.mark.prove, id="horovod"),
-    pytest.param("ddp.job", "classifier.py", {}, True, marks=pytest.mark.prove, id="container"),
-    pytest.param("ddp.job", "under_horovod.py", HOROVOD, True, marks=pytest.mark.prove, id="horovod-container"),
+    pytest.param("ddp-ranks.job", "classifier.py", {}, False, id="ddp-ranks"),
+    pytest.param("ddp.job", "under_horovod.py", HOROVOD, False, id="horovod"),
+    pytest.param("ddp.job", "classifier.py", {}, True, id="container"),
+    pytest.param("ddp.job", "under_horovod.py", HOROVOD, True, id="horovod-container"),
 ]
 
 
@@ -30,6 +30,7 @@ def content(out):
     return records, {file.name: file.read_bytes() for file in latest.glob("*.safetensors")}
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(900)  # two runs of four ranks on whatever cores there are
 @pytest.mark.parametrize(("launcher", "script", "env", "contained"), WAYS)
 def test_a_run_out_of_time_is_requeued_and_ends_as_if_never_stopped(  # noqa: PLR0917 -- parameters of a test

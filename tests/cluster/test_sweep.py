@@ -84,6 +84,7 @@ def sweeps(cluster, tmp_path):
     return Sweeps(cluster, tmp_path, "example")
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(900)
 def test_a_sweep_of_twelve_two_at_a_time(sweeps, table):
     """One task is requeued at a time limit, and one finds a file where its run folder belongs."""

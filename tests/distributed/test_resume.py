@@ -9,7 +9,7 @@ from support import DIGITS, digest, last_step, launch_words, started, train
 EPOCHS = 8
 FLAGS = ["--epochs", str(EPOCHS), "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
 STEPS_PER_EPOCH = 23
-WORLDS = [("single", 1), ("torchrun", 2), ("spawn", 4)]
+WORLDS = [("single", 1), ("torchrun", 2), pytest.param("spawn", 4, marks=pytest.mark.prove)]
 
 
 @pytest.mark.parametrize("arch", [pytest.param("mlp", marks=pytest.mark.prove), "mnist-cnn"])

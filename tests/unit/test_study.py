@@ -110,13 +110,17 @@ def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
     assert "study holds a weak study under slurm: name another --output" in said
 
 
-@pytest.mark.parametrize(
-    ("train", "given", "expected"),
-    [({}, 0, 64), ({"batch_size": 32}, 0, 32), ({"batch_size_per_rank": 8}, 0, 8), ({"batch_size": 32}, 16, 16)],
-)
-def test_the_batch_of_a_weak_study(train, given, expected):
+@pytest.mark.parametrize(("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)])
+def test_the_batch_of_a_weak_study(train, expected):
     schema = json.loads((ROOT / "configs" / "schema.json").read_text())
-    assert weak_batch({"train": train}, schema, given) == expected
+    assert weak_batch({"train": train}, schema) == expected
+
+
+@pytest.mark.parametrize("words", [(), ("--batch", "16")])
+def test_a_weak_study_outside_of_a_clone_takes_the_configuration_that_comes_along(login_node, capsys, words):
+    Path("configs").unlink()
+    study(capsys, "--scaling", "weak", *words, ranks="1", cpus="1")
+    assert arguments_of(login_node, 101)[-1] == ("16" if words else "64")
 
 
 def test_a_script_of_ones_own_gets_no_flags_of_the_trainer(login_node, capsys, monkeypatch):

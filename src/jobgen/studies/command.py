@@ -17,7 +17,7 @@ from jobgen.scripts import job_of
 from jobgen.studies.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.studies.record import STUDY, Entry, Study, read_study
 from jobgen.studies.states import lines_of
-from jobgen.submit import hand_over_for_number, own_environment, prepare
+from jobgen.submit import find_config, hand_over_for_number, own_environment, prepare
 from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
@@ -151,15 +151,16 @@ def _arguments(request: Request, point: Point, environment: Dict[str, str]) -> L
         return []
     found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
     if request.scaling == "weak":
-        config = _config(environment.get("SLIPWAY_CONFIG") or job_of(request.spec, request.site, []).spec.config)
-        found += ["--batch-size-per-rank", str(weak_batch(config, load_schema(), request.batch))]
+        config = environment.get("SLIPWAY_CONFIG") or job_of(request.spec, request.site, []).spec.config
+        batch = request.batch or weak_batch(_read_config(config), load_schema())
+        found += ["--batch-size-per-rank", str(batch)]
     if request.steps:
         found += ["--max-steps", str(request.steps)]
     return found
 
 
-def _config(path: str) -> Dict[str, Any]:
+def _read_config(path: str) -> Dict[str, Any]:
     try:
-        return tomllib.loads(read_start(path, limit=1 << 20).decode())
+        return tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
     except (OSError, ValueError) as error:
         raise JobgenError(f"cannot read the configuration {path}: {error}.") from error

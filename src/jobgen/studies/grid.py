@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from jobgen.errors import JobgenError
 
@@ -81,15 +81,15 @@ def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]
     return [*settings, f"ranks_per_node={point.ranks_per_node}"]
 
 
-def weak_batch(config: Dict[str, Any], schema: Dict[str, Any], given: Optional[int]) -> int:
-    """Return the samples of a step on each rank of a weak study: ``given``, or what ``config`` says for one rank.
+def weak_batch(config: Dict[str, Any], schema: Dict[str, Any]) -> int:
+    """Return the samples of a step on each rank of a weak study: what ``config`` says for one rank.
 
     Raises:
         JobgenError: if that is no number.
     """
     train = config.get("train", {})
     default = schema["properties"]["train"]["properties"]["batch_size"]["default"]
-    found = given or train.get("batch_size_per_rank") or train.get("batch_size", default)
+    found = train.get("batch_size_per_rank") or train.get("batch_size", default)
     if not isinstance(found, int) or found < 1:
         raise JobgenError(f"the batch size of the configuration is {found!r}: it must be a whole number, at least 1.")
     return found

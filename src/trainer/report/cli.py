@@ -19,6 +19,7 @@ from trainer.report.overview import overview
 from trainer.report.render import HEAD, page, render
 from trainer.report.run import Run, holds_run, read_run
 from trainer.report.study import Study, holds_study, read_study
+from trainer.report.sweep import Sweep, holds_sweep, read_sweep
 
 PROGRAM = "trainer report"
 MOST_WITH_IMAGES = 12
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
         "holds all it shows, and opens without a network. Runs may still be under way.",
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study or sweep")
     parser.add_argument(
         "--output",
         type=Path,
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         _say(f"--output {arguments.output}: {refusal}")
         return EXIT_USAGE
     parts = read(arguments.paths)
-    if not parts.runs and not parts.studies:
+    if not parts.runs and not parts.sets:
         _say("nothing to report: name run folders (docs/contract.md lists what is in them)")
         return 1
     try:
@@ -62,27 +63,30 @@ class Parts:
     """What the page is about."""
 
     runs: list[Run] = dataclasses.field(default_factory=list)
-    studies: list[Study] = dataclasses.field(default_factory=list)
+    sets: list[Study | Sweep] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def next_run(self) -> int:
         """The number of the next section about a run."""
-        return 1 + len(self.runs) + sum(len(study.runs) for study in self.studies)
+        return 1 + len(self.runs) + sum(len(found.runs) for found in self.sets)
 
 
 def read(paths: Sequence[Path]) -> Parts:
-    """Return the runs and studies in ``paths``, in order; what cannot be read of them is said on stderr."""
+    """Return the runs, studies and sweeps in ``paths``, in order; what cannot be read of them is said on stderr."""
     parts = Parts()
     for path, name in zip(paths, _names(paths), strict=True):
         folder = Folder(path)
         if not path.is_dir():
             _say(f"{path}: no folder")
             continue
-        found: Run | Study
+        found: Run | Study | Sweep
         if holds_study(folder):
             found = read_study(folder, name=name, first=parts.next_run)
-            parts.studies.append(found)
+            parts.sets.append(found)
+        elif holds_sweep(folder):
+            found = read_sweep(folder, name=name, first=parts.next_run)
+            parts.sets.append(found)
         elif holds_run(folder):
             found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
             parts.runs.append(found)
@@ -96,12 +100,12 @@ def read(paths: Sequence[Path]) -> Parts:
 
 
 def compose(parts: Parts) -> str:
-    """Return the page: what runs have in common, each of them, then the studies, each with the runs of its points."""
+    """Return the page: what runs have in common, each of them, then studies and sweeps, each with its runs."""
     title = parts.names[0] if len(parts.names) == 1 else f"{parts.next_run - 1} runs"
     sections = [overview(parts.runs)] if len(parts.runs) > 1 else []
     sections += [run.section for run in parts.runs]
-    for study in parts.studies:
-        sections += [study.section, *(run.section for run in study.runs)]
+    for found in parts.sets:
+        sections += [found.section, *(run.section for run in found.runs)]
     return page(title, render("body.html", title=title, parts=sections))
 
 

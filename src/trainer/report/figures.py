@@ -58,6 +58,7 @@ def curves(
     zero: bool = False,
     late: bool = False,
     ideal: Curve | None = None,
+    scattered: bool = False,
 ) -> Markup:
     """Return a figure of ``lines`` over a common axis; nothing where none of them has a point.
 
@@ -68,6 +69,7 @@ def curves(
         zero: whether the vertical axis begins at 0.
         late: whether the vertical axis is made for what follows the first tenth of each curve, which is steep.
         ideal: what they would be at best, dotted.
+        scattered: whether points have no order: dots without a line, over an axis that begins where they do.
     """
     found = [points(line.xs, line.ys) for line in lines]
     aims = points(ideal.xs, ideal.ys)[0] if ideal else []
@@ -75,13 +77,13 @@ def curves(
     if not drawn:
         return Markup()
     places = [place for place, _ in drawn] + [place for _, lost in found for place in lost]
-    across = linear([0.0, *places], tight=True)
+    across = fitting(places) if scattered else linear([0.0, *places], tight=True)
     values = [value for _, value in drawn]
     after = [value for part, _ in found for _, value in part[len(part) // 10 :]]
     up = fitting(after if late and len(set(after)) > 1 and not ideal else values, zero=zero)
     thinned = any(len(part) > MOST_POINTS for part, _ in found)
     shown = [
-        _draw(line, thin(part, most=MOST_POINTS), lost, across, up)
+        _draw(line, thin(part, most=MOST_POINTS), lost, across, up, scattered=scattered)
         for line, (part, lost) in zip(lines, found, strict=True)
         if part
     ]
@@ -110,14 +112,16 @@ def curves(
     )
 
 
-def _draw(line: Curve, part: list[tuple[float, float]], lost: list[float], across: Axis, up: Axis) -> _Drawn:
+def _draw(
+    line: Curve, part: list[tuple[float, float]], lost: list[float], across: Axis, up: Axis, *, scattered: bool
+) -> _Drawn:
     places = [_place(point, across, up) for point in part]
     dashes = f" d{line.colour // COLOURS}" if line.colour >= COLOURS else ""
     return _Drawn(
         name=line.name,
         style=f"c{line.colour % COLOURS}{dashes}",
-        path=_path(places),
-        dots=places if len(places) <= MOST_DOTS else [],
+        path="" if scattered else _path(places),
+        dots=places if scattered or len(places) <= MOST_DOTS else [],
         lost=[_across(place, across) for place in lost[:MOST_DOTS]],
     )
 

@@ -60,6 +60,8 @@ class Run:
     """When its attempts began."""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
+    extremes: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    """Lowest and highest value of each number of the validation, or else of the training, by its name."""
     validation: dict[str, Series] = dataclasses.field(default_factory=dict)
     """Loss and accuracy, for figures over several runs."""
     section: Markup = dataclasses.field(default_factory=Markup)
@@ -100,6 +102,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
         held=_held(attempts),
         beginnings=[attempt.began for attempt in attempts if attempt.began],
         config=config,
+        extremes=_extremes(metrics),
         validation={key: line for key in ("loss", "accuracy") if (line := metrics.get("validation", key))},
     )
     run.section = render(
@@ -141,6 +144,11 @@ def _held(attempts: list[Attempt]) -> float | None:
 def _best(line: Series | None, *, highest: bool) -> float | None:
     values = line.finite if line else []
     return (max if highest else min)(values) if values else None
+
+
+def _extremes(metrics: Metrics) -> dict[str, tuple[float, float]]:
+    by_kind = sorted(metrics.series.values(), key=lambda line: line.kind == "validation")
+    return {line.name: (min(values), max(values)) for line in by_kind if (values := line.finite)}
 
 
 def _median(line: Series | None) -> float | None:

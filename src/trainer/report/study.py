@@ -1,35 +1,10 @@
-"""A scaling study: a folder with study.json, and the run folders of its points below.
-
-study.json is one JSON object:
-
-| key | value |
-|---|---|
-| `schema` | 1 |
-| `kind` | `study` |
-| `scaling` | `strong`: all points have the same global batch; `weak`: the same batch per rank |
-| `points` | a list of objects with the keys below |
-
-| key of a point | value |
-|---|---|
-| `name` | its name in tables and figures |
-| `run` | its run folder, as a path relative to the study's folder and below it |
-| `nodes`, `ranks` | how many nodes and ranks it has |
-| `cpus` | CPU cores of each rank |
-| `backend` | `ddp`, `horovod` or `single` |
-| `container` | whether its ranks ran in a container |
-| `submitted` | when its job was submitted, ISO 8601; null before that |
-| `job` | the scheduler's number of the job, as text; null before that |
-
-A run folder may be missing, as the job still waits. What a point was measured at, its speed and its accuracy, is read
-from its run folder and stands nowhere else. Unknown keys are passed over.
-"""
+"""A scaling study: a folder with study.json (docs/contract.md), and the run folders of its points below."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
 import math
-from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -41,6 +16,7 @@ from trainer.report.folder import Folder
 from trainer.report.overview import common_figures
 from trainer.report.render import render
 from trainer.report.run import Run, holds_run, read_run
+from trainer.report.runset import below
 from trainer.report.scaling import Difference, Measured, advise, compare, difference
 
 FILE = "study.json"
@@ -98,37 +74,18 @@ def read_study(folder: Folder, *, name: str, first: int) -> Study:
     if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
         folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: it is read as far as it is understood")
     scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"
-    points = _points(folder, description)
+    points = below(folder, FILE, description.get("points"), Point, what="point", most=MOST_POINTS)
     runs: list[Run] = []
     found: list[tuple[Point, Run | None]] = []
     for point in points:
-        below = Folder(folder.path, below=point.run)
+        inner = Folder(folder.path, below=point.run)
         run = None
-        if holds_run(below):
-            run = read_run(below, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
+        if holds_run(inner):
+            run = read_run(inner, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
             runs.append(run)
             folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
         found.append((point, run))
     return Study(_section(folder, name, scaling, found), runs, folder.warnings)
-
-
-def _points(folder: Folder, description: dict[str, object]) -> list[Point]:
-    entries = description.get("points")
-    found = []
-    for number, entry in enumerate(entries[:MOST_POINTS] if isinstance(entries, list) else [], start=1):
-        try:
-            point = msgspec.convert(entry, Point)
-        except msgspec.ValidationError as error:
-            folder.warn(f"{FILE}: point {number} is left out: {error}")
-            continue
-        path = PurePosixPath(point.run)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in point.run:
-            folder.warn(f"{FILE}: point {number} is left out: its run is no path below the study")
-            continue
-        found.append(point)
-    if not found:
-        folder.warn(f"{FILE}: it has no points")
-    return found
 
 
 def _section(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from trainer.data.base import InMemoryDataset, Splits, in_memory_splits
 from trainer.models.small import MnistCNN
@@ -63,6 +64,12 @@ def slower(config):
 
 def slow_in_memory(config):
     return _slow(config, 0.001, in_memory=True)
+
+
+def convolutions(shape, classes):
+    """Return a model that computes much and has few weights to communicate."""
+    layers = [nn.Conv2d(shape[0], 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
 
 
 def waits_for_others(shape, classes):

@@ -1,0 +1,109 @@
+"""``trainer report`` on sweeps: what is ranked, what is advised, what is shown."""
+
+import json
+
+import pytest
+
+from report_folders import make_run, records, write
+from report_page import report
+from trainer.report.run import Run
+from trainer.report.sweep import Candidate, Trial, advise, rank
+
+
+def candidates(key, found, *, state="done"):
+    """Return a candidate for each value of ``key``, with the metric of each of its runs."""
+    made = []
+    for value, metrics in found.items():
+        trials = [(Trial(str(number), str(number)), Run(str(number), "", state)) for number in range(len(metrics))]
+        made.append(Candidate({key: value}, trials, list(metrics)))
+    return made
+
+
+def test_the_best_comes_first_and_what_is_not_complete_last():
+    found = candidates("lr", {"0.1": [0.8, 0.9], "0.2": [0.9, 0.9], "0.3": [0.99]})
+    found[2].trials *= 2  # one of which has no metric
+    assert [each.values["lr"] for each in rank(found, "max")] == ["0.2", "0.1", "0.3"]
+    assert [each.values["lr"] for each in rank(found, "min")] == ["0.1", "0.2", "0.3"]
+    failed = candidates("lr", {"0.1": [0.8]}, state="failed")
+    assert failed[0].mean is None
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"0.1": [0.9], "0.2": [0.8], "0.3": [0.7]}, "Take lr = 0.1: its accuracy of 0.9 is the maximum of 3."),
+        ({"0.1": [0.9], "0.2": [0.8], "0.3": [0.7]}, "lr = 0.1 is at the end of what was tried"),
+        ({"0.1": [0.9], "0.2": [0.8]}, "from seed to seed is not known: --seeds 3 tells"),
+        ({"0.1": [0.7], "0.2": [0.9], "0.3": [0.8]}, "lr: worth refining between 0.1 and 0.3."),
+        ({"0.1": [0.7, 0.9], "0.2": [0.8, 0.9], "0.3": [0.7, 0.8]}, "more seeds are needed to tell them apart"),
+        ({"0.1": [0.7, 0.71], "0.2": [0.9, 0.91], "0.3": [0.8, 0.81]}, "more than twice the standard error"),
+        ({"0.1": [0.80, 0.90], "0.2": [0.81, 0.91], "0.3": [0.8, 0.9]}, "a finer grid would not tell them apart"),
+        ({"adam": [0.7], "sgd": [0.9], "adamw": [0.8]}, "Take lr = sgd"),
+        ({}, "No advice: no trial has recorded accuracy yet."),
+    ],
+)
+def test_the_advice_names_the_best_its_certainty_and_what_to_try_next(found, said):
+    assert said in " ".join(advise(rank(candidates("lr", found), "max"), metric="accuracy", goal="max"))
+
+
+def make_sweep(path, *, seeds=1, **changes):
+    """Make the folder of a sweep over four learning rates, the third of which is best."""
+    trials = []
+    for number, rate in enumerate(("0.001", "0.01", "0.1", "1")):
+        for seed in range(seeds):
+            name = f"{number * seeds + seed:03}"
+            shift = abs(number - 2) / 10 + seed / 100
+            make_run(path / name, found=records(shift=shift), lr=float(rate), seed=seed)
+            trials.append(
+                {"name": name, "run": name, "values": {"optim.lr": rate}, "seed": seed, "rung": 0, "job": "7_1"}
+            )
+    head = {"schema": 1, "kind": "sweep", "scheduler": "slurm", "metric": "accuracy", "goal": "max", "seeds": seeds}
+    write(path / "sweep.json", {**head, "rungs": [], "axes": {}, "trials": trials, **changes})
+    return path
+
+
+def test_a_sweep_shows_the_best_first(tmp_path, capsys):
+    page = report(tmp_path, make_sweep(tmp_path / "sweep"))
+    assert "sweep: sweep over optim.lr" in page.text
+    assert "Take optim.lr = 0.1" in page.text
+    assert "optim.lr: worth refining between 0.01 and 1." in page.text
+    assert page.source.index(">002</a>") < page.source.index(">001</a>") < page.source.index(">000</a>")
+    assert "best accuracy of each run" in page.figures()
+    assert page.ids == [f"run-{number}" for number in range(1, 5)]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_spread_over_seeds_is_shown(tmp_path):
+    page = report(tmp_path, make_sweep(tmp_path / "sweep", seeds=3))
+    assert "mean over the seeds" in page.text
+    assert "0.01" in page.text
+
+
+def test_a_loss_is_best_where_it_is_lowest(tmp_path):
+    page = report(tmp_path, make_sweep(tmp_path / "sweep", metric="loss", goal="min"))
+    assert "Take optim.lr = 0.1" in page.text
+    assert "is the minimum of 4" in page.text
+
+
+def test_trials_that_make_no_sense_are_left_out(tmp_path, capsys):
+    sweep = make_sweep(tmp_path / "sweep")
+    description = json.loads((sweep / "sweep.json").read_text())
+    description["trials"] += [
+        {"name": "x", "run": "../x"},
+        7,
+        {"name": "later <b>", "run": "004", "values": {"a": "b"}},
+    ]
+    write(sweep / "sweep.json", description)
+    page = report(tmp_path, sweep)
+    err = capsys.readouterr().err
+    assert "sweep.json: trial 5 is left out" in err
+    assert "sweep.json: trial 6 is left out" in err
+    assert "later <b> no run folder" in page.text
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": 2, "kind": "sweep", "trials": {}}'])
+def test_a_sweep_that_cannot_be_read_is_said(tmp_path, capsys, content):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(content)
+    assert "No advice" in report(tmp_path, tmp_path / "sweep").text
+    assert "sweep.json" in capsys.readouterr().err
