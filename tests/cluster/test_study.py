@@ -15,6 +15,7 @@ SETTINGS = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER"
 NAMES = [f"nodes{nodes}-ranks{ranks}-cpus{cpus}" for nodes, ranks in ((1, 1), (1, 2), (2, 4)) for cpus in (1, 2)]
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_a_study_is_submitted_followed_and_run_again(cluster, tmp_path, table):
     """Six points: of one the time limit is near, and one finds a file where its run folder belongs."""
