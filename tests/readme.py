@@ -173,6 +173,9 @@ NO_COMMANDS = {
     "exec bash RUN_DIR/job.sh",
     "trainer evaluate",
     "trainer export",
+    "slipway export",
+    "cp -a",
+    "rsync -a",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 

@@ -55,9 +55,10 @@ def shortened(command):
         return command if "--dry-run" in command else f"{command} --dry-run"
     trains = "configs/digits.toml" in command or "imagefolder" in command
     short = trains and not any(flag in command for flag in ("--dry-run", "--self-test"))
-    return (
-        command.replace(" PATH ", " images ") + (SHORT if short else "") + (SMALL if "digits.toml" in command else "")
-    )
+    small = SMALL if "digits.toml" in command else ""
+    if "imagefolder" in command and "--image-size" not in command:
+        small = " --image-size 64"
+    return command.replace(" PATH ", " images ") + (SHORT if short else "") + small
 
 
 IN_ORDER = [command for command in COMMANDS if command in HERE or DRY.match(command)]

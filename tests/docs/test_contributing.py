@@ -18,7 +18,13 @@ def test_there_are_the_recipes():
     assert sum("```diff" in text for text in RECIPES.values()) == 5
 
 
-@pytest.mark.parametrize("name", RECIPES)
+SLOW = {"A setting of job scripts"}
+"""Takes minutes, and shares most of its commands with others."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.prove if name in SLOW else ()) for name in RECIPES]
+)
 def test_a_recipe_can_be_followed(name, tmp_path):
     tree = fresh_clone(tmp_path / "tree")
     for diff in re.findall(r"```diff\n(.*?)```", RECIPES[name], flags=re.DOTALL):
