@@ -50,15 +50,17 @@ refuse_foreign_folder() {
 }
 
 # refuse_company: fails if the job of the last attempt still runs: two trainings would write into
-# one folder. A job in which a run goes on by itself waits for that end, for at most 2 minutes, as
-# it may depend on nothing (again). Where the scheduler does not answer, the trainer's own lock has
-# to do.
+# one folder. It waits for the end of a job whose ranks have ended (the next rung of a sweep may
+# begin while that job cleans up), or which this one continues (it may depend on no job of an
+# array), for at most 2 minutes. Where the scheduler does not answer, the trainer's own lock has to
+# do.
 refuse_company() {
-    local job_scheduler='' job='' code limit=0
-    [ ! -f "$RUN_DIR/logs/$((attempt - 1))/job" ] ||
-        read -r job_scheduler job <"$RUN_DIR/logs/$((attempt - 1))/job" || :
+    local last=$RUN_DIR/logs/$((attempt - 1)) job_scheduler='' job='' code limit=0
+    [ ! -f "$last/job" ] || read -r job_scheduler job <"$last/job" || :
     [ "$job_scheduler" = "$scheduler" ] && [ -n "$job" ] && [ "$job" != "$job_id" ] || return 0
-    [ "$(requeues_of_job)" = 0 ] || limit=$((SECONDS + 120))
+    if [ -e "$last/code" ] || [ "$(requeues_of_job)" != 0 ]; then
+        limit=$((SECONDS + 120))
+    fi
     while true; do
         code=0
         job_is_over "$job" || code=$?

@@ -426,10 +426,12 @@ class TestScratch:
             (place / "run" / "logs" / "1" / "job").write_text(job)
             assert bash("refuse_company") == (0, "", ""), job
 
-    def test_refuse_company_waits_where_a_run_goes_on_by_itself(self, bash, stub, place):
+    # once: the next rung of a sweep was refused while the job before it still cleaned up
+    @pytest.mark.parametrize(("file", "text"), [("requeues", "1 99_1\n1 4711\n"), ("logs/1/code", "0\n")])
+    def test_refuse_company_waits_where_a_job_continues_or_has_trained(self, bash, stub, place, file, text):
         (place / "run" / "logs" / "1").mkdir(parents=True)
         (place / "run" / "logs" / "1" / "job").write_text("pbs 99_1\n")
-        (place / "run" / "requeues").write_text("1 99_1\n1 4711\n")
+        (place / "run" / file).write_text(text)
         stub("qstat", 'echo "    job_state = $([ -e asked ] && echo X || echo E)"; touch asked')
         began = time.monotonic()
         assert bash("refuse_company", scheduler="pbs") == (0, "", "")
@@ -765,9 +767,11 @@ class TestEachNode:
         assert sorted((tmp_path / "done").read_text().split()) == ["0", "2"]
 
     def test_a_step_by_ssh_is_done_where_it_can_be(self, bash, stub, tmp_path):
-        stub("ssh", f'[ "$1" = n1 ] || {{ sleep 1; echo "$1" >>{tmp_path}/done; exit 0; }}; exit 255')
+        slow = '[ "$1" = n1 ] || {{ for i in {{1..{}}}; do sleep 0.1; done; echo "$1" >>{}; exit 0; }}; exit 255'
+        stub("ssh", slow.format(10, tmp_path / "done"))
         assert bash("(ssh_each_node 5 true) || echo $?")[1] == "255\n"
         assert (tmp_path / "done").read_text() == "n2\n"
+        stub("ssh", slow.format(300, tmp_path / "done"))
         assert bash("(ssh_each_node 0 true) || echo $?")[1] == "255\n"  # a launch
         assert (tmp_path / "done").read_text() == "n2\n"
 
