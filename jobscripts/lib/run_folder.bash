@@ -50,15 +50,16 @@ refuse_foreign_folder() {
 }
 
 # refuse_company: fails if the job of the last attempt still runs: two trainings would write into
-# one folder. It waits for the end of a job whose ranks have ended (the next rung of a sweep may
-# begin while that job cleans up), or which this one continues (it may depend on no job of an
-# array), for at most 2 minutes. Where the scheduler does not answer, the trainer's own lock has to
-# do.
+# one folder. It waits for the end of a job that has trained (the next rung of a sweep may begin
+# while it cleans up), or that this one continues (it may depend on no job of an array), for at most
+# 2 minutes. Where the scheduler does not answer, the trainer's own lock has to do.
 refuse_company() {
-    local last=$RUN_DIR/logs/$((attempt - 1)) job_scheduler='' job='' code limit=0
+    local number=$((attempt - 1)) job_scheduler='' job='' code limit=0
+    local last=$RUN_DIR/logs/$number
     [ ! -f "$last/job" ] || read -r job_scheduler job <"$last/job" || :
     [ "$job_scheduler" = "$scheduler" ] && [ -n "$job" ] && [ "$job" != "$job_id" ] || return 0
-    if [ -e "$last/code" ] || [ "$(requeues_of_job)" != 0 ]; then
+    if [ -e "$RUN_DIR/verdict.$number" ] || [ -e "$last/code" ] ||
+        [ "$(requeues_of_job)" != 0 ]; then
         limit=$((SECONDS + 120))
     fi
     while true; do
