@@ -427,7 +427,9 @@ class TestScratch:
             assert bash("refuse_company") == (0, "", ""), job
 
     # once: the next rung of a sweep was refused while the job before it still cleaned up
-    @pytest.mark.parametrize(("file", "text"), [("requeues", "1 99_1\n1 4711\n"), ("logs/1/code", "0\n"), ("verdict.1", "done 1\n")])
+    @pytest.mark.parametrize(
+        ("file", "text"), [("requeues", "1 99_1\n1 4711\n"), ("logs/1/code", "0\n"), ("verdict.1", "done 1\n")]
+    )
     def test_refuse_company_waits_where_a_job_continues_or_has_trained(self, bash, stub, place, file, text):
         (place / "run" / "logs" / "1").mkdir(parents=True)
         (place / "run" / "logs" / "1" / "job").write_text("pbs 99_1\n")
