@@ -140,8 +140,7 @@ class Run:
             reason = "" if verdict.state == "done" else _because(verdict.reason)
             return f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
         if not status:
-            ended = f"; exit code {code}" if code else ""
-            return f"attempt {number}: no status: a script of its own leaves none{ended}"
+            return f"attempt {number}: no status, as of a script of its own, or before training begins{exit_code}"
         if not self._begun:
             before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
             return f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"

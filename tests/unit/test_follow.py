@@ -129,10 +129,10 @@ class TestThisMachine:
         assert "log " in out
         assert "logs/10/stderr.log" in out
 
-    @pytest.mark.parametrize(("code", "ending"), [(None, "\n"), (3, "; exit code 3\n")])
+    @pytest.mark.parametrize(("code", "ending"), [(None, "\n"), (3, ", exit code 3\n")])
     def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, ending):
         make_attempt(here / "runs" / "ddp-7", 1, code=code)
-        expected = f"run runs/ddp-7: attempt 1: no status: a script of its own leaves none{ending}"
+        expected = f"run runs/ddp-7: attempt 1: no status, as of a script of its own, or before training begins{ending}"
         assert said(capsys, "status").out.startswith(expected)
 
     def test_a_folder_without_any_attempt(self, here, capsys):
