@@ -1,6 +1,8 @@
 """jobgen sweep: which trials there are, what is submitted of them, and how far they are."""
 
+import fcntl
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -298,6 +300,24 @@ class TestSubmission:
         assert list(Path("sweep", "submissions").iterdir()) == []
         sweep(capsys, *LR)
         assert [trial["job"] for trial in trials()] == ["102_0", "102_1"]
+
+    # once: two at a time, from cron and by hand, submitted the same trials
+    def test_two_at_a_time_do_not_submit_the_same(self, login_node, capsys, monkeypatch):
+        Path("sweep").mkdir()
+        with Path("sweep/.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert "another command submits runs of" in sweep(capsys, *LR, code=78).err
+        assert not Path("sweep/sweep.json").exists()
+        monkeypatch.setattr("jobgen.sweeps.command.ask", lambda *_, **__: Path("sweep/sweep.json").write_text("{}"))
+        assert "another command has submitted runs of" in sweep(capsys, *LR, code=78).err
+        assert not [*login_node.glob("*.script")]
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+    def test_a_lock_that_is_none(self, login_node, capsys, make):
+        Path("sweep").mkdir()
+        make("sweep/.lock")
+        code = 78 if make is os.mkdir else 0
+        assert ("cannot write" in sweep(capsys, *LR, code=code).err) == bool(code)
 
     def test_a_large_sweep_asks(self, login_node, capsys):
         assert "add --yes" in sweep(capsys, *TWO, "--limit", "1", code=2).err

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import time
 from pathlib import Path
-from typing import ClassVar, Dict, Generic, List, Optional, Protocol, Type, TypeVar
+from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, Type, TypeVar
 
 import msgspec
 
 from jobgen.errors import JobgenError
 from slipway.reading import read_start
 
+LOCK = ".lock"
+"""Held while runs are submitted; in the folder of the file."""
 LIMIT = 1 << 24
 """Bytes that are read of such a file: ten thousands of runs."""
 
@@ -55,6 +59,7 @@ class RunSet(Generic[E]):
         """Describe what is in ``folder``, whose jobs are those of ``scheduler``."""
         self.folder, self.scheduler = folder, scheduler
         self.entries = {entry.name: entry for entry in entries}
+        self._version = self._read_version()
 
     def content(self) -> msgspec.Struct:
         """Return what the file holds."""
@@ -70,6 +75,39 @@ class RunSet(Generic[E]):
         for name, job in jobs.items():
             self.entries[name] = msgspec.structs.replace(self.entries[name], submitted=now, job=job)  # type: ignore[type-var]
         self.write()
+
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Write the file, and let no other command submit runs of the folder meanwhile.
+
+        Raises:
+            JobgenError: if another one does, or has done so since this was made, or if the folder cannot be written.
+        """
+        lock = self.folder / LOCK
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            raise JobgenError(f"cannot write {lock}: {error.strerror}.") from error
+        try:
+            with contextlib.suppress(OSError):  # a file system may have no locks
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise JobgenError(f"another command submits runs of {self.folder}: wait for its end.") from error
+            if self._read_version() != self._version:
+                raise JobgenError(f"another command has submitted runs of {self.folder} meanwhile: run this one again.")
+            self.write()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _read_version(self) -> Optional[int]:
+        """Return what differs between two versions of the file; None while there is none."""
+        try:
+            return (self.folder / self.file).stat().st_mtime_ns
+        except OSError:
+            return None
 
     def write(self) -> None:
         """Write the file: the old one, or the new one whole.
@@ -95,7 +133,7 @@ def holds(folder: Path, file: str) -> bool:
     """
     if (folder / file).is_file():
         return True
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
         raise JobgenError(f"{folder} is there, and holds no {file}: name another --output.")
     return False
 

@@ -77,9 +77,9 @@ def study(request: Request) -> int:
     if request.dry_run or not wanted:
         return 0
     ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
-    record.write()
-    for point in wanted:
-        record.submitted({point.name: _submit(request, point, record, gpus=gpus, each=each)})
+    with record.submitting():
+        for point in wanted:
+            record.submitted({point.name: _submit(request, point, record, gpus=gpus, each=each)})
     return 0
 
 

@@ -99,9 +99,9 @@ def sweep(request: Request) -> int:
     _refuse_too_many(setup.job, len(found.trials))
     submission = _prepared(setup, found.trials[0])
     ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
-    record.write()
-    record.promote([trial.name for trial in found.trials], found.rung)
-    _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
+    with record.submitting():
+        record.promote([trial.name for trial in found.trials], found.rung)
+        _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
     return 0
 
 
