@@ -31,8 +31,8 @@ CASES = {
     "100 Mbit/s": ([*CNN, *FAST], 64, "100mbit", SPEAKS),
     "50 Mbit/s": (["--arch", "mlp", *FAST], 64, "50mbit", SPEAKS),
     "a hook that sleeps": (["--arch", "bottlenecks:waits_for_others", *FAST], 32, None, SPEAKS),
-    "1 ms a sample": ([*CNN, *SLOW], 64, None, WAITS),
-    "4 ms a sample": ([*CNN, "--dataset", "bottlenecks:slower"], 64, None, WAITS),
+    "4 ms a sample": ([*CNN, *SLOW], 64, None, WAITS),
+    "8 ms a sample": ([*CNN, "--dataset", "bottlenecks:slower"], 64, None, WAITS),
     "1 ms a sample, without a worker": ([*CNN, "--dataset", "bottlenecks:slow_in_memory"], 64, None, WAITS),
 }
 pytestmark = pytest.mark.prove

@@ -4,9 +4,12 @@ import json
 
 import pytest
 
-from report_folders import make_study, write
+from report_folders import make_run, make_study, records, write
 from report_page import report
+from trainer.report.folder import Folder
 from trainer.report.scaling import Measured, advise, bottleneck, compare, difference
+from trainer.report.series import Metrics
+from trainer.report.shares import shares_of
 
 
 def points(*rates, group="ddp"):
@@ -69,6 +72,15 @@ def test_advice_names_a_point_and_the_reason(rates, start, end):
 )
 def test_what_limits_a_point_is_named(point, said):
     assert said in bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
+
+
+# once: a single slow moment of a study of four records per point was taken for communication
+def test_a_step_takes_what_most_records_say(tmp_path):
+    found = [record for record in records(rate=1000.0, batch=64, every=5, data=0.05) if record["kind"] == "train"]
+    for record in found[3:]:
+        record["elapsed"] += 60.0
+    shares = shares_of(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
+    assert shares.seconds_a_step == pytest.approx(0.95 * 64 / 1000)
 
 
 def test_communication_is_what_one_rank_with_as_large_a_batch_does_without():

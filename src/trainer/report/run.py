@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from typing import Any
 
@@ -17,7 +16,7 @@ from trainer.report.confusion import read_confusion, read_examples
 from trainer.report.figures import Curve, curves, in_unit, timeline
 from trainer.report.folder import Folder
 from trainer.report.render import render
-from trainer.report.series import Metrics, Series
+from trainer.report.series import Metrics, Series, typical
 from trainer.report.shares import SECONDS, Shares, shares_of
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
@@ -93,8 +92,8 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
         seconds=max((seconds for line in lines for seconds in line.elapsed if math.isfinite(seconds)), default=None),
         accuracy=_best(metrics.get("validation", "accuracy"), highest=True),
         loss=_best(metrics.get("validation", "loss"), highest=False),
-        rate=_median(metrics.get("train", "samples_per_second")),
-        steps_rate=_median(metrics.get("train", "steps_per_second")),
+        rate=_typical(metrics.get("train", "samples_per_second")),
+        steps_rate=_typical(metrics.get("train", "steps_per_second")),
         shares=shares_of(metrics),
         ranks=whole(provenance.get("world_size")),
         device=str(launch.get("device", "")),
@@ -151,10 +150,8 @@ def _extremes(metrics: Metrics) -> dict[str, tuple[float, float]]:
     return {line.name: (min(values), max(values)) for line in by_kind if (values := line.finite)}
 
 
-def _median(line: Series | None) -> float | None:
-    """Return the median rate, without the first record, in which a run warms up."""
-    values = line.finite if line else []
-    return statistics.median(values[1:] or values) if values else None
+def _typical(line: Series | None) -> float | None:
+    return typical(line.value) if line else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,8 +90,8 @@ def bottleneck(point: Measured, *, scaling: str) -> str:
         )
     if point.communication is not None and point.communication >= LIMITING:
         found.append(
-            f"an estimated {percent(point.communication)} of a step is communication: a faster network, larger batches "
-            "or --grad-accum-steps help"
+            f"an estimated {percent(point.communication)} of a step is communication, unless ranks share cores or "
+            "memory bandwidth: a faster network, larger batches or --grad-accum-steps help"
         )
     if found:
         return f"{point.name}: {'; '.join(found)}."

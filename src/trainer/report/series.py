@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import statistics
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -126,6 +127,12 @@ def _number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Return the median of finite ``values``, without the first, in which a run warms up; None of no value."""
+    found = [value for value in values if math.isfinite(value)]
+    return statistics.median(found[1:] or found) if found else None
 
 
 def _pairs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[tuple[float, float]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
-from trainer.report.series import Metrics
+from trainer.report.series import Metrics, Series, typical
 
 SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
 """Numbers of records that are shown as shares, not as curves."""
@@ -21,7 +22,8 @@ class Shares(NamedTuple):
     evaluation: float
     save: float
     """For which saving held up rank 0; writing goes on in the background."""
-    steps: int
+    seconds_a_step: float
+    """Time of an optimiser step, without its wait for data: the median of the records, as a machine has bad moments."""
 
     @property
     def total(self) -> float:
@@ -44,23 +46,25 @@ class Shares(NamedTuple):
         """Waiting for data, as a share of the time between evaluations and saves."""
         return self.data / (self.step + self.data)
 
-    @property
-    def seconds_a_step(self) -> float:
-        """Time of an optimiser step, without the wait for its data."""
-        return self.step / self.steps
-
 
 def shares_of(metrics: Metrics) -> Shares | None:
     """Return where the time went; None where the records do not tell: of a session, or of an earlier version."""
     waits = metrics.get("train", "data_seconds")
     if not waits:
         return None
-    trained, steps = waits.elapsed[-1], int(waits.step[-1])
+    trained, a_step = waits.elapsed[-1], _seconds_a_step(waits)
     data = min(_sum(metrics, "train", "data_seconds"), trained)
     evaluation, save = _sum(metrics, "validation", "evaluation_seconds"), _sum(metrics, "train", "save_seconds")
-    if not (math.isfinite(trained) and trained > 0 and steps > 0 and data >= 0 and evaluation >= 0 and save >= 0):
+    if not (math.isfinite(trained) and trained > 0 and a_step and data >= 0 and evaluation >= 0 and save >= 0):
         return None
-    return Shares(trained - data, data, evaluation, save, steps)
+    return Shares(trained - data, data, evaluation, save, a_step)
+
+
+def _seconds_a_step(waits: Series) -> float | None:
+    """Return the time of a step from when records were written, each with its wait for data."""
+    records = pairwise([(0.0, 0.0, 0.0), *zip(waits.step, waits.elapsed, waits.value, strict=True)])
+    found = [(now - then - wait) / (step - before) for (before, then, _), (step, now, wait) in records if step > before]
+    return typical([seconds for seconds in found if seconds >= 0])
 
 
 def _sum(metrics: Metrics, kind: str, name: str) -> float:

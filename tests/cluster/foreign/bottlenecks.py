@@ -55,11 +55,11 @@ def _slow(config, seconds, *, in_memory=False):
 
 
 def slow(config):
-    return _slow(config, 0.001)
+    return _slow(config, 0.004)
 
 
 def slower(config):
-    return _slow(config, 0.004)
+    return _slow(config, 0.008)
 
 
 def slow_in_memory(config):
