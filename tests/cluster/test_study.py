@@ -1,24 +1,26 @@
-"""jobgen study on a real Slurm: submitted, followed, run again for what has failed."""
+"""jobgen study on a real Slurm: submitted, followed, run again for what has failed, reported."""
 
 import json
 import re
+import subprocess
 import sys
 import time
 
 import pytest
 
+from report_page import Page
 from support import status
 
 JOBGEN = [sys.executable, "-m", "jobgen"]
-TRAINS = ["--arch", "mlp", "--no-figures", "--epochs", "6"]
+TRAINS = ["--arch", "mlp", "--no-figures", "--epochs", "100"]
 SETTINGS = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0"}
 NAMES = [f"nodes{nodes}-ranks{ranks}-cpus{cpus}" for nodes, ranks in ((1, 1), (1, 2), (2, 4)) for cpus in (1, 2)]
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(600)
-def test_a_study_is_submitted_followed_and_run_again(cluster, tmp_path, table):
-    """Six points: of one the time limit is near, and one finds a file where its run folder belongs."""
+@pytest.mark.timeout(1200)
+def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path, table):
+    """Six points: one is ended by its time limit, at a site that requeues none, and one finds a file as its folder."""
     study, wrong, limited = tmp_path / "study", NAMES[3], NAMES[4]
 
     def jobgen(*words):
@@ -27,18 +29,23 @@ def test_a_study_is_submitted_followed_and_run_again(cluster, tmp_path, table):
 
     def submit(*, ranks="1,2,4", cpus="1,2", more=()):
         words = ["study", "ddp", "--site", "example", "--ranks", ranks, "--cpus", cpus, "--output", "study"]
-        return jobgen(*words, *more, "--", *TRAINS)
+        return jobgen(*words, "--set", "resume=none", *more, "--", *TRAINS)
 
     def job_of(name):
         entries = json.loads((study / "study.json").read_text())["points"]
         return next(entry["job"] for entry in entries if entry["name"] == name)
 
-    def until(condition, what, limit=240):
+    def until(condition, what, limit=500):
         deadline = time.monotonic() + limit
         while not condition(shown := jobgen("status", "study")):
             assert time.monotonic() < deadline, f"{what}: not within {limit} s:\n{shown}"
             time.sleep(1)
         return dict(re.findall(r"(?m)^(nodes\S+) +(\w+)", shown)), shown
+
+    def until_all_end():
+        states, shown = until(lambda text: not re.search(" (waiting|running) ", text), "all points end")
+        table("jobgen status of a study", [[line.replace(str(tmp_path), "")] for line in shown.splitlines()])
+        return states, shown
 
     assert "6 of 6 point(s) to submit" in submit(more=["--dry-run"])
     assert not study.exists()
@@ -46,16 +53,23 @@ def test_a_study_is_submitted_followed_and_run_again(cluster, tmp_path, table):
     (study / wrong).write_text("a file\n")
     assert "5 of 6 point(s) to submit" in submit()
     until(lambda _: (study / limited / "metrics.jsonl").exists(), f"{limited} trains")
-    cluster.run("scancel", "--batch", "--signal=USR1", job_of(limited))
-    states, shown = until(lambda text: not re.search(" (waiting|running) ", text), "all points end")
-    table("jobgen status of a study", [[line.replace(str(tmp_path), "")] for line in shown.splitlines()])
-    assert states == {name: "failed" if name == wrong else "done" for name in NAMES}
-    assert status(study / limited)["attempt"] == 2
+    cluster.run("scontrol", "update", f"JobId={job_of(limited)}", "TimeLimit=1")  # Slurm signals it at once
+    states, shown = until_all_end()
+    assert states == {name: "failed" if name in (wrong, limited) else "done" for name in NAMES}
+    assert re.search(rf"(?m)^{limited} .*stopped \(time-limit", shown)
     (study / wrong).unlink()
-    assert "1 of 6 point(s) to submit" in submit()
-    states, _ = until(lambda text: not re.search(" (waiting|running) ", text), "the failed point ends")
+    assert "2 of 6 point(s) to submit" in submit()
+    states, _ = until_all_end()
     assert states == dict.fromkeys(NAMES, "done")
+    assert "0 of 6 point(s) to submit" in submit()
+    assert status(study / limited)["attempt"] == 2
     for name in NAMES:
         run = json.loads((study / name / "run.json").read_text())
         ranks, cpus = map(int, re.findall(r"ranks(\d)-cpus(\d)", name)[0])
         assert (run["world_size"], run["launch"]["threads"]) == (ranks, cpus)
+    page = tmp_path / "report.html"
+    subprocess.run([sys.executable, "-m", "trainer", "report", study, "--output", page], check=True)
+    shown = Page(page)
+    assert all(name in shown.text for name in NAMES)
+    assert "Take nodes" in shown.text
+    assert "Not everything could be read" not in shown.text

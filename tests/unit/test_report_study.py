@@ -81,15 +81,18 @@ def test_a_step_takes_what_most_records_say(tmp_path):
         record["elapsed"] += 60.0
     shares = shares_of(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
     assert shares.seconds_a_step == pytest.approx(0.95 * 64 / 1000)
+    assert shares.seconds_a_batch == pytest.approx(64 / 1000)
 
 
 def test_communication_is_what_one_rank_with_as_large_a_batch_does_without():
-    def point(ranks, seconds, alike=(1, 32.0), group="ddp"):
-        return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, seconds_a_step=seconds)
+    def point(ranks, seconds, waits=0.3, alike=(1, 32.0), group="ddp"):
+        both = {"seconds_a_step": seconds, "seconds_a_batch": seconds + waits}
+        return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, **both)
 
-    found = [point(1, 0.1), point(2, 0.2), point(2, 0.05), point(4, 0.2, (1, 16.0)), point(2, 0.2, group="horovod")]
+    found = [point(1, 0.1), point(2, 0.2), point(2, 0.05), point(4, 0.2, alike=(1, 16.0))]
+    found += [point(2, 0.2, group="horovod"), point(2, 0.2, 0.2), point(2, 0.2, 9.0)]
     compare(found)
-    assert [each.communication for each in found] == [None, 0.5, 0.0, None, None]
+    assert [each.communication for each in found] == [None, pytest.approx(0.2), 0.0, None, None, 0.0, 0.5]
 
 
 def test_curves_are_compared_at_common_steps():

@@ -1,11 +1,13 @@
 """``trainer report`` on sweeps: what is ranked, what is advised, what is shown."""
 
 import json
+import re
 
 import pytest
 
 from report_folders import make_run, records, write
 from report_page import report
+from trainer.report.render import NOTHING
 from trainer.report.run import Run
 from trainer.report.sweep import Candidate, Trial, advise, rank
 
@@ -83,6 +85,23 @@ def test_a_loss_is_best_where_it_is_lowest(tmp_path):
     page = report(tmp_path, make_sweep(tmp_path / "sweep", metric="loss", goal="min"))
     assert "Take optim.lr = 0.1" in page.text
     assert "is the minimum of 4" in page.text
+
+
+@pytest.mark.parametrize(("rung", "shown"), [(1, "6"), (10**9, NOTHING), (-9, NOTHING)])
+def test_how_long_a_trial_was_let_go_on_is_shown(tmp_path, rung, shown):
+    sweep = make_sweep(tmp_path / "sweep", rungs=[2, 6])
+    description = json.loads((sweep / "sweep.json").read_text())
+    description["trials"][2]["rung"] = rung
+    write(sweep / "sweep.json", description)
+    page = report(tmp_path, sweep)
+    assert "Trials were ended early" in page.text
+    epochs = re.findall(r'<td class="n">(\S+)</td><td><a href="#run-', page.source)
+    assert epochs == [shown, "2", "2", "2"]
+
+
+@pytest.mark.parametrize("rungs", ["x", {}, [1, None], 7])
+def test_rungs_that_make_no_sense_are_none(tmp_path, rungs):
+    assert "ended early" not in report(tmp_path, make_sweep(tmp_path / "sweep", rungs=rungs)).text
 
 
 def test_trials_that_make_no_sense_are_left_out(tmp_path, capsys):

@@ -34,8 +34,13 @@ class Measured:
     """Of the time of training, for which a rank waits for data."""
     seconds_a_step: float | None = None
     """Time of an optimiser step, without that wait."""
+    seconds_a_batch: float | None = None
+    """The same with that wait."""
     communication: float | None = None
-    """An estimate: by how much its step is longer than that of one rank with as large a batch, as a share of it."""
+    """An estimate: by how much its step is longer than that of one rank with as large a batch, as a share of it.
+
+    The smaller one of the shares without and with the wait for data: a rank whose data are late holds up the others.
+    """
     speedup: float | None = None
     """Rate in terms of the smallest point's of its group."""
     ideal: float | None = None
@@ -70,14 +75,18 @@ def compare(points: Sequence[Measured]) -> None:
 
 
 def _communication(point: Measured, points: Sequence[Measured]) -> float | None:
-    if point.ranks == 1 or not point.seconds_a_step or point.alike is None:
+    if point.ranks == 1 or not point.seconds_a_step or not point.seconds_a_batch or point.alike is None:
         return None
     alone = [
-        other.seconds_a_step
+        (other.seconds_a_step, other.seconds_a_batch)
         for other in points
-        if other.ranks == 1 and other.seconds_a_step and (other.group, other.alike) == (point.group, point.alike)
+        if other.ranks == 1 and (other.group, other.alike) == (point.group, point.alike)
+        if other.seconds_a_step and other.seconds_a_batch
     ]
-    return max(0.0, 1 - min(alone) / point.seconds_a_step) if alone else None
+    if not alone:
+        return None
+    step, batch = (min(seconds) for seconds in zip(*alone, strict=True))
+    return max(0.0, min(1 - step / point.seconds_a_step, 1 - batch / point.seconds_a_batch))
 
 
 def bottleneck(point: Measured, *, scaling: str) -> str:
@@ -86,7 +95,7 @@ def bottleneck(point: Measured, *, scaling: str) -> str:
     if point.data_share is not None and point.data_share >= LIMITING:
         found.append(
             f"{percent(point.data_share)} of its training waits for data: more data workers (--workers) or faster "
-            "storage help, more ranks do not"
+            "storage help"
         )
     if point.communication is not None and point.communication >= LIMITING:
         found.append(

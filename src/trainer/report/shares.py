@@ -24,6 +24,8 @@ class Shares(NamedTuple):
     """For which saving held up rank 0; writing goes on in the background."""
     seconds_a_step: float
     """Time of an optimiser step, without its wait for data: the median of the records, as a machine has bad moments."""
+    seconds_a_batch: float
+    """The same with that wait."""
 
     @property
     def total(self) -> float:
@@ -52,19 +54,23 @@ def shares_of(metrics: Metrics) -> Shares | None:
     waits = metrics.get("train", "data_seconds")
     if not waits:
         return None
-    trained, a_step = waits.elapsed[-1], _seconds_a_step(waits)
+    trained, (step, batch) = waits.elapsed[-1], _seconds_each(waits)
     data = min(_sum(metrics, "train", "data_seconds"), trained)
     evaluation, save = _sum(metrics, "validation", "evaluation_seconds"), _sum(metrics, "train", "save_seconds")
-    if not (math.isfinite(trained) and trained > 0 and a_step and data >= 0 and evaluation >= 0 and save >= 0):
+    if not (math.isfinite(trained) and trained > 0 and step and batch and data >= 0 and evaluation >= 0 and save >= 0):
         return None
-    return Shares(trained - data, data, evaluation, save, a_step)
+    return Shares(trained - data, data, evaluation, save, step, batch)
 
 
-def _seconds_a_step(waits: Series) -> float | None:
-    """Return the time of a step from when records were written, each with its wait for data."""
+def _seconds_each(waits: Series) -> tuple[float | None, float | None]:
+    """Return the time of a step, without and with its wait for data, from when records were written."""
     records = pairwise([(0.0, 0.0, 0.0), *zip(waits.step, waits.elapsed, waits.value, strict=True)])
-    found = [(now - then - wait) / (step - before) for (before, then, _), (step, now, wait) in records if step > before]
-    return typical([seconds for seconds in found if seconds >= 0])
+    found = [
+        ((now - then - wait) / (step - before), (now - then) / (step - before))
+        for (before, then, _), (step, now, wait) in records
+        if step > before and now - then >= wait >= 0
+    ]
+    return typical([without for without, _ in found]), typical([whole for _, whole in found])
 
 
 def _sum(metrics: Metrics, kind: str, name: str) -> float:

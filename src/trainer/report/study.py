@@ -125,7 +125,8 @@ def _measured(point: Point, run: Run | None, scaling: str, *, on_gpus: bool) -> 
             measured.rate = run.steps_rate * (point.ranks if scaling == "weak" else 1)
         measured.seconds = run.held or run.seconds
         if run.shares:
-            measured.data_share, measured.seconds_a_step = run.shares.data_share, run.shares.seconds_a_step
+            measured.data_share = run.shares.data_share
+            measured.seconds_a_step, measured.seconds_a_batch = run.shares.seconds_a_step, run.shares.seconds_a_batch
         if batch := _batch_of_a_rank(run, point.ranks):
             measured.alike = (point.cpus, batch)
     return measured

@@ -30,6 +30,7 @@ class Trial(msgspec.Struct, frozen=True):
     run: str
     values: dict[str, str] = {}
     seed: int = 0
+    rung: int = 0
 
 
 @dataclasses.dataclass
@@ -51,6 +52,11 @@ class Candidate:
     def spread(self) -> float | None:
         """Standard deviation over the seeds; None of a single one."""
         return statistics.stdev(self.found) if len(self.found) > 1 else None
+
+    @property
+    def rung(self) -> int:
+        """How far its trials were let go on, the first rung being 0."""
+        return max(trial.rung for trial, _ in self.trials)
 
     @property
     def name(self) -> str:
@@ -102,11 +108,20 @@ def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
         goal=goal,
         keys=list(dict.fromkeys(key for candidate in ranked for key in candidate.values)),
         rows=ranked,
+        epochs=_epochs(description.get("rungs")),
         seeds=max((len(candidate.trials) for candidate in ranked), default=1),
         advice=advise(ranked, metric=metric, goal=goal),
         figures=_figures(ranked, metric),
     )
     return Sweep(section, runs, folder.warnings)
+
+
+def _epochs(rungs: object) -> list[int]:
+    """Return the epochs at which the rungs of a sweep end; none if it has no rungs."""
+    try:
+        return msgspec.convert(rungs, list[int])
+    except msgspec.ValidationError:
+        return []
 
 
 def rank(candidates: Sequence[Candidate], goal: Literal["max", "min"]) -> list[Candidate]:
