@@ -68,10 +68,12 @@ def one_line(text: str) -> str:
     """Return ``text`` if a line of a script, or a scheduler's directive, can hold it.
 
     Raises:
-        JobgenError: if it holds a control character, behind which anything could follow.
+        JobgenError: if it holds a control character, behind which anything could follow, or bytes that are not UTF-8.
     """
     if any(ord(char) < 32 or ord(char) == 127 for char in text):  # noqa: PLR2004 -- ASCII's control characters
         raise JobgenError(f"{text!r} holds a line break or control character, which no script can: remove it.")
+    if any("\ud800" <= char <= "\udfff" for char in text):  # how Python shows such bytes
+        raise JobgenError(f"{text!r} is not UTF-8, and a script is: rename it.")
     return text
 
 

@@ -201,9 +201,11 @@ def test_a_large_study_asks(login_node, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--ranks", "0"], "'0' is not a whole number from 1 on"),
-        (["--ranks", "1,x"], "'x' is not a whole number from 1 on"),
-        (["--cpus", ""], "'' is not a whole number from 1 on"),
+        (["--ranks", "0"], "'0' is not a whole number from 1 to 999999"),
+        (["--ranks", "1,x"], "'x' is not a whole number from 1 to 999999"),
+        (["--cpus", ""], "'' is not a whole number from 1 to 999999"),
+        (["--limit", "nan"], "'nan' is not a number of hours"),  # once: asked nothing, whatever it cost
+        (["--limit", "-1"], "'-1' is not a number of hours"),
     ],
 )
 @pytest.mark.usefixtures("login_node")
@@ -212,6 +214,28 @@ def test_impossible_numbers(capsys, words, said):
         main(["study", "ddp", "--site", "example", "--output", "study", "--ranks", "1", "--cpus", "1", *words])
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch", "8"], "--batch is of --scaling weak"),  # once: of no effect
+        (["--", "--threads", "3"], "--threads is what --cpus sets"),
+        (["--steps", "5", "--", "--max-steps=3"], "--max-steps is what --steps sets"),
+        (["--scaling", "weak", "--", "--batch-size", "8"], "--batch-size is what --scaling weak sets"),
+    ],
+)
+@pytest.mark.usefixtures("login_node")
+def test_what_a_study_sets_itself_is_refused(capsys, words, said):
+    assert said in study(capsys, *words, code=2).err
+    assert not Path("study").exists()
+
+
+# once: the points before it had been submitted
+def test_a_point_that_cannot_start_is_refused_before_any_is_submitted(login_node, capsys):
+    assert "USE_CONTAINER is '2'" in study(capsys, "--container", "0,2", code=78).err
+    assert not Path("study").exists()
+    assert not [*login_node.glob("*.script")]
 
 
 @pytest.mark.usefixtures("login_node")

@@ -345,6 +345,8 @@ class TestRefusals:
             (["--set", "train.epochs=1,2", "--rungs", "2,6"], "train.epochs: with --rungs the last rung is"),
             ([*LR, "--set", "nodes=1,2"], "nodes is '1,2': it must be a whole number"),
             ([*LR, "--", "--epoch", "2"], "unknown flag --epoch"),
+            ([*LR, "--output", "a\nb"], "line break or control character"),
+            ([*LR, "--output", "\udcff"], "is not UTF-8"),
         ],
     )
     def test_before_anything_is_written(self, capsys, words, said):

@@ -37,12 +37,13 @@ def ask(hours: float, *, limit: float, yes: bool) -> None:
     if hours <= limit or yes:
         return
     question = f"that is more than {limit:g} hours (--limit): submit? [y/N] "
-    if not sys.stdin.isatty():
+    if not sys.stdin or not sys.stdin.isatty():  # None: it is closed
         raise UsageError(f"that may take {hours:.1f} hours, more than --limit {limit:g}: add --yes.")
     if input(question).strip().lower() not in {"y", "yes"}:
         raise UsageError("nothing has been submitted.")
 
 
 def say(text: str) -> None:
-    """Print a line."""
-    sys.stdout.write(f"{printable(text)}\n")
+    """Print a line, unless standard output is closed."""
+    if sys.stdout:
+        sys.stdout.write(f"{printable(text)}\n")

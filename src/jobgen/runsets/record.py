@@ -122,20 +122,38 @@ class RunSet(Generic[E]):
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.content()), indent=1) + b"\n")
             os.replace(temporary, path)  # noqa: PTH105 -- pathlib has the same, and no other function here needs it
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # where the disk is full, its room is needed
             raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
 
 
 def holds(folder: Path, file: str) -> bool:
-    """Return whether ``folder`` has the ``file`` of a set of runs; False if it is missing or empty.
+    """Return whether ``folder`` has the ``file`` of a set of runs; False if there is nothing but hidden files.
 
     Raises:
         JobgenError: if something else is there.
     """
-    if (folder / file).is_file():
+    if has(folder, file):
         return True
-    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(path.name[0] != "." for path in folder.iterdir()))
+    except OSError as error:
+        raise JobgenError(f"cannot read {folder}: {error.strerror}.") from error
+    if taken:
         raise JobgenError(f"{folder} is there, and holds no {file}: name another --output.")
     return False
+
+
+def has(folder: Path, file: str) -> bool:
+    """Return whether there is the ``file`` of a set of runs in ``folder``, which needs not exist.
+
+    Raises:
+        JobgenError: if the folder may not be read.
+    """
+    try:
+        return (folder / file).is_file()
+    except OSError as error:
+        raise JobgenError(f"cannot read {folder}: {error.strerror}.") from error
 
 
 def read(folder: Path, file: str, kind: Type[F], *, command: str) -> F:

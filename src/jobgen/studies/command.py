@@ -17,7 +17,7 @@ from jobgen.scripts import job_of
 from jobgen.studies.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.studies.record import STUDY, Entry, Study, read_study
 from jobgen.studies.states import lines_of
-from jobgen.submit import find_config, hand_over_for_number, own_environment, prepare
+from jobgen.submit import Submission, find_config, hand_over_for_number, own_environment, prepare
 from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
@@ -55,6 +55,7 @@ def study(request: Request) -> int:
     Raises:
         JobgenError: if a point could not start as things are, or its scheduler does not take it.
     """
+    _refuse_contradictions(request)
     base = job_of(request.spec, request.site, request.settings)
     if base.spec.task in BUILDS or base.spec.task == "selftest":
         raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does.")
@@ -76,11 +77,32 @@ def study(request: Request) -> int:
     say(f"{len(wanted)} of {len(points)} point(s) to submit: {cost}")
     if request.dry_run or not wanted:
         return 0
+    submissions = {point.name: _prepared(request, point, record, gpus=gpus, each=each) for point in wanted}
     ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
     with record.submitting():
-        for point in wanted:
-            record.submitted({point.name: _submit(request, point, record, gpus=gpus, each=each)})
+        for name, submission in submissions.items():
+            record.submitted({name: _submit(name, submission)})
     return 0
+
+
+def _refuse_contradictions(request: Request) -> None:
+    """Refuse what a study sets itself.
+
+    Raises:
+        UsageError: if there is such a thing.
+    """
+    if request.batch and request.scaling == "strong":
+        raise UsageError("--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --.")
+    if own_environment().get("SLIPWAY_SCRIPT"):
+        return
+    taken = {"--threads": "--cpus", "--workers": "--cpus"}
+    if request.steps:
+        taken["--max-steps"] = "--steps"
+    if request.scaling == "weak":
+        taken.update(dict.fromkeys(("--batch-size", "--batch-size-per-rank"), "--scaling weak"))
+    for word in request.arguments:
+        if option := taken.get(word.partition("=")[0]):
+            raise UsageError(f"{word.partition('=')[0]} is what {option} sets: leave out one of the two.")
 
 
 def _record(request: Request, base: Job, points: List[Point]) -> Study:
@@ -121,11 +143,11 @@ def _settings(request: Request, point: Point, *, gpus: bool, each: int) -> List[
     return [*request.settings, *settings_of(point, gpus=gpus, devices_per_rank=each)]
 
 
-def _submit(request: Request, point: Point, record: Study, *, gpus: bool, each: int) -> str:
-    """Submit a point and return the number of its job.
+def _prepared(request: Request, point: Point, record: Study, *, gpus: bool, each: int) -> Submission:
+    """Look at all that a point needs.
 
     Raises:
-        JobgenError: if the scheduler does not take it.
+        JobgenError: if it could not start as things are.
     """
     environment = own_environment()
     environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
@@ -135,13 +157,19 @@ def _submit(request: Request, point: Point, record: Study, *, gpus: bool, each: 
         environment["USE_CONTAINER"] = point.container
     arguments = [*request.arguments, *_arguments(request, point, environment)]
     settings = _settings(request, point, gpus=gpus, each=each)
-    submission = prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
+    return prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
+
+
+def _submit(name: str, submission: Submission) -> str:
+    """Submit a point and return the number of its job.
+
+    Raises:
+        JobgenError: if the scheduler does not take it.
+    """
     number = hand_over_for_number(submission)
     if not number:
-        raise JobgenError(
-            f"{point.name}: the scheduler does not take it, see above; run the command again for the rest."
-        )
-    say(f"{point.name}: job {number}")
+        raise JobgenError(f"{name}: the scheduler does not take it, see above; run the command again for the rest.")
+    say(f"{name}: job {number}")
     return number
 
 

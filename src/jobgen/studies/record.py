@@ -10,7 +10,7 @@ from typing import List, Literal, Optional
 
 import msgspec
 
-from jobgen.runsets.record import RunSet, read, refuse_outside
+from jobgen.runsets.record import RunSet, has, read, refuse_outside
 
 STUDY = "study.json"
 
@@ -59,8 +59,12 @@ class Study(RunSet[Entry]):
 
 
 def is_study(folder: Path) -> bool:
-    """Return whether ``folder`` holds a study."""
-    return (folder / STUDY).is_file()
+    """Return whether ``folder`` holds a study.
+
+    Raises:
+        JobgenError: if it may not be read.
+    """
+    return has(folder, STUDY)
 
 
 def read_study(folder: Path) -> Study:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Dict, List
 
@@ -11,7 +10,7 @@ from jobgen.model import Job
 from jobgen.queues import job_id
 from jobgen.render import directives_text
 from jobgen.schedulers import Array, scheduler_of
-from jobgen.shell import quote
+from jobgen.shell import command, quote
 from jobgen.template import fill
 
 
@@ -36,7 +35,7 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
         raise JobgenError(f"a sweep is an array of jobs, and jobgen knows none of {scheduler.name}.")
     array = array or Array(scheduler.directives(job), "0")
     rows = [
-        f"    {index}) trial={quote(run)} arguments=({shlex.join(arguments)}) ;;"
+        f"    {index}) trial={quote(run)} arguments=({command(arguments)}) ;;"
         for index, (run, arguments) in enumerate(trials.items())
     ]
     values = {

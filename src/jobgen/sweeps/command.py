@@ -15,6 +15,7 @@ from jobgen.runsets.cost import ask, cost_of, say
 from jobgen.runsets.record import holds
 from jobgen.runsets.states import refuse_unknown
 from jobgen.scripts import Script, job_of
+from jobgen.shell import one_line
 from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare
 from jobgen.sweeps.array import array_script, jobs_of
 from jobgen.sweeps.axes import Axis, divide, drawn, grid, refuse_both
@@ -173,9 +174,10 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
     That is what its file says, with the trials that it does not hold yet behind.
 
     Raises:
-        JobgenError: if the folder holds another sweep, or something else.
+        JobgenError: if the folder holds another sweep, or something else, or if no script can hold its name.
     """
-    request, folder = setup.request, Path(os.path.abspath(setup.request.folder))  # noqa: PTH100 -- keeps links
+    request = setup.request
+    folder = Path(one_line(os.path.abspath(request.folder)))  # noqa: PTH100 -- keeps links
     goal: Goal = request.goal or ("min" if "loss" in request.metric else "max")
     content = Content(
         scheduler=setup.job.site.scheduler,

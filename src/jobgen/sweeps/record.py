@@ -10,7 +10,7 @@ from typing import Dict, List, Literal, Optional
 
 import msgspec
 
-from jobgen.runsets.record import RunSet, read, refuse_outside
+from jobgen.runsets.record import RunSet, has, read, refuse_outside
 
 SWEEP = "sweep.json"
 Goal = Literal["max", "min"]
@@ -69,8 +69,12 @@ class Sweep(RunSet[Trial]):
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether ``folder`` holds a sweep."""
-    return (folder / SWEEP).is_file()
+    """Return whether ``folder`` holds a sweep.
+
+    Raises:
+        JobgenError: if it may not be read.
+    """
+    return has(folder, SWEEP)
 
 
 def read_sweep(folder: Path) -> Sweep:

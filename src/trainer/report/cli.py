@@ -77,8 +77,10 @@ def read(paths: Sequence[Path]) -> Parts:
     parts = Parts()
     for path, name in zip(paths, _names(paths), strict=True):
         folder = Folder(path)
-        if not path.is_dir():
-            _say(f"{path}: no folder")
+        try:
+            next(path.iterdir(), None)
+        except OSError as error:
+            _say(f"{path}: {error.strerror}")
             continue
         found: Run | Study | Sweep
         if holds_study(folder):
