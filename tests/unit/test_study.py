@@ -233,7 +233,7 @@ def test_what_a_study_sets_itself_is_refused(capsys, words, said):
 
 # once: the points before it had been submitted
 def test_a_point_that_cannot_start_is_refused_before_any_is_submitted(login_node, capsys):
-    assert "USE_CONTAINER is '2'" in study(capsys, "--container", "0,2", code=78).err
+    assert "SLIPWAY_VENV: .venv/bin/python is missing" in study(capsys, "--container", "1,0", code=78).err
     assert not Path("study").exists()
     assert not [*login_node.glob("*.script")]
 
