@@ -56,7 +56,7 @@ def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path,
     cluster.run("scontrol", "update", f"JobId={job_of(limited)}", "TimeLimit=1")  # Slurm signals it at once
     states, shown = until_all_end()
     assert states == {name: "failed" if name in (wrong, limited) else "done" for name in NAMES}
-    assert re.search(rf"(?m)^{limited} .*stopped \(time-limit", shown)
+    assert re.search(rf"(?m)^{limited} .*out-of-time \(time-limit", shown)
     (study / wrong).unlink()
     assert "2 of 6 point(s) to submit" in submit()
     states, _ = until_all_end()
