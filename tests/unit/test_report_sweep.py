@@ -95,7 +95,7 @@ def test_how_long_a_trial_was_let_go_on_is_shown(tmp_path, rung, shown):
     write(sweep / "sweep.json", description)
     page = report(tmp_path, sweep)
     assert "Trials were ended early" in page.text
-    epochs = re.findall(r'<td class="n">(\S+)</td><td><a href="#run-', page.source)
+    epochs = re.findall(r'<td class="n">(\S+)</td><td class="runs"><a href="#run-', page.source)
     assert epochs == [shown, "2", "2", "2"]
 
 

@@ -102,6 +102,18 @@ def test_backend_and_container_are_switches_of_a_point(login_node, capsys):
     ]
 
 
+# once: study.json said container where the environment had switched it off
+def test_backend_and_container_of_the_environment_are_those_of_all_points(login_node, capsys, monkeypatch):
+    (Path(".venv") / "bin").mkdir(parents=True)
+    (Path(".venv") / "bin" / "python").touch()
+    monkeypatch.setenv("USE_CONTAINER", "0")
+    monkeypatch.setenv("BACKEND", "horovod")
+    study(capsys, ranks="1", cpus="1")
+    (entry,) = read_study(Path("study")).entries.values()
+    assert (entry.backend, entry.container) == ("horovod", False)
+    assert environment_of(login_node, 101)["BACKEND"] == "horovod"
+
+
 def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
     study(capsys, "--scaling", "weak", ranks="1,2", cpus="1")
     assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "64"]

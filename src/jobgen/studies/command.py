@@ -118,7 +118,9 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
         if (found.scaling, found.scheduler) != (request.scaling, base.site.scheduler):
             raise JobgenError(f"{folder} holds a {found.scaling} study under {found.scheduler}: name another --output.")
         entries = found.entries
-    image = base.site.container != "none"
+    environment = own_environment()
+    backend = environment.get("BACKEND") or base.spec.backend
+    image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
     for point in points:
         taken = point.nodes * point.ranks_per_node * base.spec.devices_per_rank if base.gpus_per_node else 0
         entry = Entry(
@@ -127,7 +129,7 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
             nodes=point.nodes,
             ranks=point.ranks,
             cpus=point.cpus,
-            backend=point.backend or base.spec.backend,
+            backend=point.backend or backend,
             container=point.container == "1" if point.container else image,
             gpus=taken,
         )

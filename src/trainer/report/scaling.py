@@ -24,6 +24,8 @@ class Measured:
     """GPUs of all ranks, or their CPU cores."""
     group: str
     """Points are compared with those of the same backend, in a container or not."""
+    cores: int = 1
+    """Of each rank."""
     alike: object = None
     """What must be equal for the steps of two points to differ by communication alone: cores and batch of a rank."""
     rate: float | None = None

@@ -104,6 +104,8 @@ def _section(
         warnings=folder.warnings,
         unit="GPU" if on_gpus else "core",
         advice=advise(measured, unit="GPUs" if on_gpus else "cores", scaling=scaling),
+        groups=list(dict.fromkeys(row.group for row in measured)),
+        estimated=any(row.communication is not None for row in measured),
         rows=[(point, run, row) for (point, run), row in zip(found, measured, strict=True)],
         speed=_speed_figures(measured, "GPUs" if on_gpus else "CPU cores"),
         learning=common_figures(runs, by_epoch=not all(each and each.same for each in apart.values()) or not apart),
@@ -118,6 +120,7 @@ def _measured(point: Point, run: Run | None, scaling: str, *, on_gpus: bool) -> 
         ranks=point.ranks,
         units=units,
         group=f"{point.backend}{', container' if point.container else ''}",
+        cores=point.cpus,
     )
     if run:
         measured.rate = run.rate
@@ -152,20 +155,23 @@ def _apart(runs: list[Run], key: str) -> Difference | None:
 
 
 def _speed_figures(measured: list[Measured], unit: str) -> list[Markup]:
-    """Return speed-up and efficiency against the units, a curve for each group."""
+    """Return speed-up and efficiency against the units, a curve for each group and number of cores of a rank."""
     known = sorted((point for point in measured if point.speedup is not None), key=lambda point: point.units)
-    groups = list(dict.fromkeys(point.group for point in known))
+    lines_of: dict[tuple[str, int], list[Measured]] = {}
+    for point in known:
+        lines_of.setdefault((point.group, point.cores), []).append(point)
+    several = len({cores for _, cores in lines_of}) > 1
     drawn = []
     for title, value, best in (("speed-up", "speedup", "ideal"), ("efficiency (%)", "efficiency", "")):
         scale = 1 if best else 100
         lines = [
             Curve(
-                group,
-                [point.units for point in known if point.group == group],
-                [scale * getattr(point, value) for point in known if point.group == group],
+                f"{group}, {cores} CPU core(s) a rank" if several else group,
+                [point.units for point in points],
+                [scale * getattr(point, value) for point in points],
                 colour,
             )
-            for colour, group in enumerate(groups)
+            for colour, ((group, cores), points) in enumerate(sorted(lines_of.items()))
         ]
         units = [point.units for point in known]
         aims = [getattr(point, best) if best else 100.0 for point in known]
