@@ -19,6 +19,8 @@ from trainer.errors import ConfigError
 
 POLL = 0.1
 """Seconds between two looks at the ranks."""
+RANKS_PER_CPU = 8
+"""More on one are a slip of the fingers: they take all memory, and hours to start."""
 GRACE = 30.0
 """Seconds that ranks may take to end after another rank has failed, before they are killed."""
 
@@ -29,7 +31,8 @@ def spawn(argv: list[str], launch: Launch, request: StopRequest, environment: En
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
 
     Raises:
-        ConfigError: if ranks of another backend are asked for, or another launcher has started this process.
+        ConfigError: if ranks of another backend are asked for, or far more than there are CPUs, or if another launcher
+            has started this process.
     """
     ranks = launch.nproc_per_node or 1
     if launch.backend not in ("auto", "ddp"):
@@ -38,6 +41,9 @@ def spawn(argv: list[str], launch: Launch, request: StopRequest, environment: En
         raise ConfigError(
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
         )
+    cpus = len(os.sched_getaffinity(0))
+    if ranks > (most := RANKS_PER_CPU * cpus):
+        raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
     request.answers = False  # rank 0 does
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         rendezvous = Path(folder, "store").as_uri()

@@ -20,6 +20,7 @@ CASES = {
     "no ranks": (["--backend", "ddp"], "", 78, "RANK, WORLD_SIZE, LOCAL_RANK not set. Start it with torchrun"),
     "compression without horovod": (["--fp16-compression"], "", 78, "is of --backend horovod"),
     "ranks of another backend": (["--nproc-per-node", "2", "--backend", "single"], "", 78, "starts ddp ranks"),
+    "a hundred ranks for each CPU": (["--nproc-per-node", "99999"], "", 78, "ranks can be started"),
     "sync_bn without ranks": (["--sync-bn"], "", 78, "needs --backend ddp"),
     "nothing to resume": (["--resume", "nowhere"], "", 78, "neither a checkpoint"),
     "unwritable output": (["--output-dir", "/proc/run"], "", 78, "cannot write to the run folder /proc/run"),
