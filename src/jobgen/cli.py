@@ -70,14 +70,15 @@ def parser() -> argparse.ArgumentParser:
     what = "SECTION.KEY=A,B: values of a key of the trainer's configuration; --FLAG=A,B: of a flag of your own script; "
     add_sweep(commands, _job(f"{what}KEY=VALUE: a key of either file"))
 
-    target = argparse.ArgumentParser(add_help=False)
-    what = "a run, study or sweep folder, or the number of a job (default: the newest run in SLIPWAY_OUTPUT, or runs/)"
-    target.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
-
-    command = commands.add_parser("status", parents=[target], help="show the state of a job and how far its run is")
+    newest = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
+    command = commands.add_parser("status", help="show the state of a job and how far its run is")
+    what = f"a run, study or sweep folder, or the number of a job {newest}"
+    command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
     command.set_defaults(command=_status)
 
-    command = commands.add_parser("logs", parents=[target], help="show the log of a job")
+    command = commands.add_parser("logs", help="show the log of a job")
+    what = f"a run folder or the number of a job {newest}"
+    command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
     command.add_argument("--follow", action="store_true", help="also what is added to it, until the job ends")
     command.set_defaults(command=_logs)
 

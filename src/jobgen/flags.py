@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List, Mapping, Set
 
 from jobgen.errors import JobgenError
 from slipway.flags import ArgumentError, nearest_flag, read_arguments
 
-__all__ = ["ArgumentError", "load_schema", "nearest_flag", "read_arguments"]
+__all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"
@@ -31,3 +31,12 @@ def load_schema() -> Dict[str, Any]:
         if isinstance(schema, dict) and schema.get("title") == TITLE:
             return schema
     raise JobgenError(f"no {SCHEMA} in this folder, and none in {package / 'data'}: install slipway again.")
+
+
+def keys_of(arguments: List[str], schema: Mapping[str, Any]) -> Set[str]:
+    """Return the keys that ``arguments`` of the trainer set, as train.epochs; none if they cannot be understood."""
+    try:
+        tables = read_arguments(arguments, schema).tables
+    except ArgumentError:  # said where the job is prepared
+        return set()
+    return {f"{section}.{name}" for section, table in tables.items() for name in table}

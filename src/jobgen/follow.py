@@ -153,6 +153,8 @@ def cancel(name: str) -> int:
 
 def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return what ``name`` means, and what a scheduler said of it where one had to be asked for that."""
+    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+        raise JobgenError(f"{name} holds many runs: name one of its run folders, or the number of a job.")
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()
         last = run.job

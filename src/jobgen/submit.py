@@ -16,6 +16,7 @@ from jobgen.data import data_folder
 from jobgen.errors import JobgenError, UsageError, nearest, printable
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
+from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_of
 from jobgen.scripts import Script, job_of, script_of
 from slipway.gpu import advice, describe, fits, gpus_of_this_machine
@@ -128,11 +129,18 @@ def hand_over_for_number(submission: Submission) -> str:
     """Submit it and return the number of the job; "" if the scheduler does not take it, and has said why.
 
     Raises:
-        JobgenError: if there is no scheduler's command here.
+        JobgenError: if there is no scheduler's command here, or if it names no number.
     """
     done = hand_over(submission, capture=True)
-    number = (done.stdout.split() or [""])[-1].partition(";")[0]  # of sbatch --parsable: JOB;CLUSTER
-    return "" if done.returncode else number
+    if done.returncode:
+        return ""
+    words = [word.partition(";")[0] for word in done.stdout.split()]  # of sbatch --parsable: JOB;CLUSTER
+    number = next((word for word in reversed(words) if job_id(word)), "")
+    if not number:
+        raise JobgenError(
+            f"the scheduler took a job and named no number: {done.stdout[:200]!r}. Look for it there, and cancel it."
+        )
+    return number
 
 
 def own_environment() -> Dict[str, str]:

@@ -115,7 +115,7 @@ def test_a_folder_without_a_run_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=1)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[2][:6] for line in lines[:2]] == ["no run", "no fol"]
+    assert [line.split(": ")[2][:6] for line in lines[:2]] == ["no run", "No suc"]
     assert "nothing to report" in lines[2]
 
 

@@ -26,8 +26,8 @@ def test_the_best_comes_first_and_what_is_not_complete_last():
     found[2].trials *= 2  # one of which has no metric
     assert [each.values["lr"] for each in rank(found, "max")] == ["0.2", "0.1", "0.3"]
     assert [each.values["lr"] for each in rank(found, "min")] == ["0.1", "0.2", "0.3"]
-    failed = candidates("lr", {"0.1": [0.8]}, state="failed")
-    assert failed[0].mean is None
+    for state in ("failed", "crashed", "stopped"):
+        assert candidates("lr", {"0.1": [0.8]}, state=state)[0].mean is None
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,33 @@ def test_how_long_a_trial_was_let_go_on_is_shown(tmp_path, rung, shown):
     assert "Trials were ended early" in page.text
     epochs = re.findall(r'<td class="n">(\S+)</td><td class="runs"><a href="#run-', page.source)
     assert epochs == [shown, "2", "2", "2"]
+
+
+# once: 64 KiB of the file were read, and the page had no trials
+def test_a_large_sweep_is_read_whole(tmp_path, capsys):
+    sweep = make_sweep(tmp_path / "sweep")
+    description = json.loads((sweep / "sweep.json").read_text())
+    description["trials"] += [
+        {"name": f"{number:03}", "run": f"{number:03}", "values": {"optim.lr": str(number)}} for number in range(4, 900)
+    ]
+    (sweep / "sweep.json").write_text(json.dumps(description, indent=1))
+    assert "899 no run folder" in report(tmp_path, sweep).text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_trial_without_an_evaluation_has_no_result_yet(tmp_path):
+    sweep = make_sweep(tmp_path / "sweep", metric="loss", goal="min")
+    record = {"kind": "train", "step": 1, "loss": 1e-6}
+    write(sweep / "000" / "metrics.jsonl", json.dumps(record) + "\n")
+    assert "Take optim.lr = 0.1" in report(tmp_path, sweep).text
+
+
+def test_a_key_that_a_trial_does_not_have(tmp_path):
+    sweep = make_sweep(tmp_path / "sweep")
+    description = json.loads((sweep / "sweep.json").read_text())
+    del description["trials"][0]["values"]["optim.lr"]
+    write(sweep / "sweep.json", description)
+    assert "Take optim.lr = 0.1" in report(tmp_path, sweep).text
 
 
 @pytest.mark.parametrize("rungs", ["x", {}, [1, None], 7])

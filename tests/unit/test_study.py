@@ -68,7 +68,7 @@ def test_a_dry_run_shows_points_and_cost_and_writes_nothing(login_node, capsys):
     said = study(capsys, "--dry-run", "--set", "minutes=30").out.splitlines()
     assert len(said) == 1 + 6 + 1
     # nodes x ranks a node x cores x half an hour: 1*1*1 + 1*1*2 + 1*2*1 + 1*2*2 + 2*2*1 + 2*2*2 = 21; GPUs: 2 * (1+2+4)
-    assert said[-1] == "6 of 6 point(s) to submit: at most 10.5 core-hours, 7.0 GPU-hours"
+    assert said[-1] == "6 of 6 point(s) to submit: at most 10.5 core-hours, 7.0 GPU-hours, in one attempt each"
     assert not Path("study").exists()
     assert (login_node / "number").read_text() == "100"
 
@@ -180,11 +180,12 @@ def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
 def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_time(login_node, capsys, monkeypatch):
     monkeypatch.setenv("REFUSED", "102")
     said = study(capsys, cpus="1", code=78).err
-    assert "nodes1-ranks2-cpus1: the scheduler does not take it, see above; run the command again for the rest" in said
-    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", None, None]
+    assert "the scheduler does not take nodes1-ranks2-cpus1, see above: run the command again for it" in said
+    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", None, "103"]
     job_state(login_node, 101, "PENDING")
+    job_state(login_node, 103, "PENDING")
     study(capsys, cpus="1")
-    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", "103", "104"]
+    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", "104", "103"]
 
 
 @pytest.mark.usefixtures("login_node")
@@ -232,15 +233,35 @@ def test_impossible_numbers(capsys, words, said):
     ("words", "said"),
     [
         (["--batch", "8"], "--batch is of --scaling weak"),  # once: of no effect
-        (["--", "--threads", "3"], "--threads is what --cpus sets"),
-        (["--steps", "5", "--", "--max-steps=3"], "--max-steps is what --steps sets"),
-        (["--scaling", "weak", "--", "--batch-size", "8"], "--batch-size is what --scaling weak sets"),
+        (["--", "--threads", "3"], "launch.threads is set behind --, and by --cpus"),
+        (["--steps", "5", "--", "--max-steps=3"], "train.max_steps is set behind --, and by --steps"),
+        (["--scaling", "weak", "--", "--batch-size", "8"], "train.batch_size is set behind --, and by --scaling weak"),
+        (["--scaling", "weak", "--", "--batch_size=8"], "train.batch_size is set behind --, and by --scaling weak"),
+        (["--", "--batch-size-per-rank", "8"], "makes the global batch grow with the ranks"),
     ],
 )
 @pytest.mark.usefixtures("login_node")
 def test_what_a_study_sets_itself_is_refused(capsys, words, said):
     assert said in study(capsys, *words, code=2).err
     assert not Path("study").exists()
+
+
+# once: the points of a study of strong scaling had different global batches
+def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_node, capsys, monkeypatch):
+    Path("mine.toml").write_text("[train]\nbatch_size_per_rank = 8\n")
+    monkeypatch.setenv("SLIPWAY_CONFIG", "mine.toml")
+    assert "makes the global batch grow with the ranks" in study(capsys, code=2).err
+    study(capsys, "--scaling", "weak", ranks="1,2", cpus="1")
+    assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "8"]
+    Path("mine.toml").write_text("train = 1\n")
+    assert "train is no table" in study(capsys, "--output", "other", code=78).err
+
+
+# once: at a site that asks for GPUs by an option of its own, each point trained on all GPUs of a node
+def test_the_ranks_of_a_point_are_its_own(login_node, capsys, monkeypatch):
+    monkeypatch.setenv("SLIPWAY_RANKS_PER_NODE", "7")
+    study(capsys, ranks="1,4", cpus="1")
+    assert [environment_of(login_node, number)["SLIPWAY_RANKS_PER_NODE"] for number in (101, 102)] == ["1", "2"]
 
 
 # once: the points before it had been submitted

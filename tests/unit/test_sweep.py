@@ -181,7 +181,7 @@ class TestSubmission:
         assert len(said) == 1 + 8 + 2
         assert said[1].split() == ["000", "missing", "-", "lr=0.1", "batch_size=64", "seed=0", "not", "submitted"]
         assert said[-2] == "8 trial(s): 8 missing"
-        assert said[-1] == "8 of 8 trial(s) to submit: at most 64.0 core-hours, 16.0 GPU-hours"
+        assert said[-1] == "8 of 8 trial(s) to submit: at most 64.0 core-hours, 16.0 GPU-hours, in one attempt each"
         assert not Path("sweep").exists()
         assert (login_node / "number").read_text() == "100"
 
@@ -319,6 +319,19 @@ class TestSubmission:
         code = 78 if make is os.mkdir else 0
         assert ("cannot write" in sweep(capsys, *LR, code=code).err) == bool(code)
 
+    @pytest.mark.parametrize(
+        ("answer", "job"), [("", None), ("welcome", None), ("note\n101", "101_0"), ("101;cluster\nBye!", "101_0")]
+    )
+    def test_an_answer_without_a_number_is_no_refusal(self, login_node, capsys, monkeypatch, answer, job):
+        sbatch = login_node / "sbatch"
+        sbatch.write_text(f"#!/bin/sh\nprintf '%s\\n' '{answer}'\n")
+        sbatch.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{login_node}:{os.environ['PATH']}")
+        said = sweep(capsys, *LR, code=0 if job else 78)
+        assert ("took a job and named no number" in said.err) == (job is None)
+        assert trials()[0]["job"] == job
+        assert Path("sweep/submissions/1/job.sh").exists(), "the scheduler may start it"
+
     def test_a_large_sweep_asks(self, login_node, capsys):
         assert "add --yes" in sweep(capsys, *TWO, "--limit", "1", code=2).err
         assert not Path("sweep").exists()
@@ -341,7 +354,9 @@ class TestRefusals:
             ([*LR, "--rungs", "2"], "name two epochs or more"),
             ([*LR, "--rungs", "6,2"], "name two epochs or more, each above the one before"),
             ([*LR, "--rungs", "2,6", "--keep", "1"], "--keep 1 would keep all"),
-            ([*LR, "--rungs", "2,6", "--", "--epochs", "9"], "--epochs: with --rungs the last rung is"),
+            ([*LR, "--rungs", "2,6", "--", "--epochs", "9"], "train.epochs: with --rungs the last rung is"),
+            ([*LR, "--rungs", "2,6", "--", "--max_steps", "9"], "train.max_steps: with --rungs the last rung is"),
+            ([*LR, "--set", "train.batch_size=8,16", "--", "--batch_size", "9"], "train.batch_size is set behind --"),
             (["--set", "train.epochs=1,2", "--rungs", "2,6"], "train.epochs: with --rungs the last rung is"),
             ([*LR, "--set", "nodes=1,2"], "nodes is '1,2': it must be a whole number"),
             ([*LR, "--", "--epoch", "2"], "unknown flag --epoch"),
@@ -477,6 +492,29 @@ class TestStatus:
         said = capsys.readouterr().out
         assert said.splitlines()[-1] == "4 trial(s): 4 done; best: 002, 003 (lr=0.01), mean of 2 loss 0.35"
         assert json.loads(Path("sweep", "sweep.json").read_text())["goal"] == "min"
+
+    # once: a trial without an evaluation was compared by its training loss
+    def test_training_and_validation_are_not_compared(self, login_node, capsys):
+        sweep(capsys, *LR, "--metric", "loss")
+        end("000", "101_0", accuracy=0.5)
+        end("001", "101_1")
+        with Path("sweep/001/metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"kind": "train", "step": 1, "loss": 0.01}) + "\n")
+        capsys.readouterr()
+        assert main(["status", "sweep"]) == 0
+        assert "best: 000 (lr=0.1), loss 0.5" in capsys.readouterr().out
+        Path("sweep/000/metrics.jsonl").write_text(json.dumps({"kind": "train", "step": 1, "loss": 0.02}) + "\n")
+        assert main(["status", "sweep"]) == 0
+        assert "best: 001 (lr=0.01), loss 0.01" in capsys.readouterr().out
+
+    # once: cancel wrote STOP into the folder of the sweep, and ended nothing
+    @pytest.mark.parametrize("words", [["cancel"], ["logs"], ["logs", "--follow"]])
+    def test_what_is_of_one_run_is_refused(self, login_node, capsys, words):
+        sweep(capsys, *LR)
+        before = sorted(Path("sweep").iterdir())
+        assert main([*words, "sweep"]) == 78
+        assert "sweep holds many runs: name one of its run folders" in capsys.readouterr().err
+        assert sorted(Path("sweep").iterdir()) == before
 
     def test_numbers_that_are_none_are_passed_over(self, login_node, capsys):
         sweep(capsys, *LR)

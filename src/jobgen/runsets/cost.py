@@ -17,7 +17,7 @@ class Cost(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in words."""
-        return f"at most {self.core_hours:.1f} core-hours, {self.gpu_hours:.1f} GPU-hours"
+        return f"at most {self.core_hours:.1f} core-hours, {self.gpu_hours:.1f} GPU-hours, in one attempt each"
 
 
 def cost_of(jobs: List[Job]) -> Cost:
@@ -39,7 +39,11 @@ def ask(hours: float, *, limit: float, yes: bool) -> None:
     question = f"that is more than {limit:g} hours (--limit): submit? [y/N] "
     if not sys.stdin or not sys.stdin.isatty():  # None: it is closed
         raise UsageError(f"that may take {hours:.1f} hours, more than --limit {limit:g}: add --yes.")
-    if input(question).strip().lower() not in {"y", "yes"}:
+    try:
+        answer = input(question)
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in {"y", "yes"}:
         raise UsageError("nothing has been submitted.")
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, Type, TypeVar
+from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, Tuple, Type, TypeVar
 
 import msgspec
 
@@ -55,11 +55,17 @@ class RunSet(Generic[E]):
     file: ClassVar[str]
     """Name of its file."""
 
-    def __init__(self, folder: Path, scheduler: str, entries: List[E]) -> None:
-        """Describe what is in ``folder``, whose jobs are those of ``scheduler``."""
-        self.folder, self.scheduler = folder, scheduler
+    def __init__(self, folder: Path, scheduler: str, entries: List[E], *, found: bytes = b"") -> None:
+        """Describe what is in ``folder``, whose jobs are those of ``scheduler``.
+
+        Args:
+            folder: of the runs; needs not exist.
+            scheduler: by its name.
+            entries: the runs.
+            found: the file as it was read; empty if there was none.
+        """
+        self.folder, self.scheduler, self.found = folder, scheduler, found
         self.entries = {entry.name: entry for entry in entries}
-        self._version = self._read_version()
 
     def content(self) -> msgspec.Struct:
         """Return what the file holds."""
@@ -81,7 +87,7 @@ class RunSet(Generic[E]):
         """Write the file, and let no other command submit runs of the folder meanwhile.
 
         Raises:
-            JobgenError: if another one does, or has done so since this was made, or if the folder cannot be written.
+            JobgenError: if another one does, or has done so since the file was read, or if it cannot be written.
         """
         lock = self.folder / LOCK
         try:
@@ -95,19 +101,20 @@ class RunSet(Generic[E]):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise JobgenError(f"another command submits runs of {self.folder}: wait for its end.") from error
-            if self._read_version() != self._version:
+            if self._content_now() != self.found:
                 raise JobgenError(f"another command has submitted runs of {self.folder} meanwhile: run this one again.")
             self.write()
             yield
         finally:
             os.close(descriptor)
 
-    def _read_version(self) -> Optional[int]:
-        """Return what differs between two versions of the file; None while there is none."""
+    def _content_now(self) -> bytes:
         try:
-            return (self.folder / self.file).stat().st_mtime_ns
-        except OSError:
-            return None
+            return read_start(self.folder / self.file, limit=LIMIT)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise JobgenError(f"cannot read {self.folder / self.file}: {error.strerror}.") from error
 
     def write(self) -> None:
         """Write the file: the old one, or the new one whole.
@@ -156,15 +163,16 @@ def has(folder: Path, file: str) -> bool:
         raise JobgenError(f"cannot read {folder}: {error.strerror}.") from error
 
 
-def read(folder: Path, file: str, kind: Type[F], *, command: str) -> F:
-    """Return the ``file`` in ``folder``, as the ``kind`` of struct that it holds; ``command`` has written it.
+def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, bytes]:
+    """Return what the ``file`` in ``folder`` holds, a ``kind`` of struct, and its bytes; ``command`` has written it.
 
     Raises:
         JobgenError: if it cannot be read, or is another version's.
     """
     path = folder / file
     try:
-        return msgspec.json.decode(read_start(path, limit=LIMIT), type=kind)
+        content = read_start(path, limit=LIMIT)
+        return msgspec.json.decode(content, type=kind), content
     except OSError as error:
         raise JobgenError(f"cannot read {path}: {error.strerror}.") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

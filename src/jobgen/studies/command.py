@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
 from jobgen.errors import JobgenError, UsageError
-from jobgen.flags import load_schema
+from jobgen.flags import keys_of, load_schema
 from jobgen.model import BUILDS, Job
 from jobgen.runsets.cost import ask, cost_of, say
 from jobgen.runsets.record import holds
@@ -55,8 +55,8 @@ def study(request: Request) -> int:
     Raises:
         JobgenError: if a point could not start as things are, or its scheduler does not take it.
     """
-    _refuse_contradictions(request)
     base = job_of(request.spec, request.site, request.settings)
+    _refuse_contradictions(request, base)
     if base.spec.task in BUILDS or base.spec.task == "selftest":
         raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does.")
     refuse_unknown(base.site.scheduler, what="a study")
@@ -79,30 +79,49 @@ def study(request: Request) -> int:
         return 0
     submissions = {point.name: _prepared(request, point, record, gpus=gpus, each=each) for point in wanted}
     ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
+    refused = []
     with record.submitting():
         for name, submission in submissions.items():
-            record.submitted({name: _submit(name, submission)})
+            if number := hand_over_for_number(submission):
+                say(f"{name}: job {number}")
+                record.submitted({name: number})
+            else:
+                refused.append(name)
+    if refused:
+        raise JobgenError(f"the scheduler does not take {', '.join(refused)}, see above: run the command again for it.")
     return 0
 
 
-def _refuse_contradictions(request: Request) -> None:
-    """Refuse what a study sets itself.
+def _refuse_contradictions(request: Request, base: Job) -> None:
+    """Refuse what a study sets itself, and a strong one whose global batch would grow with the ranks.
 
     Raises:
-        UsageError: if there is such a thing.
+        JobgenError: if there is such a thing.
     """
     if request.batch and request.scaling == "strong":
         raise UsageError("--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --.")
-    if own_environment().get("SLIPWAY_SCRIPT"):
+    environment = own_environment()
+    if environment.get("SLIPWAY_SCRIPT"):
         return
-    taken = {"--threads": "--cpus", "--workers": "--cpus"}
+    taken = {"launch.threads": "--cpus", "data.workers": "--cpus"}
     if request.steps:
-        taken["--max-steps"] = "--steps"
+        taken["train.max_steps"] = "--steps"
     if request.scaling == "weak":
-        taken.update(dict.fromkeys(("--batch-size", "--batch-size-per-rank"), "--scaling weak"))
-    for word in request.arguments:
-        if option := taken.get(word.partition("=")[0]):
-            raise UsageError(f"{word.partition('=')[0]} is what {option} sets: leave out one of the two.")
+        taken.update(dict.fromkeys(("train.batch_size", "train.batch_size_per_rank"), "--scaling weak"))
+    given = keys_of(request.arguments, load_schema())
+    for key in given & taken.keys():
+        raise UsageError(f"{key} is set behind --, and by {taken[key]}: leave out one of the two.")
+    if request.scaling == "strong" and (
+        "train.batch_size_per_rank" in given
+        or (
+            "train.batch_size" not in given
+            and _read_config(_config_of(environment, base)).get("train", {}).get("batch_size_per_rank")
+        )
+    ):
+        raise UsageError(
+            "train.batch_size_per_rank makes the global batch grow with the ranks, and strong scaling keeps it: choose "
+            "--scaling weak, or train.batch_size."
+        )
 
 
 def _record(request: Request, base: Job, points: List[Point]) -> Study:
@@ -113,11 +132,12 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
     """
     folder = request.folder
     entries: Dict[str, Entry] = {}
+    found = b""
     if holds(folder, STUDY):
-        found = read_study(folder)
-        if (found.scaling, found.scheduler) != (request.scaling, base.site.scheduler):
-            raise JobgenError(f"{folder} holds a {found.scaling} study under {found.scheduler}: name another --output.")
-        entries = found.entries
+        old = read_study(folder)
+        if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
+            raise JobgenError(f"{folder} holds a {old.scaling} study under {old.scheduler}: name another --output.")
+        entries, found = old.entries, old.found
     environment = own_environment()
     backend = environment.get("BACKEND") or base.spec.backend
     image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
@@ -134,7 +154,7 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
             gpus=taken,
         )
         entries.setdefault(point.name, entry)
-    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling)
+    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling, found=found)
 
 
 def _job(request: Request, point: Point, *, gpus: bool, each: int) -> Job:
@@ -153,6 +173,7 @@ def _prepared(request: Request, point: Point, record: Study, *, gpus: bool, each
     """
     environment = own_environment()
     environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
+    environment["SLIPWAY_RANKS_PER_NODE"] = str(point.ranks_per_node)  # whatever GPUs the site's own options bring
     if point.backend:
         environment["BACKEND"] = point.backend
     if point.container:
@@ -162,26 +183,13 @@ def _prepared(request: Request, point: Point, record: Study, *, gpus: bool, each
     return prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
 
 
-def _submit(name: str, submission: Submission) -> str:
-    """Submit a point and return the number of its job.
-
-    Raises:
-        JobgenError: if the scheduler does not take it.
-    """
-    number = hand_over_for_number(submission)
-    if not number:
-        raise JobgenError(f"{name}: the scheduler does not take it, see above; run the command again for the rest.")
-    say(f"{name}: job {number}")
-    return number
-
-
 def _arguments(request: Request, point: Point, environment: Dict[str, str]) -> List[str]:
     """Return the flags of the trainer that make a point: threads and data workers by its cores, batch and length."""
     if environment.get("SLIPWAY_SCRIPT"):  # finds its threads in OMP_NUM_THREADS
         return []
     found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
     if request.scaling == "weak":
-        config = environment.get("SLIPWAY_CONFIG") or job_of(request.spec, request.site, []).spec.config
+        config = _config_of(environment, job_of(request.spec, request.site, request.settings))
         batch = request.batch or weak_batch(_read_config(config), load_schema())
         found += ["--batch-size-per-rank", str(batch)]
     if request.steps:
@@ -189,8 +197,15 @@ def _arguments(request: Request, point: Point, environment: Dict[str, str]) -> L
     return found
 
 
+def _config_of(environment: Dict[str, str], base: Job) -> str:
+    return environment.get("SLIPWAY_CONFIG") or base.spec.config
+
+
 def _read_config(path: str) -> Dict[str, Any]:
     try:
-        return tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
+        found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
     except (OSError, ValueError) as error:
         raise JobgenError(f"cannot read the configuration {path}: {error}.") from error
+    if not isinstance(found.get("train", {}), dict):
+        raise JobgenError(f"the configuration {path}: train is no table.")
+    return found

@@ -47,10 +47,16 @@ class Study(RunSet[Entry]):
     file = STUDY
 
     def __init__(
-        self, folder: Path, scheduler: str, entries: List[Entry], *, scaling: Literal["strong", "weak"]
+        self,
+        folder: Path,
+        scheduler: str,
+        entries: List[Entry],
+        *,
+        scaling: Literal["strong", "weak"],
+        found: bytes = b"",
     ) -> None:
-        """Describe the study in ``folder``, whose jobs are those of ``scheduler``."""
-        super().__init__(folder, scheduler, entries)
+        """Describe the study in ``folder``, whose jobs are those of ``scheduler``, and whose file was ``found``."""
+        super().__init__(folder, scheduler, entries, found=found)
         self.scaling = scaling
 
     def content(self) -> Content:
@@ -73,6 +79,6 @@ def read_study(folder: Path) -> Study:
     Raises:
         JobgenError: if it cannot be read, or is another version's.
     """
-    found = read(folder, STUDY, Content, command="jobgen study")
-    refuse_outside(folder / STUDY, found.points)
-    return Study(folder, found.scheduler, found.points, scaling=found.scaling)
+    content, found = read(folder, STUDY, Content, command="jobgen study")
+    refuse_outside(folder / STUDY, content.points)
+    return Study(folder, content.scheduler, content.points, scaling=content.scaling, found=found)

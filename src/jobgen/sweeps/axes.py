@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, UsageError, nearest
-from jobgen.flags import ArgumentError, nearest_flag, read_arguments
+from jobgen.flags import ArgumentError, keys_of, nearest_flag, read_arguments
 from jobgen.model import JobSpec, Site
 from jobgen.shell import one_line
 
@@ -217,10 +217,6 @@ def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any
     """
     given = {word.partition("=")[0] for word in arguments}
     if any(axis.spec for axis in axes):
-        try:
-            tables = read_arguments(arguments, schema).tables
-        except ArgumentError:  # said where the job is prepared
-            return
-        given |= {f"{section}.{name}" for section, table in tables.items() for name in table}
+        given |= keys_of(arguments, schema)
     if both := [axis.key for axis in axes if axis.key in given]:
         raise JobgenError(f"{both[0]} is set behind -- for all trials, and varied by --set: leave out one of the two.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, UsageError
-from jobgen.flags import load_schema
+from jobgen.flags import keys_of, load_schema
 from jobgen.model import BUILDS, Job
 from jobgen.queues import queue_of
 from jobgen.runsets.cost import ask, cost_of, say
@@ -142,7 +142,8 @@ def _seed_flag(request: Request, axes: List[Axis], *, script: bool) -> str:
     if not flag:
         raise UsageError("--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.")
     taken = any(axis.key in {"train.seed", flag} for axis in axes)
-    if taken or any(word.partition("=")[0] == flag for word in request.arguments):
+    given = set() if script else keys_of(request.arguments, load_schema())
+    if taken or "train.seed" in given or any(word.partition("=")[0] == flag for word in request.arguments):
         raise UsageError(f"--seeds sets {flag}, and so do you: leave out one of the two.")
     return flag
 
@@ -162,10 +163,9 @@ def _refuse_rungs(request: Request, axes: List[Axis], *, script: bool) -> None:
         raise UsageError(f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before.")
     if request.keep == 1:
         raise UsageError("--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
-    given = [word for word in request.arguments if word.partition("=")[0] in {"--epochs", "--stop-epoch"}]
-    given += [axis.key for axis in axes if axis.key == "train.epochs"]
-    if given:
-        raise UsageError(f"{given[0]}: with --rungs the last rung is how long a trial trains: leave it out.")
+    given = keys_of(request.arguments, load_schema()) | {axis.key for axis in axes}
+    if both := sorted(given & {"train.epochs", "train.max_steps", "launch.stop_epoch"}):
+        raise UsageError(f"{both[0]}: with --rungs the last rung is how long a trial trains: leave it out.")
 
 
 def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
@@ -188,20 +188,21 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
         axes={axis.key: axis.text for axis in setup.axes},
         trials=[],
     )
-    old = read_sweep(folder).content() if holds(folder, SWEEP) else content
+    before = read_sweep(folder) if holds(folder, SWEEP) else Sweep(folder, content)
+    old = before.content()
     differing = [
-        f"{name} {before!r}, not {now!r}"
-        for name, before, now in (
+        f"{name} {then!r}, not {now!r}"
+        for name, then, now in (
             ("scheduler", old.scheduler, content.scheduler),
             ("seeds", old.seeds, content.seeds),
             ("rungs", old.rungs, content.rungs),
             ("keys", [*old.axes], [*content.axes]),
         )
-        if before != now
+        if then != now
     ]
     if differing:
         raise JobgenError(f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output.")
-    record = Sweep(folder, content)
+    record = Sweep(folder, content, found=before.found)
     record.entries = {trial.name: trial for trial in old.trials}
     known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
     names: List[str] = []
@@ -252,20 +253,22 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     """
     job, of_each = submission.script.job, {trial.run: setup.arguments(trial) for trial in trials}
     folder = _new_folder(record)
-    script, number = folder / "job.sh", ""
+    script, refused = folder / "job.sh", True
     at_once = setup.request.at_once
     array = Script(job, array_script(job, of_each, folder=record.folder, script=script, at_once=at_once))
     try:
         submission.script.write(script)
         array.write(folder / "array.sh")
+        refused = False  # whatever happens now, the scheduler may have it
         number = hand_over_for_number(submission._replace(script=array))
+        refused = not number
     finally:
-        if not number:
+        if refused:
             shutil.rmtree(folder, ignore_errors=True)
-    if not number:
+    if refused:
         raise JobgenError("the scheduler does not take the trials, see above; run the command again.")
-    record.submitted(jobs_of(number, [trial.name for trial in trials]))
     say(f"job {number}: {len(trials)} trial(s)")
+    record.submitted(jobs_of(number, [trial.name for trial in trials]))
 
 
 def _new_folder(record: Sweep) -> Path:

@@ -52,9 +52,9 @@ class Sweep(RunSet[Trial]):
 
     file = SWEEP
 
-    def __init__(self, folder: Path, content: Content) -> None:
-        """Describe the sweep in ``folder``."""
-        super().__init__(folder, content.scheduler, content.trials)
+    def __init__(self, folder: Path, content: Content, *, found: bytes = b"") -> None:
+        """Describe the sweep in ``folder``, whose file was ``found``."""
+        super().__init__(folder, content.scheduler, content.trials, found=found)
         self._content = content
         self.metric, self.goal, self.rungs = content.metric, content.goal, content.rungs
 
@@ -83,6 +83,6 @@ def read_sweep(folder: Path) -> Sweep:
     Raises:
         JobgenError: if it cannot be read, or is another version's.
     """
-    found = read(folder, SWEEP, Content, command="jobgen sweep")
-    refuse_outside(folder / SWEEP, found.trials)
-    return Sweep(folder, found)
+    content, found = read(folder, SWEEP, Content, command="jobgen sweep")
+    refuse_outside(folder / SWEEP, content.trials)
+    return Sweep(folder, content, found=found)

@@ -19,7 +19,7 @@ class Result(NamedTuple):
 
     state: RunState[Trial]
     best: Optional[float]
-    """The best value of the sweep's metric so far; None if there is none."""
+    """The best value of the sweep's metric so far, of validation; of training where no trial has such; or None."""
 
 
 class Point(NamedTuple):
@@ -36,17 +36,25 @@ def results_of(sweep: Sweep) -> List[Result]:
     Raises:
         JobgenError: if the scheduler has to be asked, and does not answer.
     """
-    return [
-        Result(state, best_value(sweep.run_folder(state.entry), sweep.metric, sweep.goal)) for state in states_of(sweep)
-    ]
+    states = states_of(sweep)
+    found = [best_values(sweep.run_folder(state.entry), sweep.metric, sweep.goal) for state in states]
+    validated = any(best.validation is not None for best in found)
+    return [Result(state, best.validation if validated else best.training) for state, best in zip(states, found)]
 
 
-def best_value(run: Path, metric: str, goal: Goal) -> Optional[float]:
-    """Return the best value of ``metric`` that a run has recorded: of validation, or else of any record."""
+class Best(NamedTuple):
+    """The best values that a run has recorded; None if there is none."""
+
+    validation: Optional[float]
+    training: Optional[float]
+
+
+def best_values(run: Path, metric: str, goal: Goal) -> Best:
+    """Return the best values of ``metric`` that a run has recorded."""
     try:
         lines = read_whole(run / METRICS).decode(errors="replace").splitlines()
     except OSError:
-        return None
+        return Best(None, None)
     found: Dict[bool, List[float]] = {True: [], False: []}
     for line in lines:
         if json.dumps(metric) not in line:
@@ -58,8 +66,8 @@ def best_value(run: Path, metric: str, goal: Goal) -> Optional[float]:
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             found[validation].append(float(value))
-    values = found[True] or found[False]
-    return (max if goal == "max" else min)(values) if values else None
+    best = max if goal == "max" else min
+    return Best(*(best(found[kind]) if found[kind] else None for kind in (True, False)))
 
 
 def ranked(results: List[Result], goal: Goal) -> List[Point]:

@@ -26,6 +26,7 @@ from slipway.layout import (
     checkpoint_step,
     verdict_file,
 )
+from slipway.reading import SMALL
 from trainer.report.folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
@@ -65,9 +66,9 @@ class Attempt:
         return max(0, self.reached - self.saved)
 
 
-def json_of(folder: Folder, name: str) -> dict[str, Any]:
-    """Return the object in a small JSON file; an empty one, with a warning, where there is none in it."""
-    content = folder.read(name)
+def json_of(folder: Folder, name: str, *, limit: int = SMALL) -> dict[str, Any]:
+    """Return the object in a JSON file, of ``limit`` bytes at most; an empty one, with a warning, without one."""
+    content = folder.read(name, limit=limit)
     if content is None:
         return {}
     with contextlib.suppress(ValueError, RecursionError):

@@ -59,7 +59,7 @@ class Run:
     """When its attempts began."""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
-    extremes: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    extremes: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest value of each number of the validation, or else of the training, by its name."""
     validation: dict[str, Series] = dataclasses.field(default_factory=dict)
     """Loss and accuracy, for figures over several runs."""
@@ -145,9 +145,8 @@ def _best(line: Series | None, *, highest: bool) -> float | None:
     return (max if highest else min)(values) if values else None
 
 
-def _extremes(metrics: Metrics) -> dict[str, tuple[float, float]]:
-    by_kind = sorted(metrics.series.values(), key=lambda line: line.kind == "validation")
-    return {line.name: (min(values), max(values)) for line in by_kind if (values := line.finite)}
+def _extremes(metrics: Metrics) -> dict[tuple[str, str], tuple[float, float]]:
+    return {key: (min(values), max(values)) for key, line in metrics.series.items() if (values := line.finite)}
 
 
 def _typical(line: Series | None) -> float | None:

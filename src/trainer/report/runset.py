@@ -9,6 +9,9 @@ import msgspec
 
 from trainer.report.folder import Folder
 
+MOST_BYTES = 1 << 24
+"""Of a file that are read: ten thousands of runs."""
+
 
 class Entry(Protocol):
     """An element of the list."""

@@ -16,7 +16,7 @@ from trainer.report.folder import Folder
 from trainer.report.overview import common_figures
 from trainer.report.render import render
 from trainer.report.run import Run, holds_run, read_run
-from trainer.report.runset import below
+from trainer.report.runset import MOST_BYTES, below
 from trainer.report.scaling import Difference, Measured, advise, compare, difference
 
 FILE = "study.json"
@@ -70,7 +70,7 @@ def holds_study(folder: Folder) -> bool:
 
 def read_study(folder: Folder, *, name: str, first: int) -> Study:
     """Return the study in ``folder``; the sections of its runs have the ids run-``first`` and following."""
-    description = json_of(folder, FILE)
+    description = json_of(folder, FILE, limit=MOST_BYTES)
     if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
         folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: it is read as far as it is understood")
     scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"

@@ -16,11 +16,12 @@ from trainer.report.figures import Curve, curves
 from trainer.report.folder import Folder
 from trainer.report.render import number, render
 from trainer.report.run import Run, holds_run, read_run
-from trainer.report.runset import below
+from trainer.report.runset import MOST_BYTES, below
 
 FILE = "sweep.json"
 SCHEMA = 1
 MOST_TRIALS = 1000
+BAD = {"failed", "crashed", "stopped"}
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -44,8 +45,8 @@ class Candidate:
 
     @property
     def mean(self) -> float | None:
-        """Of these values; None unless every run has one and none has failed."""
-        complete = len(self.found) == len(self.trials) and all(run and run.state != "failed" for _, run in self.trials)
+        """Of these values; None unless every run has one and none has failed, crashed or been stopped."""
+        complete = len(self.found) == len(self.trials) and all(run and run.state not in BAD for _, run in self.trials)
         return statistics.fmean(self.found) if complete else None
 
     @property
@@ -80,7 +81,7 @@ def holds_sweep(folder: Folder) -> bool:
 
 def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
     """Return the sweep in ``folder``; the sections of its runs have the ids run-``first`` and following."""
-    description = json_of(folder, FILE)
+    description = json_of(folder, FILE, limit=MOST_BYTES)
     if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "sweep"):
         folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and sweep: it is read as far as it is understood")
     metric = str(description.get("metric", "accuracy"))
@@ -96,8 +97,11 @@ def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
             folder.warnings += [f"{trial.run}: {warning}" for warning in run.warnings]
         candidate = candidates.setdefault(tuple(trial.values.items()), Candidate(trial.values))
         candidate.trials.append((trial, run))
-        if run and metric in run.extremes:
-            candidate.found.append(run.extremes[metric][goal == "max"])
+    kinds = {kind for run in runs for kind, name in run.extremes if name == metric}
+    kind = "validation" if "validation" in kinds else "train"
+    for candidate in candidates.values():
+        best = [run.extremes[kind, metric] for _, run in candidate.trials if run and (kind, metric) in run.extremes]
+        candidate.found = [each[goal == "max"] for each in best]
     ranked = rank(list(candidates.values()), goal)
     section = render(
         "sweep.html",
@@ -172,7 +176,8 @@ def _next(key: str, best: Candidate, known: Sequence[Candidate], goal: Literal["
         return f"{key} = {best.values[key]} is at the end of what was tried: values beyond it are worth a trial."
     place = values.index(at)
     low, high = values[place - 1], values[place + 1]
-    nearby = [found.mean for found in known if found.mean is not None and as_number(found.values[key]) in (low, high)]
+    beside = [found.mean for found in known if as_number(found.values.get(key)) in (low, high)]
+    nearby = [mean for mean in beside if mean is not None]
     if best.mean is None or not nearby:
         return ""
     loss = abs(best.mean - (max if goal == "max" else min)(nearby))

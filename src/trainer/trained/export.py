@@ -66,7 +66,8 @@ def _about(header: Header, config: Config, source: Source) -> dict[str, Any]:
             raise ConfigError(
                 f"{source.path} is of a version that did not save the names of classes, so the data are needed: {error}"
             ) from error
-        check_data(header, dataset, config)
+        if warning := check_data(header, dataset, config):
+            sys.stderr.write(f"trainer: {warning}\n")
         found = images(header, dataset)
     return {
         "arch": config.model.arch,
