@@ -1,11 +1,14 @@
 """``trainer report`` on scaling studies: what is computed, what is advised, what is shown."""
 
+import datetime as dt
 import json
+import os
 
 import pytest
 
 from report_folders import make_run, make_study, records, write
 from report_page import report
+from trainer.report.attempts import read_attempts
 from trainer.report.folder import Folder
 from trainer.report.scaling import Measured, advise, bottleneck, compare, difference
 from trainer.report.series import Metrics
@@ -72,6 +75,17 @@ def test_advice_names_a_point_and_the_reason(rates, start, end):
 )
 def test_what_limits_a_point_is_named(point, said):
     assert said in bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
+
+
+# once: the wait in the queue held the preflight, and copies of image and data, too
+@pytest.mark.parametrize(("seconds", "expected"), [(-30, -30), (3600, 0)], ids=["its job", "a copy without times"])
+def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
+    run = make_run(tmp_path / "run")
+    started = dt.datetime.fromisoformat(json.loads((run / "run.json").read_text())["started"]).timestamp()
+    write(run / "logs" / "1" / "job", "slurm 1\n")
+    os.utime(run / "logs" / "1" / "job", (started + seconds, started + seconds))
+    (attempt,) = read_attempts(Folder(run), last_record=0)
+    assert attempt.began == started + expected
 
 
 # once: a single slow moment of a study of four records per point was taken for communication

@@ -122,7 +122,9 @@ def _read(folder: Folder, number: int, *, last: bool) -> Attempt:
         state, saved = ("crashed" if crashed else state), None
         ended = _last_sign(folder, own, last=last) if crashed else None
     reached = _logged_step(folder, f"{own}/{ATTEMPT_ERRORS}") if state in {"crashed", "failed"} else saved
-    began = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started")) or folder.modified(f"{own}/{ATTEMPT_JOB}")
+    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # training, behind copies and preflight
+    times = [each for each in (started, folder.modified(f"{own}/{ATTEMPT_JOB}")) if each]
+    began = min(times, default=None)
     return Attempt(
         number=number,
         state=state,
