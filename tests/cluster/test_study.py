@@ -68,9 +68,9 @@ def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path,
         run = json.loads((study / name / "run.json").read_text())
         ranks, cpus = map(int, re.findall(r"ranks(\d)-cpus(\d)", name)[0])
         assert (run["world_size"], run["launch"]["threads"]) == (ranks, cpus)
-    page = tmp_path / "report.html"
-    subprocess.run([sys.executable, "-m", "trainer", "report", study, "--output", page], check=True)
-    shown = Page(page)
-    assert all(name in shown.text for name in NAMES)
-    assert "Take nodes" in shown.text
-    assert "Not everything could be read" not in shown.text
+    report = tmp_path / "report.html"
+    subprocess.run([sys.executable, "-m", "trainer", "report", study, "--output", report], check=True)
+    page = Page(report)
+    assert all(name in page.text for name in NAMES)
+    assert "Take nodes" in page.text
+    assert "Not everything could be read" not in page.text

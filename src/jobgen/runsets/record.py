@@ -96,11 +96,12 @@ class RunSet(Generic[E]):
         except OSError as error:
             raise JobgenError(f"cannot write {lock}: {error.strerror}.") from error
         try:
-            with contextlib.suppress(OSError):  # a file system may have no locks
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise JobgenError(f"another command submits runs of {self.folder}: wait for its end.") from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise JobgenError(f"another command submits runs of {self.folder}: wait for its end.") from error
+            except OSError:  # a file system may have no locks: then the look below has to do
+                pass
             if self._content_now() != self.found:
                 raise JobgenError(f"another command has submitted runs of {self.folder} meanwhile: run this one again.")
             self.write()
@@ -125,7 +126,6 @@ class RunSet(Generic[E]):
         path = self.folder / self.file
         temporary = path.with_name(f".{self.file}.{os.getpid()}")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.content()), indent=1) + b"\n")
             os.replace(temporary, path)  # noqa: PTH105 -- pathlib has the same, and no other function here needs it
         except OSError as error:

@@ -56,10 +56,10 @@ def study(request: Request) -> int:
         JobgenError: if a point could not start as things are, or its scheduler does not take it.
     """
     base = job_of(request.spec, request.site, request.settings)
-    _refuse_contradictions(request, base)
     if base.spec.task in BUILDS or base.spec.task == "selftest":
         raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does.")
     refuse_unknown(base.site.scheduler, what="a study")
+    _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
     points, left_out = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
@@ -70,14 +70,14 @@ def study(request: Request) -> int:
     record = _record(request, base, points)
     states = {state.entry.name: state for state in states_of(record)}
     wanted = [point for point in points if states[point.name].state in {"missing", "failed"}]
-    jobs = {point.name: _job(request, point, gpus=gpus, each=each) for point in wanted}
+    jobs = [job_of(request.spec, request.site, _settings(request, base, point)) for point in wanted]
     for line in lines_of(list(states.values())):
         say(line)
-    cost = cost_of(list(jobs.values()))
+    cost = cost_of(jobs)
     say(f"{len(wanted)} of {len(points)} point(s) to submit: {cost}")
     if request.dry_run or not wanted:
         return 0
-    submissions = {point.name: _prepared(request, point, record, gpus=gpus, each=each) for point in wanted}
+    submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
     ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
     refused = []
     with record.submitting():
@@ -109,17 +109,14 @@ def _refuse_contradictions(request: Request, base: Job) -> None:
     if request.scaling == "weak":
         taken.update(dict.fromkeys(("train.batch_size", "train.batch_size_per_rank"), "--scaling weak"))
     given = keys_of(request.arguments, load_schema())
-    for key in given & taken.keys():
-        raise UsageError(f"{key} is set behind --, and by {taken[key]}: leave out one of the two.")
-    if request.scaling == "strong" and (
-        "train.batch_size_per_rank" in given
-        or (
-            "train.batch_size" not in given
-            and _read_config(_config_of(environment, base)).get("train", {}).get("batch_size_per_rank")
-        )
-    ):
+    if both := sorted(given & taken.keys()):
+        raise UsageError(f"{both[0]} is set behind --, and by {taken[both[0]]}: leave out one of the two.")
+    if request.scaling == "weak" or "train.batch_size" in given:
+        return
+    each_rank = "train.batch_size_per_rank"
+    if each_rank in given or _read_config(environment, base).get("train", {}).get("batch_size_per_rank"):
         raise UsageError(
-            "train.batch_size_per_rank makes the global batch grow with the ranks, and strong scaling keeps it: choose "
+            f"{each_rank} makes the global batch grow with the ranks, and strong scaling keeps it: choose "
             "--scaling weak, or train.batch_size."
         )
 
@@ -157,15 +154,12 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
     return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling, found=found)
 
 
-def _job(request: Request, point: Point, *, gpus: bool, each: int) -> Job:
-    return job_of(request.spec, request.site, _settings(request, point, gpus=gpus, each=each))
+def _settings(request: Request, base: Job, point: Point) -> List[str]:
+    varied = settings_of(point, gpus=base.gpus_per_node > 0, devices_per_rank=base.spec.devices_per_rank)
+    return [*request.settings, *varied]
 
 
-def _settings(request: Request, point: Point, *, gpus: bool, each: int) -> List[str]:
-    return [*request.settings, *settings_of(point, gpus=gpus, devices_per_rank=each)]
-
-
-def _prepared(request: Request, point: Point, record: Study, *, gpus: bool, each: int) -> Submission:
+def _prepared(request: Request, base: Job, point: Point, record: Study) -> Submission:
     """Look at all that a point needs.
 
     Raises:
@@ -178,30 +172,26 @@ def _prepared(request: Request, point: Point, record: Study, *, gpus: bool, each
         environment["BACKEND"] = point.backend
     if point.container:
         environment["USE_CONTAINER"] = point.container
-    arguments = [*request.arguments, *_arguments(request, point, environment)]
-    settings = _settings(request, point, gpus=gpus, each=each)
+    arguments = [*request.arguments, *_arguments(request, base, point, environment)]
+    settings = _settings(request, base, point)
     return prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
 
 
-def _arguments(request: Request, point: Point, environment: Dict[str, str]) -> List[str]:
+def _arguments(request: Request, base: Job, point: Point, environment: Dict[str, str]) -> List[str]:
     """Return the flags of the trainer that make a point: threads and data workers by its cores, batch and length."""
     if environment.get("SLIPWAY_SCRIPT"):  # finds its threads in OMP_NUM_THREADS
         return []
     found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
     if request.scaling == "weak":
-        config = _config_of(environment, job_of(request.spec, request.site, request.settings))
-        batch = request.batch or weak_batch(_read_config(config), load_schema())
+        batch = request.batch or weak_batch(_read_config(environment, base), load_schema())
         found += ["--batch-size-per-rank", str(batch)]
     if request.steps:
         found += ["--max-steps", str(request.steps)]
     return found
 
 
-def _config_of(environment: Dict[str, str], base: Job) -> str:
-    return environment.get("SLIPWAY_CONFIG") or base.spec.config
-
-
-def _read_config(path: str) -> Dict[str, Any]:
+def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
+    path = environment.get("SLIPWAY_CONFIG") or base.spec.config
     try:
         found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
     except (OSError, ValueError) as error:

@@ -253,19 +253,19 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     """
     job, of_each = submission.script.job, {trial.run: setup.arguments(trial) for trial in trials}
     folder = _new_folder(record)
-    script, refused = folder / "job.sh", True
+    script = folder / "job.sh"
     at_once = setup.request.at_once
     array = Script(job, array_script(job, of_each, folder=record.folder, script=script, at_once=at_once))
     try:
         submission.script.write(script)
         array.write(folder / "array.sh")
-        refused = False  # whatever happens now, the scheduler may have it
-        number = hand_over_for_number(submission._replace(script=array))
-        refused = not number
-    finally:
-        if refused:
-            shutil.rmtree(folder, ignore_errors=True)
-    if refused:
+    except JobgenError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Whatever else happens from here on, the scheduler may have it, and need the folder.
+    number = hand_over_for_number(submission._replace(script=array))
+    if not number:
+        shutil.rmtree(folder, ignore_errors=True)
         raise JobgenError("the scheduler does not take the trials, see above; run the command again.")
     say(f"job {number}: {len(trials)} trial(s)")
     record.submitted(jobs_of(number, [trial.name for trial in trials]))

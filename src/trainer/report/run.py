@@ -60,7 +60,7 @@ class Run:
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     extremes: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """Lowest and highest value of each number of the validation, or else of the training, by its name."""
+    """Lowest and highest value of each number, by the kind of its records and its name."""
     validation: dict[str, Series] = dataclasses.field(default_factory=dict)
     """Loss and accuracy, for figures over several runs."""
     section: Markup = dataclasses.field(default_factory=Markup)

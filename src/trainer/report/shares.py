@@ -57,7 +57,9 @@ def shares_of(metrics: Metrics) -> Shares | None:
     trained, (step, batch) = waits.elapsed[-1], _seconds_each(waits)
     data = min(_sum(metrics, "train", "data_seconds"), trained)
     evaluation, save = _sum(metrics, "validation", "evaluation_seconds"), _sum(metrics, "train", "save_seconds")
-    if not (math.isfinite(trained) and trained > 0 and step and batch and data >= 0 and evaluation >= 0 and save >= 0):
+    if not (math.isfinite(trained) and trained > 0 and data >= 0 and evaluation >= 0 and save >= 0):
+        return None
+    if step is None or batch is None:
         return None
     return Shares(trained - data, data, evaluation, save, step, batch)
 
@@ -66,9 +68,9 @@ def _seconds_each(waits: Series) -> tuple[float | None, float | None]:
     """Return the time of a step, without and with its wait for data, from when records were written."""
     records = pairwise([(0.0, 0.0, 0.0), *zip(waits.step, waits.elapsed, waits.value, strict=True)])
     found = [
-        ((now - then - wait) / (step - before), (now - then) / (step - before))
+        (max(0.0, now - then - wait) / (step - before), (now - then) / (step - before))
         for (before, then, _), (step, now, wait) in records
-        if step > before and now - then >= wait >= 0
+        if step > before and now > then
     ]
     return typical([without for without, _ in found]), typical([whole for _, whole in found])
 
