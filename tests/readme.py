@@ -18,10 +18,12 @@ NAMES = [
     "frameworks",
     "reference",
     "sites",
+    "dask",
     "contract",
     "images",
     "adding",
     "your-own",
+    "data",
     "split",
     "evaluate",
     "sweeps",
@@ -51,6 +53,11 @@ ELSEWHERE = {
     # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
     "make test": (".ci/run", "\nmake test\n"),
+    # docs/dask.md
+    "SLIPWAY_NODES=4 SLIPWAY_MIN_NODES=2 SLIPWAY_WAIT_SECONDS=900 bash dask.sh --epochs 20": (
+        "tests/cluster/test_dask.py",
+        'SLIPWAY_MIN_NODES="1"',
+    ),
     # docs/report.md
     "trainer report STUDY": ("tests/unit/test_report_study.py", "make_study(tmp_path"),
     "trainer report SWEEP": ("tests/unit/test_report_sweep.py", "make_sweep(tmp_path"),
@@ -92,6 +99,7 @@ ELSEWHERE = {
     ),
     "docker build -t slipway .": ("tests/image/test_registry.py", '"bud", "--tag", "slipway", "."'),
     "apptainer inspect slipway.sif": ("tests/image/test_image.py", '"inspect"'),
+    "apptainer build mine.sif mine.def": ("tests/recipes/test_recipes.py", "test_the_definition_of_further_packages"),
     "apptainer sign slipway.sif": ("tests/image/test_signature.py", '"sign"'),
     "apptainer key newpair": ("tests/image/test_signature.py", '"newpair"'),
     "apptainer verify slipway.sif": ("tests/image/test_signature.py", '"verify"'),
@@ -109,6 +117,11 @@ ELSEWHERE = {
     "horovodrun --check-build": ("containers/smoke.sh", "horovodrun --check-build"),
     "python -m trainer.preflight": ("tests/image/test_registry.py", '"trainer.preflight"'),
     # docs/guide.md, docs/sweeps.md
+    "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr 10.0.0.1 --master-port 29500 "
+    "-m trainer configs/digits.toml --backend ddp": (
+        "tests/distributed/test_rendezvous.py",
+        "torchrun --nnodes 2 --node-rank 0 ",
+    ),
     "jobgen sweep ddp --site example --set optim.lr=0.01,0.001 --set train.batch_size=64,128 --output sweeps/digits": (
         "tests/cluster/test_sweep.py",
         '"sweep", "cpu", "--site", self.site',
@@ -119,6 +132,28 @@ ELSEWHERE = {
     ),
     "jobgen status sweeps/digits": ("tests/cluster/test_sweep.py", 'self.jobgen("status", "sweep")'),
     "jobgen status sweeps/digits/003": ("tests/cluster/test_sweep.py", 'jobgen("status", str(whole))'),
+    # docs/guide.md
+    "trainer configs/digits.toml --nproc-per-node auto": (
+        "tests/unit/test_device.py",
+        "ranks_for_gpus(settings(split, **launch)) == ranks",
+    ),
+    # docs/data.md
+    "trainer configs/aerial.toml --weights resnet101.pt --normalise --lr 0.001": (
+        "tests/unit/test_models.py",
+        'torch.save(get_model("resnet101").state_dict(), path)',
+    ),
+    "trainer --dataset mnist --download --dry-run --data-dir data": (
+        "tests/distributed/test_download.py",
+        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+    ),
+    "trainer --dataset mnist --data-dir data --nproc-per-node 2": (
+        "tests/distributed/test_tutorials.py",
+        'train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")',
+    ),
+    "trainer configs/aerial.toml --nproc-per-node 2": (
+        "tests/distributed/test_tutorials.py",
+        'train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")',
+    ),
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
@@ -126,6 +161,7 @@ ELSEWHERE = {
 
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
+    ".venv/bin/python -m pip install dask-jobqueue cryptography": "downloads what the tests' environment has",
     'pip install "PATH/TO/slipway[session]"': "downloads a torch; tests/wheel installs the wheel alone",
     "python bench/report.py": "writes 200 runs first; tests/unit/test_report.py tests what it calls",
     "python bench/split_auto.py": "measures for minutes; tests/unit/test_split.py tests what it calls",
@@ -139,6 +175,8 @@ NOWHERE = {
     "module purge": "needs environment modules",
     "nvidia-smi topo -m": "needs an NVIDIA driver",
     "srun nvidia-smi": "needs an NVIDIA driver",
+    "python -c \"import torch, torchvision; torch.save(torchvision.models.get_model('resnet101', weights='DEFAULT')"
+    ".state_dict(), 'resnet101.pt')\"": "downloads weights; tests/unit/test_models.py starts from such a file",
     "wandb sync": "needs an account at Weights & Biases",
     "sacctmgr show associations user=$USER": "needs slurmdbd, which the test cluster does not have",
     "scontrol requeue": "is what tests/cluster/test_jobs.py sees the job scripts do",

@@ -21,6 +21,7 @@ check_inputs() {
             [ "${local_venv:-0}" = 1 ] || [ -x "$venv/bin/python" ] ||
                 die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing; venv_build.job makes it," \
                     "or set USE_CONTAINER=1"
+            activate_conda
             ;;
     esac
     if [ -n "$SLIPWAY_SCRIPT" ]; then
@@ -30,6 +31,27 @@ check_inputs() {
     fi
     [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
     require folder SLIPWAY_LOCAL_DISK
+}
+
+# activate_conda: where the environment is conda's, export what the activation scripts of its
+# packages set. They run in a shell of their own, as `conda activate` would run them: without -e and
+# -u, and whatever else they change there stays there. Fails where one of them ends that shell.
+activate_conda() {
+    local pair path environment=()
+    [ -d "$venv/conda-meta" ] || return 0
+    mapfile -d '' -t environment < <(
+        set +euo pipefail
+        export CONDA_PREFIX=$venv
+        for path in "$venv"/etc/conda/activate.d/*.sh; do
+            [ ! -r "$path" ] || source "$path" >&2
+        done
+        env --null
+    )
+    [ ${#environment[@]} -gt 0 ] ||
+        die "SLIPWAY_VENV: a script in $venv/etc/conda/activate.d has ended its shell: see above"
+    for pair in "${environment[@]}"; do
+        export_pair "$pair"
+    done
 }
 
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
@@ -47,16 +69,16 @@ make_scratch() {
 
 # make_folder_on_each_node PATH: once more where the launcher was killed for taking too long, as
 # Open MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second try
-# finds the folder where the first has made it: not a link, which others could make once the name
-# is known.
+# finds the folder where the first has made it, as does the second of two Dask workers on one node:
+# not a link, which others could make once the name is known.
 make_folder_on_each_node() {
     local try code
     for try in 1 2; do
         code=0
         # shellcheck disable=SC2016 # for the shell on the node
         on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" sh -c \
-            '{ [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } || mkdir -m 700 -- "$1"' sh "$1" ||
-            code=$?
+            'mkdir -m 700 -- "$1" 2>/dev/null || { [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } ||
+            mkdir -m 700 -- "$1"' sh "$1" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # as timeout(1) ends
         [ "$try" = 2 ] || note "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"
     done
@@ -100,8 +122,8 @@ remove_scratch() {
 }
 
 # use_container GPU_OPTION PATH...: the words before each command. GPU_OPTION is --nv, --rocm or
-# empty; PATH is what the container needs to see besides the job's own files. Sets container and
-# bind_paths.
+# empty; PATH is what the container needs to see besides the job's own files. Reads
+# container_options, where the site has any. Sets container and bind_paths.
 use_container() {
     local path gpu_option=$1
     shift
@@ -122,6 +144,8 @@ use_container() {
     # --no-eval: the run script of an image from Docker would have a shell expand the arguments. No
     # --cleanenv: ranks that a launcher numbers by variables would each be rank 0.
     container=(apptainer run --no-eval --pwd="$PWD")
+    # shellcheck disable=SC2154 # the site's lines assign it, if at all
+    container+=(${container_options[0]:+"${container_options[@]}"})
     [ "$SLIPWAY_DEVICE" = cpu ] ||
         container+=(${gpu_option:+"$gpu_option"}) # says nothing where there is no GPU
     for path in "${bind_paths[@]}"; do

@@ -42,14 +42,19 @@ restore_environment() {
         export -n "$name"
     done < <(compgen -e)
     for pair in "${start_environment[@]}"; do
-        name=${pair%%=*}
-        # Else it is a function, or one of Bash's own that cannot be set.
-        if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] &&
-            [[ ! $(declare -p "$name" 2>/dev/null) =~ ^declare\ -[A-Za-z]*r ]]; then
-            # shellcheck disable=SC2163 # the argument is NAME=VALUE
-            export -- "$pair"
-        fi
+        export_pair "$pair"
     done
+}
+
+# export_pair NAME=VALUE: of `env --null`, unless it is a function, or one of Bash's own that cannot
+# be set.
+export_pair() {
+    local name=${1%%=*}
+    if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] &&
+        [[ ! $(declare -p "$name" 2>/dev/null) =~ ^declare\ -[A-Za-z]*r ]]; then
+        # shellcheck disable=SC2163 # the argument is NAME=VALUE
+        export -- "$1"
+    fi
 }
 
 # note MESSAGE: one line in the job's log.

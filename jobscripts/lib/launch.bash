@@ -65,6 +65,7 @@ run_step() {
         trap request_stop USR1
         trap 'cancelled=1; stop_for_signal' TERM INT
         [ "$try" -gt 1 ] || watch_time_limit
+        note_ranks
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
         note "port $MASTER_PORT of $head_node was taken (try $try of 3)"
@@ -110,6 +111,22 @@ launch_once() {
     until_ended "$launch_pid"
     until_ended "$copier"
     read -r code 2>/dev/null <"$log_dir/code" || code=1
+}
+
+# record_pid: for signal_launch, of the launch, which then replaces its shell by `exec`.
+record_pid() {
+    trap - TERM USR1 INT
+    echo "$BASHPID" >"$log_dir/pid"
+}
+
+# signal_launch: send the launch SIGTERM, where it has called record_pid.
+signal_launch() {
+    local pid=''
+    [ -n "$launch_pid" ] || return 0 # launch_once comes back to it
+    until [ -s "$log_dir/pid" ] || ! kill -0 "$launch_pid" 2>/dev/null; do
+        sleep 0.1 # it has just been started
+    done
+    ! read -r pid 2>/dev/null <"$log_dir/pid" || kill -TERM "$pid" 2>/dev/null || :
 }
 
 # until_ended PID: wait, also after a trap, which ends `wait` early.
@@ -244,5 +261,6 @@ end_job() {
     trap '' TERM USR1 INT
     [ -z "${horovod_server:-}" ] || kill -KILL "$horovod_server" 2>/dev/null || :
     remove_scratch || :
+    ! declare -F return_nodes >/dev/null || return_nodes || :
     exit "$code"
 }

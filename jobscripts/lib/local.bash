@@ -46,21 +46,9 @@ job_is_over() {
             "/proc/$pid/cmdline" 2>/dev/null
 }
 
-# record_pid: for stop_for_signal, of the launch, which then replaces its shell by `exec`.
-record_pid() {
-    trap - TERM USR1 INT
-    echo "$BASHPID" >"$log_dir/pid"
-}
-
-# Ctrl-C and SIGTERM are for the ranks: they save, then end. The launch itself wrote its process to
-# logs/N/pid.
+# Ctrl-C and SIGTERM are for the ranks: they save, then end.
 stop_for_signal() {
-    local pid=''
-    [ -n "$launch_pid" ] || return 0 # launch_once comes back to it
-    until [ -s "$log_dir/pid" ] || ! kill -0 "$launch_pid" 2>/dev/null; do
-        sleep 0.1 # it has just been started
-    done
-    ! read -r pid 2>/dev/null <"$log_dir/pid" || kill -TERM "$pid" 2>/dev/null || :
+    signal_launch
 }
 
 # watch_time_limit: there is none.

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A loop over the nodes, for launchers that start each node by a command of its own.
+# For launchers that start each node by a command of its own: a loop over the nodes, and what a
+# shell on a node reads.
 
 # for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each of the nodes,
 # whose numbers begin at 0, all at the same time, each in a process of its own that FUNCTION
@@ -47,4 +48,31 @@ until_nodes_end() {
 # end_nodes PID...: send SIGTERM to those that still run.
 end_nodes() {
     kill "$@" 2>/dev/null || :
+}
+
+# remote_script NUMBER COMMAND...: what Bash on the node reads. It runs the command until that ends,
+# or until its standard input does: when this side is gone, however it went. Bash that finds
+# SSH_CLIENT reads ~/.bashrc even for a command, and who knows what that does to PATH.
+remote_script() {
+    local number=$1
+    shift
+    export -p
+    cat <<END
+{
+    cd ${PWD@Q}
+    unset -v SSH_CLIENT SSH2_CLIENT
+    export NODE_RANK=$number PET_NODE_RANK=$number
+    exec 3<&0
+    ${*@Q} 3<&- </dev/null &
+    command=\$!
+    {
+        read -r
+        kill 0
+    } <&3 >/dev/null 2>&1 &
+    wait \$command
+    code=\$?
+    kill \$!
+    exit \$code
+}
+END
 }

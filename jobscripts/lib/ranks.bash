@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # The ranks: how many, what their environment holds, where they meet, and what they run.
 
+# What runs a command on the head node, where this script is on another machine.
+on_head_node=()
+
 # count_words LIST: the number of elements of a list with commas.
 count_words() {
     local list
@@ -21,11 +24,12 @@ plan_ranks() {
     world_size=$((nnodes * ranks_per_node))
     cpus_per_rank=$((cpus / ranks_per_node))
     ((cpus_per_rank > 0)) || cpus_per_rank=1
+    note_idle_gpus
 }
 
 # check_gpu_count: where SLIPWAY_DEVICES_PER_RANK is set, fails if the ranks need more GPUs than the
-# job was given, and says how many stay idle. On CPUs stages share their cores. A job without GPUs
-# is not counted: some schedulers do not know of them, and the preflight does.
+# job was given. On CPUs stages share their cores. A job without GPUs is not counted: some
+# schedulers do not know of them, and the preflight does.
 check_gpu_count() {
     local needed=$((devices_per_rank * (ranks_per_node > 0 ? ranks_per_node : 1)))
     [ -n "$SLIPWAY_DEVICES_PER_RANK" ] && [ "$SLIPWAY_DEVICE" != cpu ] && ((gpus_per_node > 0)) ||
@@ -34,14 +38,32 @@ check_gpu_count() {
         die "$((needed / devices_per_rank)) rank(s) a node with $devices_per_rank GPUs each need" \
             "$needed, and the job was given $gpus_per_node: ask the scheduler for more, or lower" \
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
-    [ "$BACKEND" = single ] || [ -n "$SLIPWAY_RANKS_PER_NODE" ] || ((needed == gpus_per_node)) ||
-        note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle:" \
-            "SLIPWAY_DEVICES_PER_RANK=$devices_per_rank does not divide them"
+}
+
+# note_idle_gpus: say how many GPUs of each node no rank takes, and where the ranks fit on fewer
+# nodes. On one node SLIPWAY_RANKS_PER_NODE is as it was asked for, and one process a node of a
+# user's script may start ranks of its own.
+note_idle_gpus() {
+    local needed=$((devices_per_rank * ranks_per_node)) each advice
+    [ "$BACKEND" != single ] && [ "$SLIPWAY_DEVICE" != cpu ] && ((needed < gpus_per_node)) ||
+        return 0
+    advice="SLIPWAY_DEVICES_PER_RANK=$devices_per_rank does not divide them"
+    if [ -n "$SLIPWAY_RANKS_PER_NODE" ]; then
+        ((nnodes > 1)) && { [ -z "$SLIPWAY_SCRIPT" ] || ((ranks_per_node > 1)); } || return 0
+        each=$((gpus_per_node / devices_per_rank))
+        until ((world_size % each == 0)); do
+            each=$((each - 1))
+        done
+        advice="SLIPWAY_RANKS_PER_NODE=$ranks_per_node takes $needed"
+        ((each <= ranks_per_node)) ||
+            advice+="; the $world_size ranks fit on $((world_size / each)) node(s) with $each"
+    fi
+    note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
 }
 
 # set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
-# DEVICES_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless it is set)
-# temporary files, and the plan (TRAINER_*).
+# DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless
+# it is set) temporary files, and the plan (TRAINER_*).
 set_rank_environment() {
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP # made for another Python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
@@ -55,6 +77,7 @@ set_rank_environment() {
         DATA="$data" \
         GPUS_PER_NODE="$gpus_per_node" \
         DEVICES_PER_RANK="$devices_per_rank" \
+        CPUS_PER_RANK="$cpus_per_rank" \
         TRITON_CACHE_DIR="$scratch/triton" \
         TORCHINDUCTOR_CACHE_DIR="$scratch/inductor" \
         CUDA_CACHE_PATH="$scratch/nv" \
@@ -101,13 +124,27 @@ open_rendezvous() {
     esac
 }
 
-# choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on this node, unless
-# it is given.
+# note_ranks: one line for the log: how many ranks, on which nodes, and where they meet unless MPI
+# sees to that.
+note_ranks() {
+    local line="$world_size rank(s), $ranks_per_node on each of $nnodes node(s)"
+    line+=" ($(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...})"
+    if [ "${rendezvous:-0}" = 1 ]; then
+        case $BACKEND in
+            ddp) line+=", rendezvous at $MASTER_ADDR:$MASTER_PORT" ;;
+            horovod) line+=", rendezvous at $MASTER_ADDR:$HOROVOD_GLOO_RENDEZVOUS_PORT" ;;
+        esac
+    fi
+    note "$line"
+}
+
+# choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on the head node,
+# unless it is given.
 choose_port() {
     local output=${MASTER_PORT:-}
     [ -n "$port_is_given" ] ||
-        output_of 60 "${container[@]}" python3 "$lib/free_port.py" "$1" ||
-        die "no free port on $HOSTNAME: see above"
+        output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" ||
+        die "no free port on $head_node: see above"
     export_variables MASTER_PORT="$output"
 }
 

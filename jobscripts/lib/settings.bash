@@ -14,6 +14,9 @@ readonly SETTINGS=(
     SLIPWAY_DEVICE
     SLIPWAY_RANKS_PER_NODE
     SLIPWAY_DEVICES_PER_RANK
+    SLIPWAY_NODES
+    SLIPWAY_MIN_NODES
+    SLIPWAY_WAIT_SECONDS
     SLIPWAY_MAX_REQUEUES
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
@@ -55,6 +58,9 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_DEVICE]='^(cuda|cpu|auto)$'
     [SLIPWAY_RANKS_PER_NODE]='^$|^[1-9][0-9]{0,5}$'
     [SLIPWAY_DEVICES_PER_RANK]='^$|^[1-9][0-9]{0,5}$'
+    [SLIPWAY_NODES]='^[1-9][0-9]{0,5}$'
+    [SLIPWAY_MIN_NODES]='^$|^[1-9][0-9]{0,5}$'
+    [SLIPWAY_WAIT_SECONDS]='^[1-9][0-9]{0,5}$'
     [SLIPWAY_MAX_REQUEUES]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
@@ -81,6 +87,9 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_DEVICE]='cuda or cpu or auto'
     [SLIPWAY_RANKS_PER_NODE]='a whole number, at least 1'
     [SLIPWAY_DEVICES_PER_RANK]='a whole number, at least 1'
+    [SLIPWAY_NODES]='a whole number, at least 1'
+    [SLIPWAY_MIN_NODES]='a whole number, at least 1'
+    [SLIPWAY_WAIT_SECONDS]='a whole number, at least 1'
     [SLIPWAY_MAX_REQUEUES]='a whole number, at least 0'
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'
@@ -127,8 +136,10 @@ declare -Ar IGNORED_NAMES=(
 # Variables with the prefix that are no settings.
 readonly OTHER_VARIABLES=(
     SLIPWAY_CACHE
+    SLIPWAY_CLIENT
     SLIPWAY_EXPORTED
     SLIPWAY_FORBID_SKIPS
+    SLIPWAY_NODE_STARTED
     SLIPWAY_TEST_IMAGE
     SLIPWAY_TRACKERS
     SLIPWAY_WRITE_GOLDEN

@@ -4,7 +4,7 @@ It acts when the script joins the others, by torch.distributed or by Horovod, in
 
 - The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
 - MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
-  SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and Slurm's other counts of tasks likewise.
+  SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and what else Slurm says of a task likewise.
   A script with an option --local_rank or --local-rank is given it.
 - A script that joins as another rank than it was started as, since it starts ranks of its own, or joins nobody, since
   it is for another launcher, is ended with a line: it would wait for ever, or train as often as there are ranks.
@@ -40,8 +40,9 @@ SLURM = {
     "SLURM_NTASKS": "WORLD_SIZE",
     "SLURM_NPROCS": "WORLD_SIZE",
     "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
+    "SLURM_CPUS_PER_TASK": "CPUS_PER_RANK",
 }
-"""What Slurm says of a task, and the launcher of a rank."""
+"""What Slurm says of a task, and the launcher, or the job script, of a rank."""
 LOCAL_RANK_OPTION = re.compile(r"""add_argument\(\s*["'](--local[-_]rank)["']""")
 
 

@@ -18,30 +18,3 @@ ssh_node() {
     exec timeout --kill-after=5 "$2" "${remote_shell[@]}" "${nodes[$1]}" bash \
         0<> <(remote_script "$1" "${@:3}")
 }
-
-# remote_script NUMBER COMMAND...: what Bash on the node reads. It runs the command until that ends,
-# or until its standard input does. Bash that finds SSH_CLIENT reads ~/.bashrc even for a command,
-# and who knows what that does to PATH.
-remote_script() {
-    local number=$1
-    shift
-    export -p
-    cat <<END
-{
-    cd ${PWD@Q}
-    unset -v SSH_CLIENT SSH2_CLIENT
-    export NODE_RANK=$number PET_NODE_RANK=$number
-    exec 3<&0
-    ${*@Q} 3<&- </dev/null &
-    command=\$!
-    {
-        read -r
-        kill 0
-    } <&3 >/dev/null 2>&1 &
-    wait \$command
-    code=\$?
-    kill \$!
-    exit \$code
-}
-END
-}

@@ -29,7 +29,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     """Return entries, each with its label, from a template with ``values`` and what differs between schedulers."""
     if job.spec.task in BUILDS:
         return _entries(fill("building_header.txt", values))
-    differing = scheduler.contract._asdict() if not scheduler.one_machine else {}
+    differing = scheduler.contract._asdict() if scheduler.has_queue else {}
     sentences = {f"contract_{name}": text for name, text in differing.items()}
     by_itself = scheduler.resumes.get(job.resume)
     return _entries(

@@ -23,10 +23,11 @@ COMMENTS: Dict[str, str] = {
 def backends(job: Job) -> List[str]:
     """Return what the job's script can launch: its own backend first, then what BACKEND may switch to.
 
-    Horovod over MPI needs the allocation and the checks of its own script; one process is no parallel training.
+    Horovod over MPI needs the allocation and the checks of its own script; one process is no parallel training; a
+    client is on none of the nodes, where Horovod's rendezvous server would have to be.
     """
     own = job.spec.backend
-    if own == "single" or job.spec.mpi:
+    if own == "single" or job.spec.mpi or job.spec.client:
         return [own]
     return ["ddp", "horovod"] if own == "ddp" else ["horovod", "ddp"]
 

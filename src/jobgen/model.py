@@ -28,6 +28,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=20"
     """What the launcher "ssh" puts before a node's name and ``bash``, split into words as by a shell, and nothing more;
     ``srun --nodes=1 --nodelist`` does, too."""
+    mpirun_options: Tuple[str, ...] = ()
+    """Further options of mpirun, a word each: of every step that it starts."""
     mpi: Literal["openmpi", "other"] = "openmpi"
     """The family of the nodes' MPI. Only Open MPI starts ranks of the images, whose MPI is Open MPI."""
     container: Literal["apptainer", "none"] = "apptainer"
@@ -57,6 +59,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether the group may read run folders."""
     binds: Tuple[str, ...] = ()
     """Folders that the container needs besides those of the job, at the same path inside."""
+    container_options: Tuple[str, ...] = ()
+    """Further options of ``apptainer run``, a word each."""
+    interface: str = ""
+    """Network interface of the nodes by which Dask reaches its workers, and their ranks each other (ib0); "": by the
+    route."""
     local_disk: str = "/tmp"  # noqa: S108 -- a folder of the node; the script makes one of its own below it
     """Local disk of a node, for STAGE=1 and caches; shell variables in it are expanded on the node."""
     options: Dict[str, Option] = {}
@@ -87,12 +94,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes gives each a command of its own, with its number in NODE_RANK, which starts torchrun or the ranks there."""
     launcher: str = ""
     """What starts processes on the nodes; "": what the site says."""
+    client: Literal["", "dask"] = ""
+    """What gets the nodes where the script is not itself the scheduler's job, but a client that asks for them: a module
+    of ``jobgen.schedulers``."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """SLIPWAY_DEVICE's default; with cpu no GPU is asked for."""
     config: str = "configs/digits.toml"
     """SLIPWAY_CONFIG's default."""
     nodes: int = 1
-    """Nodes of the job."""
+    """Nodes of the job; of a client SLIPWAY_NODES's default."""
     ranks_per_node: int = 0
     """Ranks of a node; 0: as many as the GPUs that the job is given are enough for."""
     devices_per_rank: int = 1
@@ -113,12 +123,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     site: Site
     spec: JobSpec
+    scheduler: str
+    """What starts the script: the site's scheduler, or the spec's client."""
     launcher: str
-    """What starts the ranks, or their torchruns: srun, mpirun, ssh, or local on one machine."""
+    """What starts the ranks, or their torchruns: srun, mpirun, ssh, dask, or local on one machine."""
     steps: str
     """What starts a step of the script on each node: the site's own way, whatever starts the ranks."""
     resume: str
-    """What follows a time limit, as in Site."""
+    """What follows a time limit, as in Site; of a client "restart": it asks for nodes again."""
     per_rank: bool
     """Whether each rank is a task of its own for the scheduler."""
     ranks_per_node: int

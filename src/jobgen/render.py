@@ -31,7 +31,7 @@ def render(job: Job, *, path: str, standalone: bool = False) -> str:
     Raises:
         JobgenError: for values that no script can hold.
     """
-    scheduler = scheduler_of(job.site.scheduler)
+    scheduler = scheduler_of(job.scheduler)
     values = {
         "about": header.about(job),
         "job": one_line(job.spec.name),
@@ -76,9 +76,12 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     if site.modules:
         rows.append((command(["load_modules", str(int(site.purge_modules)), *site.modules]), "1: purge first"))
     rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
-    rows.append(("find_allocation", "-> nodes, head_node, cpus, ranks_per_node, world_size ..."))
+    found = "-> cpus, ranks_per_node ... of a node" if spec.client else _ALLOCATION
+    rows.append(("find_allocation", found))
     mode = " 750" if site.group_readable else ""
     rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
+    if spec.client:
+        rows.append(("ask_for_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
     if site.venv == "local":
@@ -98,6 +101,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     return rows
 
 
+_ALLOCATION = "-> nodes, head_node, cpus, ranks_per_node, world_size ..."
 _ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', "")
 
 
@@ -105,6 +109,7 @@ def _finish(job: Job) -> List[Call]:
     what = {
         "requeue": "exit code by the verdict; requeues after a time limit",
         "chain": "exit code by the verdict; submits the next job after a time limit",
+        "restart": "exit code by the verdict; asks for nodes again after a time limit",
         "none": "exit code by the verdict",
     }[job.resume]
     return [
@@ -154,6 +159,8 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
             "SLIPWAY_STAGE": "0",
             "SLIPWAY_PREFLIGHT_SECONDS": "60",
         }
+        if spec.client:
+            values |= {"SLIPWAY_NODES": str(spec.nodes), "SLIPWAY_MIN_NODES": "", "SLIPWAY_WAIT_SECONDS": "3600"}
         if job.resume == "none":
             values.pop("SLIPWAY_MAX_REQUEUES")
         if not scheduler.takes_arguments:
@@ -177,9 +184,11 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         lines += scheduler.site_lines(job)
         if bound := bound_backends(job):
             lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+        if job.site.container_options:
+            lines.append((f"container_options=({command(job.site.container_options)})", "of apptainer run"))
         if job.site.venv == "local":
             lines += [("local_venv=1", "made anew on each node"), ("cleanup_seconds=60", "it has thousands of files")]
-    return "\n".join(filter(None, [_commented(lines), _exports(job)]))
+    return "\n".join(filter(None, [_commented(lines), _exports(job), scheduler.site_text(job)]))
 
 
 def _exports(job: Job) -> str:

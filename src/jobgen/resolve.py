@@ -16,21 +16,24 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     Raises:
         JobgenError: if the two contradict each other.
     """
-    scheduler = scheduler_of(site.scheduler)
+    scheduler = scheduler_of(spec.client or site.scheduler)
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
     each = spec.devices_per_rank
     ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node // each
-    steps = site.launcher or scheduler.launcher
+    steps = ("" if spec.client else site.launcher) or scheduler.launcher
     launcher = spec.launcher or steps
-    _refuse_site(site, scheduler)
+    _refuse_site(site, scheduler_of(site.scheduler))
+    if spec.client:
+        _refuse_client(spec, site, scheduler)
     _refuse_spec(spec, site, scheduler, ranks, on_cpus=on_cpus)
-    _refuse_launcher(spec, site, launcher_of(launcher))
+    _refuse_launcher(spec, site, scheduler, launcher_of(launcher))
     return Job(
         site=site,
         spec=spec,
+        scheduler=scheduler.name,
         launcher=launcher,
         steps=steps,
-        resume="none" if scheduler.one_machine else site.resume,
+        resume=_resume(site, scheduler),
         per_rank=spec.placement == "per-rank" or (spec.backend == "horovod" and spec.placement == "per-node"),
         ranks_per_node=ranks,
         cpus_per_node=ranks * each * site.cpus_per_gpu,
@@ -38,6 +41,13 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
         options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
         origin=tuple(origin),
     )
+
+
+def _resume(site: Site, scheduler: Scheduler) -> str:
+    """Return what follows a time limit: what the site says, or the one thing that a client can do."""
+    if site.resume == "none" or site.resume in scheduler.resumes:
+        return site.resume
+    return next(iter(scheduler.resumes), "none")
 
 
 def _gpus(spec: JobSpec, site: Site, ranks: int) -> int:
@@ -56,10 +66,29 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
         raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
 
 
-def _refuse_launcher(spec: JobSpec, site: Site, launcher: Launcher) -> None:
+def _refuse_client(spec: JobSpec, site: Site, client: Scheduler) -> None:
+    """Refuse what a client cannot do at the site."""
+    giver = scheduler_of(site.scheduler)
+    if not giver.dask_cluster:
+        raise JobgenError(
+            f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: "
+            f"`jobgen render ddp-local --site {site.name}` trains there."
+        )
+    if spec.backend != "ddp" or spec.task != "train":
+        raise JobgenError(f"{spec.name}: client = {spec.client!r} trains with backend = 'ddp' only.")
+    if spec.launcher not in {"", client.launcher}:
+        raise JobgenError(f"{spec.name}: client = {spec.client!r} starts the ranks itself: leave launcher out.")
+    if giver.time_option in {**site.options, **site.cpu_options, **spec.options}:
+        raise JobgenError(
+            f"{spec.name} at {site.name}: options.{giver.time_option}: a client has to know the time limit of its "
+            f"nodes: set minutes."
+        )
+
+
+def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: Launcher) -> None:
     """Refuse a launcher that the site does not have, or that cannot start these ranks."""
     pair = f"{spec.name} at {site.name}"
-    if launcher.schedulers and site.scheduler not in launcher.schedulers:
+    if launcher.schedulers and scheduler.name not in launcher.schedulers:
         owner = " or ".join(launcher.schedulers)
         raise JobgenError(
             f"{pair}: the launcher {launcher.name} works under {owner} only: let it be started by mpirun or ssh."

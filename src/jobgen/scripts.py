@@ -58,7 +58,7 @@ def script_of(job: Job, *, output: Optional[str] = None, standalone: bool = Fals
     Raises:
         JobgenError: for values that no script can hold.
     """
-    path = output or job.spec.name + scheduler_of(job.site.scheduler).suffix
+    path = output or job.spec.name + scheduler_of(job.scheduler).suffix
     return Script(job, render(job, path=path, standalone=standalone))
 
 

@@ -41,7 +41,7 @@ class Submission(NamedTuple):
     @property
     def added(self) -> Dict[str, str]:
         """Return what is set besides, by jobgen itself."""
-        scheduler = scheduler_of(self.script.job.site.scheduler)
+        scheduler = scheduler_of(self.script.job.scheduler)
         return {**scheduler.environment(self.arguments), **self.library}
 
 
@@ -58,7 +58,7 @@ def submit(
     submission = prepare(spec, site, settings, arguments, own_environment(), dry_run=dry_run, test_only=test_only)
     if dry_run:
         sys.stdout.write(submission.script.text)
-        scheduler = scheduler_of(submission.script.job.site.scheduler)
+        scheduler = scheduler_of(submission.script.job.scheduler)
         assignments = [f"{name}={shlex.quote(value)}" for name, value in submission.added.items()]
         command = shlex.join(scheduler.submission("SCRIPT", arguments))
         _note(f"would submit this with: {' '.join([*assignments, command])}")
@@ -83,9 +83,10 @@ def prepare(
     """
     standalone = not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
     job = job_of(spec, site, settings, standalone=standalone)
-    scheduler = scheduler_of(job.site.scheduler)
-    if scheduler.one_machine:
-        raise JobgenError(f"site {job.site.name} has no scheduler: run the script that `jobgen render` writes.")
+    scheduler = scheduler_of(job.scheduler)
+    if not scheduler.has_queue:
+        why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
+        raise JobgenError(f"{why}: run the script that `jobgen render` writes.")
     if test_only and not scheduler.test_option:
         raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
     _check_settings(environment)
@@ -111,7 +112,7 @@ def hand_over(
         JobgenError: if there is no scheduler's command here.
     """
     script, arguments = submission.script, submission.arguments
-    scheduler = scheduler_of(script.job.site.scheduler)
+    scheduler = scheduler_of(script.job.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
         path = Path(folder, script.job.spec.name + scheduler.suffix)  # the job's log may be named by it
         script.write(path)

@@ -115,7 +115,7 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
         raise ArgumentError(f"unknown flag {typed if typed.isprintable() else repr(typed)}; {_hint(flag, flags)}")
     section, name, key = flags[flag]
     table = found.tables.setdefault(section, {})
-    if key["type"] == "boolean":
+    if key.get("type") == "boolean":
         if equals:
             other = key["no_flag"] if flag == key["flag"] else key["flag"]
             raise ArgumentError(f"{flag} takes no value; {other} is its opposite")
@@ -133,16 +133,17 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
 
 
 def _value(flag: str, text: str, spec: Key) -> Any:
-    """Return the value that ``text`` spells, of the type and in the range that ``spec`` describes."""
-    try:
-        value = {"integer": int, "number": float}.get(spec["type"], str)(text)
-    except ValueError:
-        value = None
-    if value is None or not _fits(value, spec):
-        near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
-    return value
+    """Return the value that ``text`` spells, of a type and in the range that ``spec`` describes."""
+    for choice in spec.get("anyOf", [spec]):
+        try:
+            value = {"integer": int, "number": float}.get(choice["type"], str)(text)
+        except ValueError:
+            continue
+        if _fits(value, choice):
+            return value
+    near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ArgumentError(f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
 
 
 def _fits(value: Any, spec: Key) -> bool:
@@ -172,9 +173,11 @@ def _expected(spec: Key) -> str:
     """Return in words which values ``spec`` allows."""
     if "prefixItems" in spec:
         return f"{len(spec['prefixItems'])} values, each {_expected(spec['prefixItems'][0])}"
+    if "anyOf" in spec:
+        return ", or ".join(map(_expected, spec["anyOf"]))
     choices = spec.get("enum") or spec.get("examples")
     if choices:
-        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+        return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
     kind = {"integer": "a whole number", "number": "a number"}.get(spec["type"], "text")
     limits = " and ".join(f"{words} {spec[limit]}" for limit, words in LIMITS.items() if limit in spec)
     return f"{kind}, {limits}" if limits else kind

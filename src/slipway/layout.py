@@ -50,6 +50,8 @@ ATTEMPT_JOB = "job"
 """``SCHEDULER JOB``: who started the attempt, and as which job."""
 ATTEMPT_SCRATCH = "scratch"
 """The attempt's folder on the nodes' local disks, while that may still be there."""
+ATTEMPT_DASK = "dask"
+"""Of a client: how it has asked for nodes, and which have come; see ``trainer.dask``."""
 ATTEMPT_ARGUMENTS = "arguments"
 """Under PBS: the words of SLIPWAY_ARGS, each ended by NUL."""
 
@@ -164,6 +166,13 @@ _TRAINING = (
             "`SLIPWAY_DEVICES_PER_RANK` of them", "RANKS_PER_NODE", refuse_old=True, optional=True),
     Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
+    Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",
+            "how many nodes a client asks for, each by a job of its own"),
+    Setting("SLIPWAY_MIN_NODES", COUNT, "begin with so many, if no more have come in time; empty: all",
+            "the least number of nodes with which training begins once `SLIPWAY_WAIT_SECONDS` are over; by default all "
+            "of `SLIPWAY_NODES`", optional=True),
+    Setting("SLIPWAY_WAIT_SECONDS", COUNT, "how long to wait for the nodes",
+            "how long a client waits for its nodes"),
     Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
             "how often a run goes on by itself after a time limit; preemption and lost nodes do not count, and a "
             "submission by hand begins to count anew", "MAX_REQUEUES", refuse_old=True),
@@ -212,14 +221,16 @@ OLD_WITHOUT_SUCCESSOR: Dict[str, str] = {
 
 OTHER_VARIABLES: Tuple[str, ...] = (
     "SLIPWAY_CACHE",
+    "SLIPWAY_CLIENT",
     "SLIPWAY_EXPORTED",
     "SLIPWAY_FORBID_SKIPS",
+    "SLIPWAY_NODE_STARTED",
     "SLIPWAY_TEST_IMAGE",
     "SLIPWAY_TRACKERS",
     "SLIPWAY_WRITE_GOLDEN",
 )
-"""Variables with the prefix that are no settings: of builds and tests, what a job exports (see job.bash), and what the
-sessions of scripts read."""
+"""Variables with the prefix that are no settings: of builds and tests, what jobs and clients export (see job.bash and
+dask.bash), and what the sessions of scripts read."""
 
 
 def refusal(name: str, value: str) -> Optional[str]:

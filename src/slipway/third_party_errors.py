@@ -17,6 +17,8 @@ OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """safetensors, where it cannot write a file: the error number of the system."""
 TOO_FEW_FOR_BATCH_NORM = re.compile("Expected more than 1 value per channel when training")
 """torch's batch norm, of one sample whose features are 1 x 1."""
+UNUSED_PARAMETERS = re.compile("parameters that were not used in producing loss")
+"""torch's DistributedDataParallel, in the step behind one that left parameters out."""
 NO_OPERATOR = re.compile("operator torchvision::")
 """torch, while it imports a torchvision whose compiled operators were built for another torch."""
 INVALID_VALUE = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?", re.DOTALL)
@@ -46,6 +48,11 @@ def os_error_numbers(error: BaseException) -> list[int]:
 def too_few_for_batch_norm(error: BaseException) -> bool:
     """Return whether batch norm had a single value for each channel."""
     return bool(TOO_FEW_FOR_BATCH_NORM.search(str(error)))
+
+
+def unused_parameters(error: BaseException) -> bool:
+    """Return whether DistributedDataParallel waits for gradients of parameters that took no part in a step."""
+    return bool(UNUSED_PARAMETERS.search(str(error)))
 
 
 def operators_missing(error: BaseException) -> bool:

@@ -50,15 +50,24 @@ def read_file(path: Path) -> Any:
         raise WeightsError(f"cannot be read: {reason}") from error
 
 
-def require_state_dict(content: Any) -> dict[str, Tensor]:
-    """Return ``content`` if it is tensors by name.
+def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
+    """Return the state_dict in ``content``, without prefixes of which the model's ``own`` names know nothing.
 
     Raises:
-        WeightsError: if it is anything else.
+        WeightsError: if ``content`` is no state_dict, and holds none.
     """
+    if isinstance(content, Mapping):
+        nested = (content[key] for key in NESTS if isinstance(content.get(key), Mapping))
+        content = next(nested, content)
     if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
         raise WeightsError("must hold a state_dict: tensors by name, nothing else.")
-    return cast("dict[str, Tensor]", dict(content))
+    found = dict(content)
+    while found and not found.keys() & own.keys():
+        prefix = next((prefix for prefix in PREFIXES if all(name.startswith(prefix) for name in found)), None)
+        if prefix is None:
+            break
+        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return found
 
 
 def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]:
@@ -92,24 +101,10 @@ def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Che
     for name, path in files.items():
         model = cast("Model", models[name])
         try:
-            found = _fitted(read_file(path), model.state_dict())
+            found = fitted(read_file(path), model.state_dict())
         except WeightsError as error:
             raise SessionError(f"weights {path} {error}") from error
         if differing := model.differences(found, source="the file"):
             raise SessionError(f"weights {path} do not fit {name}: {differing}.")
         tensors[name] = {key: tensor.contiguous() for key, tensor in found.items()}
     return Checkpoint(tensors, Header(Position()))
-
-
-def _fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the state_dict in ``content``, without prefixes of which the model's ``own`` names know nothing."""
-    if isinstance(content, Mapping):
-        nested = (content[key] for key in NESTS if isinstance(content.get(key), Mapping))
-        content = next(nested, content)
-    found = require_state_dict(content)
-    while found and not found.keys() & own.keys():
-        prefix = next((prefix for prefix in PREFIXES if all(name.startswith(prefix) for name in found)), None)
-        if prefix is None:
-            break
-        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
-    return found

@@ -73,6 +73,15 @@ def shielded_workers() -> Iterator[None]:
         closed.value = True
 
 
+def end_workers(loader: object) -> None:
+    """End the workers of ``loader`` that persist; torch does it only once nothing refers to their iterator any more.
+
+    Python's exit would send them SIGTERM, and wait for ever for those that pass over it.
+    """
+    if has_running_workers(loader):
+        loader._iterator._shutdown_workers()  # type: ignore[attr-defined] # noqa: SLF001
+
+
 def has_running_workers(loader: object) -> bool:
     """Return whether ``loader`` has workers that persist and were started before."""
     return isinstance(loader, DataLoader) and loader._iterator is not None  # noqa: SLF001

@@ -60,7 +60,7 @@ def _train(argv: list[str], request: StopRequest) -> int:
     if settings.launch.nproc_per_node:
         from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 
-        return spawn(argv, settings.launch, request, environment)
+        return spawn(argv, settings, request, environment)
     from trainer.rank import run_rank  # noqa: PLC0415
 
     return run_rank(settings, request, environment)

@@ -101,10 +101,10 @@ def _schema(own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> dict[
 
 def _help(command: str, flags: Mapping[str, Any]) -> str:
     row = COMMANDS[command]
+    of_run = " RUN is a run folder, or one checkpoint of it; nothing in it is locked or changed."
     return help_text(
         flags,
         prog=f"trainer {command}",
         usage=f"trainer {command} {row.usage}",
-        description=f"{row.summary[0].upper()}{row.summary[1:]}. RUN is a run folder, or one checkpoint of it; nothing "
-        "in it is locked or changed.",
+        description=f"{row.summary[0].upper()}{row.summary[1:]}.{of_run if 'RUN' in row.usage.split() else ''}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 IDENTITY = (
     "data.dataset",
     "data.image_size",
+    "data.resize",
+    "data.normalise",
     "data.val_fraction",
     "data.split_seed",
     "data.crop_padding",
@@ -113,6 +116,16 @@ def identity_of(config: Config) -> dict[str, Any]:
     return {key: attrgetter(key)(config) for key in IDENTITY}
 
 
+def differences(header: Header, now: Mapping[str, Any]) -> str:
+    """Return in which of the keys ``now`` a checkpoint with that ``header`` has another value; "" if in none.
+
+    A checkpoint that was written before there was a key is of a run that did what is the key's default today.
+    """
+    before = identity_of(Config()) | header.facts["identity"]
+    changed = {key: value for key, value in now.items() if before.get(key) != value}
+    return "; ".join(f"{key} was {before.get(key)!r} and is {value!r}" for key, value in changed.items())
+
+
 def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:
     """Make sure that ``found`` is of the run that ``config`` describes, on the data that ``learner`` was built for.
 
@@ -125,12 +138,8 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
             f"the checkpoint orders samples by version {facts['sampler_version']}, this trainer by version "
             f"{sampler.VERSION}: it cannot continue in mid-epoch. Use the trainer that wrote it."
         )
-    before, now = facts["identity"], identity_of(config) | learner.data
-    changed = [
-        f"{key} was {before.get(key)!r} and is {value!r}" for key, value in now.items() if before.get(key) != value
-    ]
-    if changed:
-        raise ConfigError(f"cannot resume: {'; '.join(changed)}. Set it back, or start anew in another --output-dir.")
+    if changed := differences(found.header, identity_of(config) | learner.data):
+        raise ConfigError(f"cannot resume: {changed}. Set it back, or start anew in another --output-dir.")
 
 
 class NamedOptimizer:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -204,5 +204,6 @@ def _with_choices(found: InvalidValue) -> str:
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
     if (value := invalid_choice(found.reason)) is None:
         return found.reason + "."
-    choices = get_args(hint)
-    return f"{value!r} is not one of {', '.join(choices)}.{did_you_mean(value, choices)}"
+    choices = [choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)]
+    numbers = "a number, " if get_origin(hint) is not Literal else ""
+    return f"{value!r} is not one of {numbers}{', '.join(choices)}.{did_you_mean(value, choices)}"

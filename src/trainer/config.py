@@ -44,7 +44,11 @@ class DataConfig:
     download: bool = False
     """Fetch mnist or cifar10 into data-dir if it is not there."""
     image_size: AtLeast1 = 224
-    """Edge of the square that imagefolder images are cropped to, in pixels."""
+    """Edge of the square that imagefolder images are brought to, in pixels."""
+    resize: Literal["crop", "squash"] = "crop"
+    """How: crop takes the central square, of 7/8 of the shorter edge; squash the whole image, at another aspect."""
+    normalise: bool = True
+    """Normalise imagefolder images by the mean and deviation of ImageNet; else the model takes values from 0 to 1."""
     val_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
     """Share of the samples held out for validation, stratified by class, where the data set has no part for it."""
     split_seed: Seed = 0
@@ -52,7 +56,7 @@ class DataConfig:
     crop_padding: AtLeast0 = 0
     """Augmentation of sets in memory: pad each side by so many pixels, then crop at random; 0: none."""
     resized_crop: bool = False
-    """Augmentation of imagefolder: a random part, 8-100 % of the area, instead of the centre."""
+    """Augmentation of imagefolder: a random part, 8-100 % of the area, whatever resize says."""
     flip: bool = False
     """Augmentation: mirror half of the training images left to right."""
     workers: AtLeast0 = 2
@@ -82,6 +86,8 @@ class ModelConfig:
     """Compile the model with torch.compile; needs a C++ compiler where it runs."""
     sync_bn: bool = False
     """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
+    find_unused_parameters: bool = False
+    """Train a model of which some steps leave parameters out (ddp, at some cost in speed; horovod always can)."""
     split: str | None = None
     """Cut the model into stages before these submodules, as features.4,features.6, each stage on a device of its own;
     the micro-batches of grad-accum-steps pass through them as a pipeline; auto: measure, and cut so that the slowest
@@ -187,8 +193,9 @@ class Launch:
     """Where the ranks of ddp meet: env:// (MASTER_ADDR, MASTER_PORT) or file:///shared/new-file-for-each-attempt."""
     collective_timeout: AtLeast1 = 600
     """Seconds that ranks wait for each other: to join, in an operation, and while rank 0 saves or draws."""
-    nproc_per_node: AtLeast1 | None = None
-    """Start so many ddp ranks on this machine, without torchrun; 0: this process is the only rank it starts."""
+    nproc_per_node: AtLeast1 | Literal["auto"] | None = None
+    """Start so many ddp ranks on this machine, without torchrun; auto: as many as it has GPUs for; 0: this process is
+    the only rank it starts."""
     threads: AtLeast1 | None = None
     """CPU threads a rank computes with; 0: OMP_NUM_THREADS, else an even share of the CPUs it may use."""
     stop_epoch: AtLeast1 | None = None

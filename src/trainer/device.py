@@ -73,6 +73,23 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
     return device
 
 
+def ranks_for_gpus(settings: Settings) -> int:
+    """Return how many ranks the GPUs of this machine are enough for: ``--nproc-per-node auto``.
+
+    Raises:
+        ConfigError: if for none, or torch cannot use those that are there.
+    """
+    if settings.launch.device != "cpu":
+        check_gpus()
+    count, each = torch.cuda.device_count() if settings.launch.device != "cpu" else 0, devices_of_rank(settings)
+    if count < each:
+        raise ConfigError(
+            f"--nproc-per-node auto starts a rank for each {'GPU' if each == 1 else f'{each} GPUs'}, and there are "
+            f"{count} to use: give the number of ranks, as --nproc-per-node 2."
+        )
+    return count // each
+
+
 def _first_gpu(count: int, each: int, local_rank: int, *, bound: bool) -> int:
     """Return the number of the first of the ``each`` GPUs of a rank, of ``count`` that torch sees."""
     first = 0 if bound and count == each else local_rank * each

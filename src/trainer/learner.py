@@ -12,11 +12,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
 from slipway.position import Position
-from slipway.third_party_errors import too_few_for_batch_norm
+from slipway.third_party_errors import too_few_for_batch_norm, unused_parameters
 from trainer.amp import autocast, gradient_scaler
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
-from trainer.errors import TrainerError
+from trainer.errors import ConfigError, TrainerError
 from trainer.models import Shape
 from trainer.normalise import Normalise
 from trainer.optim import LearningRate, build_optimizer, set_learning_rate
@@ -171,7 +171,12 @@ class Learner:
         try:
             with autocast(self._amp, self.comm.device):
                 yield
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
+            if unused_parameters(error):
+                raise ConfigError(
+                    "the model has parameters that took no part in the last step, and DistributedDataParallel waits "
+                    "for their gradients: --find-unused-parameters trains such a model."
+                ) from error
             if not too_few_for_batch_norm(error):
                 raise
             raise TrainerError(

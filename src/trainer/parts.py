@@ -37,6 +37,11 @@ class Parts:
     choice: Choice
     """Where the model is cut."""
 
+    def close(self) -> None:
+        """End the workers that read data, after a run that has ended in good order."""
+        self.feed.close()
+        self.validation_loader.close()
+
 
 def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> Parts:
     """Build them as ``settings`` say; all ranks must call this.

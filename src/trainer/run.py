@@ -99,15 +99,17 @@ def _train(
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
-            return Training(settings, folder, parts=parts, program=program, run=under_way, found=found).train()
+            reason = Training(settings, folder, parts=parts, program=program, run=under_way, found=found).train()
         except Stopped as stopped:
-            return stopped.reason
+            reason = stopped.reason
         finally:
             if launch.memory:
                 report_peaks(stage_devices(settings, comm.device))
             program.progress.close()
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
+        parts.close()
+        return reason
 
 
 def _tell_stages(learner: Learner) -> list[list[str]]:

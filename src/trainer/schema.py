@@ -51,11 +51,13 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
     if found.get("type") == "boolean":
         key["no_flag"] = f"--no-{dashed}"
     if "anyOf" in found:  # an option that may be absent: files and flags say so by 0 or ""
-        present = next(choice for choice in found["anyOf"] if choice["type"] != "null")
-        found = {**present, "default": "" if present["type"] == "string" else 0}
-        found.pop("exclusiveMinimum", None)
-        if found["type"] != "string":
-            found["minimum"] = 0
+        present, *words = (choice for choice in found["anyOf"] if choice.get("type") != "null")
+        absent: dict[str, Any] = {"default": ""}
+        if present["type"] != "string":
+            present.pop("exclusiveMinimum", None)
+            present["minimum"] = absent["default"] = 0
+        choices = [present, *({"type": "string", **word} for word in words)]
+        found = absent | (present if not words else {"anyOf": choices})
     if get_origin(hint) is Literal:  # msgspec sorts them, and leaves the type out
         found = {"type": "string", "enum": list(get_args(hint)), "default": found["default"]}
     if found.get("maximum") == sys.float_info.max:  # it says "finite", and a JSON number is

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from slipway.seeding import derive
 
 CPU = torch.device("cpu")
-ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT = range(5)
+ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT, AERIAL = range(6)
 """What a stream is for, so that streams of equal seed, epoch and rank differ."""
 
 

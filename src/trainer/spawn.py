@@ -1,4 +1,4 @@
-"""``--nproc-per-node N``: N ranks on this machine, without torchrun."""
+"""``--nproc-per-node N``, or auto: ranks on this machine, without torchrun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from slipway.environment import Environment
 from slipway.layout import EXIT_STOPPED
 from slipway.stop import SIGNALS, Reason, StopRequest
-from trainer.config import Launch
+from trainer.config import Settings
 from trainer.errors import ConfigError
 
 POLL = 0.1
@@ -25,22 +25,22 @@ GRACE = 30.0
 """Seconds that ranks may take to end after another rank has failed, before they are killed."""
 
 
-def spawn(argv: list[str], launch: Launch, request: StopRequest, environment: Environment) -> int:
-    """Run ``trainer ARGV`` as the ddp ranks that ``launch`` asks for; return the code of one that failed, or 75 or 0.
+def spawn(argv: list[str], settings: Settings, request: StopRequest, environment: Environment) -> int:
+    """Run ``trainer ARGV`` as the ddp ranks that ``settings`` ask for; return the code of one that failed, or 75 or 0.
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
 
     Raises:
-        ConfigError: if ranks of another backend are asked for, or far more than there are CPUs, or if another launcher
-            has started this process.
+        ConfigError: if ranks of another backend are asked for, or far more than there are CPUs, if another launcher has
+            started this process, or if there is no GPU for ranks whose number is auto.
     """
-    ranks = launch.nproc_per_node or 1
-    if launch.backend not in ("auto", "ddp"):
-        raise ConfigError(f"--nproc-per-node starts ddp ranks, not {launch.backend} ones.")
+    if settings.launch.backend not in ("auto", "ddp"):
+        raise ConfigError(f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones.")
     if found := environment.siblings:
         raise ConfigError(
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
         )
+    ranks = _ranks(settings)
     cpus = len(os.sched_getaffinity(0))
     if ranks > (most := RANKS_PER_CPU * cpus):
         raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
@@ -61,6 +61,15 @@ def spawn(argv: list[str], launch: Launch, request: StopRequest, environment: En
             return _watch(processes, request)
         finally:
             _end(processes)
+
+
+def _ranks(settings: Settings) -> int:
+    number = settings.launch.nproc_per_node or 1
+    if number == "auto":
+        from trainer.device import ranks_for_gpus  # noqa: PLC0415 -- torch counts the GPUs, and is slow to import
+
+        return ranks_for_gpus(settings)
+    return number
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:

@@ -22,13 +22,16 @@ def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: 
         group = parser.add_argument_group(section["description"].rstrip("."))
         for key in section["properties"].values():
             text = key["description"].replace("%", "%%")
-            if key["type"] == "boolean":
+            if key.get("type") == "boolean":
                 group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
                 continue
             default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]
-            metavar = {"integer": "N", "number": "X", "array": "N"}.get(key["type"], "TEXT")
-            choices = "{" + ",".join(key["enum"]) + "}" if "enum" in key else metavar
+            metavars = {"integer": "N", "number": "X", "array": "N"}
+            texts = [
+                "{" + ",".join(choice["enum"]) + "}" if "enum" in choice else metavars.get(choice["type"], "TEXT")
+                for choice in key.get("anyOf", [key])
+            ]
             text += f" (default: {default})" if default != "" else ""
             count = len(key["prefixItems"]) if "prefixItems" in key else None
-            group.add_argument(key["flag"], nargs=count, metavar=choices, help=text)
+            group.add_argument(key["flag"], nargs=count, metavar="|".join(texts), help=text)
     return parser.format_help() + (f"\n{epilog}\n" if epilog else "")

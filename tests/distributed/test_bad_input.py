@@ -21,6 +21,8 @@ CASES = {
     "compression without horovod": (["--fp16-compression"], "", 78, "is of --backend horovod"),
     "ranks of another backend": (["--nproc-per-node", "2", "--backend", "single"], "", 78, "starts ddp ranks"),
     "a hundred ranks for each CPU": (["--nproc-per-node", "99999"], "", 78, "ranks can be started"),
+    "a rank for each of no GPUs": (["--nproc-per-node", "auto"], "", 78, "give the number of ranks, as --nproc"),
+    "no number of ranks": ([CONFIG], '[launch]\nnproc_per_node = "all"', 78, "'all' is not one of a number, auto"),
     "sync_bn without ranks": (["--sync-bn"], "", 78, "needs --backend ddp"),
     "nothing to resume": (["--resume", "nowhere"], "", 78, "neither a checkpoint"),
     "unwritable output": (["--output-dir", "/proc/run"], "", 78, "cannot write to the run folder /proc/run"),

@@ -2,12 +2,13 @@
 
 import re
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from support import DIGITS, ROOT, TRAINER, launch_words, started, status
+from support import DIGITS, ROOT, TRAINER, digest, launch_words, started, status, train
 
 FLAGS = ["--epochs", "1", "--no-figures", "--backend", "ddp"]
 
@@ -50,11 +51,54 @@ def listening(port):
     return {address for (address, number), state in ends if state == "0A" and int(number, 16) == port}
 
 
+IMPATIENT = """
+import sys
+from slipway.communicator import torch_distributed
+from trainer.__main__ import main
+torch_distributed.FIRST_NOTE, torch_distributed.NEXT_NOTES = 1, 0.5
+sys.exit(main())
+"""
+"""The trainer, which says after a second, not after half a minute, that it waits."""
+
+
+def test_a_rank_that_waits_for_rank_0_says_where(tmp_path):
+    port = free_port()
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    flags = [str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
+    words = [sys.executable, "-c", IMPATIENT, *flags]
+    note = f"rank 1 of 2 waits for all ranks to join at 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT)"
+    with ExitStack() as stack:
+        waiting = stack.enter_context(started(words, tmp_path / "1.log", RANK="1", LOCAL_RANK="1", **place))
+        waiting.until(lambda: waiting.output.count(note) == 3, "three notes")
+        first = stack.enter_context(started([*TRAINER, *flags], tmp_path / "0.log", RANK="0", LOCAL_RANK="0", **place))
+        assert (first.wait(), waiting.wait()) == (0, 0)
+    assert re.search(r"where rank 0 listens, since \d+ s\n", waiting.output)
+    assert "waits for" not in first.output
+
+
 def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
     with ExitStack() as stack:
         launches = start_ranks(stack, tmp_path, "--init-method", (tmp_path / "store").as_uri())
         assert [launch.wait() for launch in launches] == [0, 0]
     assert status(tmp_path / "run")["state"] == "done"
+
+
+def test_a_torchrun_on_each_of_two_machines_trains_as_one_of_two_ranks_does(tmp_path):
+    """As docs/guide.md has it: started by hand, with the number of the machine; here both are this one."""
+    flags = ["--max-steps", "10", "--no-figures"]
+    train("torchrun", 2, tmp_path / "one", *flags)
+    page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    command = re.search(r"^\$ (torchrun --nnodes 2 --node-rank 0 .*)$", page, flags=re.MULTILINE)[1]
+    command = command.replace("10.0.0.1", "127.0.0.1").replace("29500", str(free_port()))
+    with ExitStack() as stack:
+        machines = []
+        for number in range(2):
+            words = command.replace("--node-rank 0", f"--node-rank {number}").split()
+            out = ["--output-dir", str(tmp_path / "two"), *flags]
+            machines.append(stack.enter_context(started([*words, *out], tmp_path / f"{number}.log")))
+        assert [machine.wait() for machine in machines] == [0, 0]
+    one, two = (digest(tmp_path / name / "checkpoints" / "latest") for name in ("one", "two"))
+    assert one == two
 
 
 def test_a_port_in_use_is_named(tmp_path):

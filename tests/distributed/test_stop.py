@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, verdict
+from trainer.data.make import write_aerial
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
 # A model whose checkpoint of about 100 MB takes long enough to be hit by a signal while it is written.
@@ -108,3 +109,21 @@ def test_a_stop_before_the_first_step_is_not_requeued(tmp_path):
     train("single", 1, out, *LONG, code=75)
     assert status(out)["requeue"] is False
     assert verdict(out) == f"stopped {status(out)['step']} user\n"
+
+
+@pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("torchrun", 2, 0)])
+def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(tmp_path, launcher, ranks, code):
+    """The workers pass over SIGTERM, by which Python's exit ends workers: it would wait for them for ever."""
+    folder, out = tmp_path / "images", tmp_path / "run"
+    write_aerial(folder, per_class=5, image_size=16, seed=0)
+    flags = ["--dataset", "imagefolder", "--data-dir", str(folder), "--image-size", "16", "--workers", "2"]
+    flags += ["--arch", "mlp", "--no-figures", "--epochs", "400", "--log-interval", "1"]
+    with started(
+        [*launch_words(launcher, ranks), str(DIGITS), "--output-dir", str(out), *flags], tmp_path / "log"
+    ) as launch:
+        launch.until(lambda: last_step(out) >= 3, "step 3")
+        (out / "STOP").write_text("user\n")
+        assert launch.wait() == code
+    further = str(status(out)["step"] + 3)
+    train(launcher, ranks, out, *flags, "--resume", "auto", "--max-steps", further)
+    assert status(out)["state"] == "done"

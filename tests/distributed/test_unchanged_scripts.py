@@ -11,6 +11,27 @@ from support import ROOT, launch_words, started
 
 SCRIPTS = ROOT / "tests" / "scripts" / "unchanged"
 LIB = ROOT / "jobscripts" / "lib"
+SRUN = """#!/bin/bash
+# Starts the tasks of a step on this machine, as srun numbers them.
+while [[ $1 == --* ]]; do
+    case $1 in
+        --ntasks=*) tasks=${1#*=} ;;
+        --ntasks-per-node=*) each=${1#*=} ;;
+        --cpus-per-task=*) export SLURM_CPUS_PER_TASK=${1#*=} ;;
+    esac
+    shift
+done
+started=() code=0
+for ((number = 0; number < tasks; number++)); do
+    SLURM_PROCID=$number SLURM_LOCALID=$((number % each)) SLURM_NODEID=$((number / each)) SLURM_NTASKS=$tasks "$@" &
+    started+=($!)
+    [ "$2" != -c ] || wait $!  # mkdir: the nodes have one disk here
+done
+for task in "${started[@]}"; do
+    wait "$task" || code=$?
+done
+exit "$code"
+"""
 
 
 def run(script, folder, *, ranks=2, per_node=2):
@@ -37,6 +58,35 @@ def run(script, folder, *, ranks=2, per_node=2):
 def test_a_script_of_another_launcher_joins_as_it_was_started(script, tmp_path):
     code, output, formed, sizes = run(script, tmp_path)
     assert (code, formed, sizes) == (0, {(0, 2), (1, 2)}, ["2\n"]), output
+
+
+@pytest.mark.parametrize("job", ["ddp.job", "ddp-ranks.job"])
+def test_what_slurm_says_of_a_task_is_that_of_the_rank_in_a_job(job, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho node1\necho node2\n"}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "MASTER_ADDR": "0.0.0.0",  # noqa: S104 -- this machine; a job of several nodes refuses 127.0.0.1
+        "GLOO_SOCKET_IFNAME": "lo",
+        "USE_CONTAINER": "0",
+        "SLIPWAY_VENV": sys.prefix,
+        "SLIPWAY_DEVICE": "cpu",
+        "SLIPWAY_SCRIPT": str(SCRIPTS / "reads_slurm.py"),
+        "SLIPWAY_RUN_DIR": str(tmp_path / "run"),
+        "SLIPWAY_LOCAL_DISK": str(tmp_path),
+    }
+    with started(["bash", f"jobscripts/{job}"], tmp_path / "log", **env) as launch:
+        assert launch.wait() == 0, launch.output
+    found = re.findall(r"joined as (\d) of (\d), GPU (\d), (\d+) threads", launch.output)
+    assert sorted(found) == [("0", "4", "0", "4"), ("1", "4", "1", "4"), ("2", "4", "0", "4"), ("3", "4", "1", "4")]
+    assert "ranks were to form one group" not in launch.output
 
 
 def test_a_script_that_starts_ranks_of_its_own_is_told_how_to_submit_it(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from fnmatch import fnmatch
 
 import pytest
@@ -154,6 +155,20 @@ def test_builds_get_the_configuration_of_pip_install(tmp_path):
     assert settings()["PIP_INDEX_URL"] == "https://install.example"
     assert settings()["PIP_EXTRA_INDEX_URL"] == "https://one.example https://two.example"
     assert settings(PIP_INDEX_URL="https://here.example")["PIP_INDEX_URL"] == "https://here.example"
+
+
+def test_the_definition_of_further_packages_adds_them_and_replaces_none(tmp_path):
+    """Its %post runs here, in this environment: with a package that is there, and with another version of torch."""
+    page = (ROOT / "docs" / "images.md").read_text()
+    head, post = re.search(r"```\n(Bootstrap: .*?)\n\n%post\n(.*?)```", page, re.DOTALL).groups()
+    assert head == "Bootstrap: localimage\nFrom: slipway.sif"
+    assert "PATH=/opt/venv/bin:" in DEFINITION
+    post = post.replace("/opt/venv/bin/python", sys.executable).replace("cd /tmp", f"cd '{tmp_path}'")
+    for package, code in (("numpy", 0), ("torch==0.1", 1)):
+        script = post.replace("pip install", "pip install --dry-run --no-index").replace("einops", package)
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert "The user requested (constraint) torch==" in done.stdout + done.stderr
 
 
 def test_nothing_of_nccl_openmp_or_mpi_is_baked_in(docker):

@@ -1,6 +1,7 @@
 """Scripts run by Bash with programs that record their words (bin/stub): the project they run in, and how they end."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -46,7 +47,8 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         """Return what the script said, without what it says in every attempt."""
-        return [line for line in self.err.splitlines() if not (": attempt " in line and "library " in line)]
+        always = re.compile(r"[\w.-]+: (attempt \d+ in .*, library |\d+ rank\(s\), )")
+        return [line for line in self.err.splitlines() if not always.match(line)]
 
     @property
     def requeued(self) -> bool:

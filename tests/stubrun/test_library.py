@@ -41,7 +41,8 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given=''
-directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1
+directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
+SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -95,7 +96,7 @@ SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 def functions():
     """Return the names of all functions of the library."""
     found = set()
-    for scheduler in ("slurm", "pbs", "local"):
+    for scheduler in ("slurm", "pbs", "local", "dask"):
         code = START.format(scheduler=scheduler, lib=LIB).partition("SLIPWAY_")[0] + "declare -F"
         lines = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
         found |= {line.split()[-1] for line in lines.splitlines()}
@@ -490,6 +491,8 @@ class TestContainer:
         assert words[4] == "--nv"
         assert words[-1] == f"{place}/i.sif"
         assert 'type=bind,"source=/usr","destination=/usr"' in words
+        words = bash('container_options=(--env "A=a b"); use_container --nv; printf "%s\\n" "${container[@]}"')[1]
+        assert words.splitlines()[4:7] == ["--env", "A=a b", "--nv"]
         assert "--nv" not in bash('SLIPWAY_DEVICE=cpu; use_container --nv; echo "${container[@]}"')[1]
         assert bash('USE_CONTAINER=0; use_container --nv; echo "${#container[@]}"')[1] == "0\n"
         code, _, err = bash("use_container '' /gone")
@@ -504,6 +507,24 @@ class TestContainer:
         assert bash('check_inputs; echo "$image $venv $data"')[1] == f"{place}/i.sif {place}/venv \n"
         code, _, err = bash("USE_CONTAINER=0; check_inputs")
         assert (code, "venv/bin/python is missing" in err) == (78, True)
+
+    def test_activate_conda(self, bash, place):
+        scripts = place / "venv" / "etc" / "conda" / "activate.d"
+        scripts.mkdir(parents=True)
+        show = 'activate_conda; echo "${CONDA_PREFIX-none} ${PROJ_DATA-none} $image"'
+        (scripts / "proj.sh").write_text(
+            'echo said\n[ -n "$NOWHERE" ] && export NOWHERE\nfalse\nimage=other\nexport PROJ_DATA="$CONDA_PREFIX/a b"\n'
+        )
+        assert bash(show)[:2] == (0, f"none none {place}/i.sif\n")  # it is no prefix of conda's
+        (place / "venv" / "conda-meta").mkdir()
+        assert bash(show) == (0, f"{place}/venv {place}/venv/a b {place}/i.sif\n", "said\n")
+        assert bash(f"{show}; [[ $- == *e*u* ]]")[0] == 0  # the script's own options stay
+        (scripts / "proj.csh").write_text("setenv PROJ_DATA x\n")
+        (scripts / "zlib.sh").write_text("echo broken; exit 1\n")
+        code, out, err = bash(show)
+        assert (code, out) == (78, "")
+        assert err.startswith("said\nbroken\n")
+        assert f"{scripts} has ended its shell" in err
 
     def test_choose_container(self, bash, stub, place):
         choose = 'USE_CONTAINER=; choose_container; echo "$USE_CONTAINER"'
@@ -539,7 +560,11 @@ class TestAllocation:
             ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2", "2 4 2 4", ""),
             ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=4", "4 2 1 8", ""),
             ("gpus_per_node=3 SLIPWAY_DEVICES_PER_RANK=2", "2 2 1 8", "1 of 3 GPUs of each node stay idle"),
-            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=1", "2 2 1 8", ""),
+            (
+                "gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=1",
+                "2 2 1 8",
+                "2 of 4 GPUs of each node stay idle: SLIPWAY_RANKS_PER_NODE=1 takes 2; the 2 ranks fit on 1 node(s)",
+            ),
             ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 BACKEND=single nnodes=1", "2 1 1 8", ""),
             # stages share the cores
             ("gpus_per_node=2 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICE=cpu", "2 4 2 4", ""),
@@ -554,6 +579,27 @@ class TestAllocation:
         code, out, said = bash(f"{given}; plan_ranks; {show}")
         assert (code, out) == (0, f"{ranks}\n"), said
         assert (err in said, said.count("\n")) == (True, int(bool(err)))
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=2", ""),
+            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1", "takes 1; the 2 ranks fit on 1 node(s) with 2"),
+            ("nnodes=3 SLIPWAY_RANKS_PER_NODE=1", "takes 1"),  # 3 are not as many on each of fewer nodes
+            ("nnodes=4 SLIPWAY_RANKS_PER_NODE=1", "takes 1; the 4 ranks fit on 2 node(s) with 2"),
+            ("nnodes=1 SLIPWAY_RANKS_PER_NODE=1", ""),
+            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE=cpu", ""),
+            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_SCRIPT=spawns.py", ""),
+            (
+                "nnodes=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_SCRIPT=mine.py gpus_per_node=4",
+                "takes 2; the 4 ranks fit on 1",
+            ),
+        ],
+    )
+    def test_note_idle_gpus(self, bash, given, said):
+        code, _, err = bash(f"gpus_per_node=2 {given}; plan_ranks; note_idle_gpus 2>/dev/null")
+        assert (code, err.count("\n"), said in err) == (0, int(bool(said)), True), err
+        assert not said or f": SLIPWAY_RANKS_PER_NODE={given.partition('NODE=')[2][0]} {said}" in err
 
     @pytest.mark.parametrize(
         ("given", "err"),
@@ -802,7 +848,7 @@ class TestRanks:
         for line in ("TRITON_CACHE_DIR=/s/triton", "TORCHINDUCTOR_CACHE_DIR=/s/inductor", "PYTHONNOUSERSITE=1"):
             assert line in out
         assert [line for line in out if line.startswith(("PYTHONPATH=", "PYTHONSTARTUP="))] == []
-        assert "DEVICES_PER_RANK=1" in out
+        assert {"DEVICES_PER_RANK=1", "CPUS_PER_RANK=4"} <= {*out}
         assert not any(line.startswith("TRAINER_BOUND_GPUS=") for line in out)
 
     def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
@@ -855,6 +901,19 @@ class TestRanks:
         assert (code, "did not start" in err) == (78, True)
         assert bash("open_rendezvous") == (0, "", "")
 
+    @pytest.mark.parametrize(
+        ("given", "where"),
+        [
+            ("rendezvous=1", "2 node(s) (n1, n2), rendezvous at 10.0.0.1:4444"),
+            ("rendezvous=1 BACKEND=horovod", "2 node(s) (n1, n2), rendezvous at 10.0.0.1:5555"),
+            ("BACKEND=horovod", "2 node(s) (n1, n2)"),  # over MPI
+            ("nodes=(a1 a2 a3 a4 a5 a6 a7 a8 a9) nnodes=9", "9 node(s) (a1, a2, a3, a4, a5, a6, a7, a8, ...)"),
+        ],
+    )
+    def test_note_ranks(self, bash, given, where):
+        meet = "MASTER_ADDR=10.0.0.1 MASTER_PORT=4444 HOROVOD_GLOO_RENDEZVOUS_PORT=5555"
+        assert bash(f"{meet} {given}; note_ranks") == (0, "", f"x.job: 4 rank(s), 2 on each of {where}\n")
+
     def test_check_mpi(self, bash):
         assert bash('check_mpi echo "Open MPI 4"; echo "$TRAINER_MPI"')[1] == "Open MPI 4\n"
         code, _, err = bash("check_mpi bash -c 'echo broken; exit 1'")
@@ -892,7 +951,8 @@ class TestLaunch:
     def test_run_step(self, bash):
         run = 'MASTER_PORT=1; step() { echo said >&2; exit 3; }; run_step step; echo "$code $cancelled"; '
         run += "cat run/logs/2/{code,stderr.log}"
-        assert bash(run) == (0, "3 0\n3\nsaid\n", "said\n")
+        err = "x.job: 4 rank(s), 2 on each of 2 node(s) (n1, n2)\nsaid\n"
+        assert bash(run) == (0, "3 0\n3\nsaid\n", err)
 
     def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash, stub):
         """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes so."""
@@ -1038,6 +1098,12 @@ class TestLaunch:
             subprocess.check_output(["bash", "-c", f'sbatch() {{ echo "$2"; }}; {out}'], text=True)
             == f"{place}/run/job.sh\n"
         )
+
+    def test_export_pair(self, bash, place):
+        pairs = """export_pair 'A=b=$(touch executed)'; export_pair 'f%%=() { :; }'; export_pair 'UID=1'; """
+        code, out, _ = bash(f"{pairs} env | grep -E '^(A|f%|UID)'")
+        assert (code, out) == (0, "A=b=$(touch executed)\n")
+        assert not (place / "executed").exists()
 
     def test_restore_environment(self, bash):
         change = "NEW=1; export NEW; OLD=changed; unset HOME; export OMP_NUM_THREADS=7; "
@@ -1320,3 +1386,138 @@ class TestHorovodServer:
         for connection in ranks:
             with connection:
                 assert b"404" in connection.recv(100)
+
+
+CLIENT = """
+echo "$*" >>"$HOME/calls"
+[ "$PYTHONSAFEPATH" = 1 ] || exit 9
+shift 2
+case $1 in
+    check) [ -z "${NO_DASK:-}" ] || { echo "No module named dask_jobqueue" >&2; exit 1; } ;;
+    nodes)
+        [ -z "${CODE:-}" ] || exit "$CODE"
+        cp "$2/request.json" "$HOME"
+        printf '%s\n' "10.0.0.1 one 100" "10.0.0.2 two 50" "10.0.0.3 three 70" >"$2/.nodes"
+        mv "$2/.nodes" "$2/nodes"
+        trap 'echo ended >>"$HOME/calls"; exit' TERM
+        while [ -d /proc/"$PPID" ]; do read -r -t 0.1 <> <(:) || :; done
+        ;;
+    each-node) NODE_RANK=1 exec python3 "$HOME/task.py" ;;
+    on-head-node) shift 2 && "$@" ;;
+    cancel) exit "${CANCEL:-0}" ;;
+esac
+"""
+"""What stands for ``python -m trainer.dask``."""
+TASK = """
+import subprocess, sys
+task = subprocess.Popen(["bash"], stdin=subprocess.PIPE, start_new_session=True)
+task.stdin.write(sys.stdin.buffer.read())
+task.stdin.flush()
+sys.exit(task.wait())
+"""
+"""Its task on a node, whose standard input stays open."""
+REQUEST = "node_request() { echo '{}'; }; "
+
+
+class TestDask:
+    @pytest.fixture
+    def dask(self, bash, place, tmp_path):
+        """Return ``bash`` with a client, and with a run folder whose attempt has begun."""
+        (tmp_path / "task.py").write_text(TASK)
+        python = place / "venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/bash\n{CLIENT}")
+        python.chmod(0o755)
+        return lambda code, **env: bash(code, scheduler="dask", **env)
+
+    @pytest.fixture
+    def calls(self, tmp_path):
+        return lambda: (tmp_path / "calls").read_text().splitlines()
+
+    def test_check_client(self, dask, place):
+        assert (
+            dask('check_client; echo "${client[@]}"')[1]
+            == f"env PYTHONSAFEPATH=1 {place}/venv/bin/python -m trainer.dask\n"
+        )
+        code, _, err = dask("check_client", NO_DASK="1")
+        assert (code, "No module named dask_jobqueue" in err) == (78, True)
+        assert "pip install dask-jobqueue cryptography" in err
+        assert "venv2/bin/python is missing" in dask("SLIPWAY_VENV=$PWD/venv2; check_client")[2]
+
+    def test_find_allocation(self, dask):
+        show = 'find_allocation; echo $nnodes $cpus $gpus_per_node $ranks_per_node $world_size "$scratch_id"'
+        assert dask(show)[1] == "2 8 2 2 4 4711\n"
+        code, _, err = dask(f"SLIPWAY_MIN_NODES=3; {show}")
+        assert (code, err) == (78, "x.job: SLIPWAY_MIN_NODES is 3, and SLIPWAY_NODES only 2\n")
+
+    def test_ask_for_nodes(self, dask, calls, tmp_path):
+        code, out, err = dask(
+            f"{REQUEST} SLIPWAY_NODES=4; SLIPWAY_MIN_NODES=1; find_allocation; ask_for_nodes; "
+            "left=$((time_is_up - SECONDS)); "
+            'echo "${nodes[@]}" $nnodes $head_node $world_size; [ "$left" -ge 48 ] && [ "$left" -le 50 ]; '
+            '"${on_head_node[@]}" printf "<%s>" "a b" "*"'
+        )
+        assert (code, out) == (0, "10.0.0.1 10.0.0.2 10.0.0.3 3 10.0.0.1 6\n<a b><*>"), err
+        assert "x.job: node 2 of at most 4: two, 10.0.0.2, for 50 s" in err
+        assert (tmp_path / "request.json").read_text() == "{}\n"
+        said = next(line for line in calls() if " nodes " in line)
+        assert said.endswith("--workers 4 --min-workers 1 --wait 9 --save 120")
+        assert calls()[-2].endswith("ended"), "the nodes are given back at the end of the script"
+        assert " cancel " in calls()[-1]
+
+    def test_nodes_that_do_not_come(self, dask):
+        assert dask(f"{REQUEST} check_client; ask_for_nodes; echo no", CODE="75")[:2] == (75, "")
+
+    def test_return_nodes(self, dask, calls):
+        assert dask("return_nodes")[0] == 0
+        code, _, err = dask(f"{REQUEST} check_client; ask_for_nodes; return_nodes; return_nodes", CANCEL="1")
+        assert (code, err.count("some of the nodes' jobs may be left")) == (0, 1)
+        assert [line.split()[2] for line in calls() if "trainer.dask" in line] == ["check", "nodes", "cancel"]
+
+    def test_dask_each_node(self, dask, calls):
+        code, out, err = dask(
+            "check_client; request=$PWD/r; export OURS_ID=7 OURS_CONF=8 A='b  $c'; "
+            '(dask_each_node 5 sh -c \'echo $NODE_RANK $PET_NODE_RANK ${OURS_ID-unset} $OURS_CONF "$A" "$PWD" "$1"\' '
+            'x "it\'s") || echo $?; '
+            "(dask_each_node 0 sh -c 'exit 3') || echo $?"
+        )
+        assert code == 0, err
+        assert out.splitlines()[0].startswith("1 1 unset 8 b  $c /")
+        assert out.splitlines()[0].endswith(" it's")
+        assert out.splitlines()[1:] == ["3"]
+        steps = [line for line in calls() if "each-node" in line]
+        assert ["--together" in line for line in steps] == [False, True]
+
+    def test_job_is_over(self, dask):
+        over = 'for job in 20260101-000000-"${HOSTNAME%%.*}"-$$ 20260101-000000-"${HOSTNAME%%.*}"-999999999 '
+        over += "20260101-000000-elsewhere-1; do code=0; job_is_over $job || code=$?; echo $code; done"
+        assert dask(over)[1] == "0\n0\n2\n"
+
+    def test_stop_for_signal(self, dask, place):
+        (place / "launch").mkdir()
+        stop = 'sleep 50 & launch_pid=$!; echo $! >"$log_dir/pid"; stop_for_signal; code=0; '
+        stop += "kill -0 $launch_pid 2>/dev/null && kill -KILL $launch_pid; wait $launch_pid || echo $?; cat run/STOP"
+        assert dask(stop)[1] == "137\nuser\n"
+        assert (
+            dask(f"rm -f run/STOP; SLIPWAY_SCRIPT=x; {stop}".replace("kill -0", "sleep 0.5; kill -0"))[1]
+            == "143\nuser\n"
+        )
+
+    def test_watch_time_limit(self, dask):
+        wait = "time_is_up=$((SECONDS + {})); trap 'echo warned' USR1; watch_time_limit; read -r -t 4 <> <(:) || :"
+        assert dask(wait.format(121))[1] == "warned\n"
+        assert dask(wait.format(1))[1] == "warned\n"
+        assert dask(wait.format(150))[1] == ""
+
+    def test_again(self, dask, place):
+        (place / "run").mkdir()
+        (place / "run/job.sh").write_text(
+            'echo "again $$ $SLIPWAY_CLIENT $A ${B-unset}"; trap "echo heard" TERM; kill -TERM $$\n'
+        )
+        code, out, err = dask("export B=1; echo $$; trap '' TERM USR1 INT; again restart; echo no", A="kept")
+        pid = out.split()[0]
+        assert (code, out) == (0, f"{pid}\nagain {pid} 4711 kept unset\nheard\n"), err
+        assert dask("again none || echo no; continue_command")[1].startswith("no\nbash ")
+
+    def test_signal_launch(self, dask):
+        assert dask('signal_launch; record_pid; cat "$log_dir/pid"')[1].strip().isdigit()

@@ -23,7 +23,7 @@ DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.
 
 def test_every_committed_script_is_run_here():
     trains = {path.name for path in SCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"} and path.is_file()}
-    assert trains - {"image_build.job", "venv_build.job"} == set(ALL)
+    assert trains - {"image_build.job", "venv_build.job", "dask.sh"} == set(ALL)  # dask.sh: TestDask, tests/cluster
 
 
 @pytest.mark.parametrize("script", ALL)
@@ -67,6 +67,18 @@ class TestLaunch:
         assert words[0] == words[1]
         assert outside.of("apptainer") == []
         assert outside.env["PATH"].startswith(f"{project.folder}/.venv/bin:")
+
+    def test_an_environment_of_conda_is_activated(self, project, script):
+        conda = project.folder / "conda"
+        (conda / "conda-meta").mkdir(parents=True)
+        shutil.copytree(project.folder / ".venv" / "bin", conda / "bin", symlinks=True)
+        (conda / "etc" / "conda" / "activate.d").mkdir(parents=True)
+        (conda / "etc" / "conda" / "activate.d" / "proj.sh").write_text(
+            'export PROJ_DATA=$CONDA_PREFIX/share/proj PROJ_BEFORE="$PROJ_DATA"\n'
+        )
+        ended = project.run(script, USE_CONTAINER="0", SLIPWAY_VENV="conda", **DONE)
+        assert (ended.code, ended.notes) == (0, [])
+        assert (ended.env["CONDA_PREFIX"], ended.env["PROJ_DATA"]) == (str(conda), f"{conda}/share/proj")
 
     def test_paths_are_the_same_inside(self, project, script):
         launch = project.run(script, SLIPWAY_DATA="my data", **DONE)
@@ -247,6 +259,23 @@ NAMED = {
 class TestRanks:
     def test_each_is_named_where_srun_starts_it(self, project):
         assert place_of(project.run("ddp-ranks.job", **DONE).env) == NAMED
+
+    @pytest.mark.parametrize(
+        ("script", "line"),
+        [
+            ("ddp.job", "4 rank(s), 2 on each of 2 node(s) (node1, node2), rendezvous at 10.0.0.1:24711"),
+            ("ddp-ranks.job", "4 rank(s), 2 on each of 2 node(s) (node1, node2), rendezvous at 10.0.0.1:24711"),
+            ("horovod-gloo.job", "4 rank(s), 2 on each of 2 node(s) (node1, node2), rendezvous at 10.0.0.1:54321"),
+            ("horovod.job", "4 rank(s), 2 on each of 2 node(s) (node1, node2)"),
+            ("single.job", "2 rank(s), 1 on each of 2 node(s) (node1, node2)"),
+            ("ddp.pbs", "4 rank(s), 2 on each of 2 node(s) (node1, node2), rendezvous at 10.0.0.1:24711"),
+        ],
+    )
+    def test_a_job_says_before_the_launch_how_many_run_where(self, project, script, line):
+        for own in ({}, {"SLIPWAY_SCRIPT": "my train.py"}):
+            ended = project.run(script, STUB_ON_TRAIN="echo trains >&2", **own, **DONE)
+            lines = ended.err.splitlines()
+            assert lines.index(f"{script}: {line}") < lines.index("trains"), ended
 
     def test_their_number_follows_the_gpus_of_the_job(self, project):
         for given, ranks in (({"SLURM_GPUS_ON_NODE": "4"}, "4"), ({"SLIPWAY_RANKS_PER_NODE": "1"}, "1")):
@@ -451,6 +480,19 @@ class TestMpirun:
         named = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
         assert {"STRANGE", "MASTER_ADDR", "MASTER_PORT", "PATH", "OMP_NUM_THREADS", "TRAINER_WORLD_SIZE"} <= named
         assert [name for name in named if name.startswith("SLURM_")] == []
+
+    def test_further_options_of_the_site_reach_mpirun_and_apptainer(self, project):
+        script = project.spool / "horovod.job"
+        words = ["--set", 'mpirun_options=["--prefix", "a  b"]', "--set", 'container_options=["--env=A=$(id) b"]']
+        words += ["--set", "modules=[]"]
+        assert main(["render", "horovod", "--site", "mpirun", *words, "--output", str(script)]) == 0
+        ended = project.run(script, SLIPWAY_LIB=str(SCRIPTS / "lib"), **DONE)
+        assert (ended.code, ended.notes) == (0, [])
+        steps = [words for words in ended.of("mpirun") if words[1:] != ["--version"]]
+        assert len(steps) > 2
+        for words in steps:
+            assert words[words.index("--prefix") + 1] == "a  b"
+        assert all("--env=A=$(id) b" in words for words in ended.of("apptainer"))
 
     def test_ranks_get_more_than_a_second_to_save(self, project):
         env = project.run("ddp-mpirun.job", **DONE).env

@@ -106,6 +106,7 @@ def test_the_environment_is_read_once_by_each_program():
         "jobgen/queues/__init__.py",  # hands it on to the scheduler's command
         "slipway/opening.py",  # of a script's own
         *("trainer/__main__.py", "trainer/preflight.py", "trainer/trained/evaluate.py"),
+        "trainer/dask/worker.py",  # hands it on to what it runs
         "trainer/spawn.py",  # hands it on to the ranks
     }
 

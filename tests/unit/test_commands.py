@@ -84,12 +84,13 @@ def test_the_help_of_the_trainer_lists_the_commands():
     assert "write ./NAME for a file" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["evaluate", "export"])
-def test_each_has_a_help_of_its_own(name):
+@pytest.mark.parametrize(("name", "own"), [("evaluate", "--best"), ("export", "--best"), ("make-data", "--per-class")])
+def test_each_has_a_help_of_its_own(name, own):
     done = trainer(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: trainer {name} {COMMANDS[name].usage}\n")
-    assert "--best" in done.stdout
+    assert own in done.stdout
+    assert ("RUN is a run folder" in " ".join(done.stdout.split())) == ("RUN" in COMMANDS[name].usage)
     assert "--epochs" not in done.stdout
     assert trainer(name, "--version").stdout == f"slipway {VERSION}\n"
 

@@ -8,7 +8,7 @@ import torch
 from slipway.environment import Launcher
 from trainer import device
 from trainer.config import Launch, ModelConfig, Settings
-from trainer.device import pick_device, stage_devices
+from trainer.device import pick_device, ranks_for_gpus, stage_devices
 from trainer.errors import ConfigError
 
 
@@ -76,3 +76,30 @@ def test_stages_on_devices_that_are_named(gpus):
     assert list(map(str, (first, *stage_devices(mine, first)))) == ["cuda:1", "cuda:1", "cpu"]
     on_cpu = replace(mine, launch=Launch(device="cpu"))
     assert stage_devices(on_cpu, pick_device(on_cpu, 0, Launcher.OTHER)) == [torch.device("cpu")] * 2
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "launch", "ranks"),
+    [
+        (4, None, {}, 4),
+        (4, "b", {}, 2),
+        (5, None, {"devices_per_rank": 2}, 2),
+    ],
+)
+def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, launch, ranks):
+    gpus(count)
+    assert ranks_for_gpus(settings(split, **launch)) == ranks
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "launch", "said"),
+    [
+        (0, None, {}, "a rank for each GPU, and there are 0 to use: give the number of ranks, as --nproc-per-node 2"),
+        (4, None, {"device": "cpu"}, "and there are 0 to use"),
+        (1, "b", {}, "a rank for each 2 GPUs, and there are 1 to use"),
+    ],
+)
+def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, launch, said):
+    gpus(count)
+    with pytest.raises(ConfigError, match=said):
+        ranks_for_gpus(settings(split, **launch))

@@ -53,6 +53,8 @@ TAKEN = [
     ["--synthetic-shape=1", "2", "3", "--flip"],
     ["--resume", "a b\n'$(c)"],
     ["--seed", "4294967295"],
+    ["--nproc-per-node", "0"],
+    ["--nproc-per-node", "auto"],
 ]
 
 REFUSED = {
@@ -80,6 +82,8 @@ REFUSED = {
     ("--seed", "9" * 400): f"--seed is '{'9' * 400}': it must be a whole number, at least 0 and below 4294967296",
     ("--optimizer", "adamm"): "--optimizer is 'adamm': it must be sgd, adadelta, adam or adamw; did you mean 'adam'?",
     ("--backend", "DDP"): f"--backend is 'DDP': it must be {BACKENDS}",
+    ("--nproc-per-node", "all"): "--nproc-per-node is 'all': it must be a whole number, at least 0, or auto",
+    ("--nproc-per-node", "-1"): "--nproc-per-node is '-1': it must be a whole number, at least 0, or auto",
     ("--synthetic-shape", "1", "2"): "--synthetic-shape lacks a value: 3 values, each a whole number, at least 1",
     ("--synthetic-shape", "1", "2", "x"): "--synthetic-shape is 'x': it must be a whole number, at least 1",
     ("a.toml", "--flip", "3"): "unexpected argument '3': no flag takes it, and it is no .toml file",
@@ -115,7 +119,8 @@ def test_a_key_has_all_that_a_reader_needs():
 def test_every_key_has_flag_type_default_and_description():
     for section in schema()["properties"].values():
         for name, key in section["properties"].items():
-            assert {"flag", "type", "default", "description"} <= key.keys(), name
+            assert {"flag", "default", "description"} <= key.keys(), name
+            assert all("type" in choice for choice in key.get("anyOf", [key])), name
 
 
 @pytest.mark.parametrize("arguments", TAKEN, ids=" ".join)

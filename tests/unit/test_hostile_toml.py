@@ -120,7 +120,7 @@ SITES = {
     "table for a scheduler": (SITE + "[scheduler]\na = 1\n", "scheduler is a table: it must be 'local'"),
     "unknown launcher": (
         SITE + 'launcher = "mpi_run"\n',
-        "it must be '', 'local', 'mpirun', 'srun' or 'ssh'. Did you mean 'mpirun'?",
+        "it must be '', 'dask', 'local', 'mpirun', 'srun' or 'ssh'. Did you mean 'mpirun'?",
     ),
     "text for a list": (
         SITE + 'modules = "cuda"\n',

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import Resize
 
 from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
@@ -13,6 +14,7 @@ from trainer.data.imagefolder import SUFFIXES, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
+from trainer.normalise import normalisation
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
 
@@ -136,6 +138,22 @@ class TestDecoding:
         image = opened(tmp_path).validation.fetch(np.array([0]), None).images[0]
         assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
         assert centre_box(96, 32) == (34, 2, 62, 30)
+
+    def test_squash_takes_the_whole_image_as_torchvision_does(self, tmp_path):
+        for side in ("train", "val"):
+            save_image(tmp_path / side / "a" / "0.png", noise(0, 24, 30))
+        resized = Resize((16, 16))(Image.open(tmp_path / "train" / "a" / "0.png"))
+        for part in opened(tmp_path, resize="squash"):
+            image = part.fetch(np.array([0]), None).images[0]
+            assert np.array_equal(image.permute(1, 2, 0), np.array(resized))
+
+    def test_without_normalisation_a_model_takes_values_from_0_to_1(self, tmp_path):
+        for side in ("train", "val"):
+            save_image(tmp_path / side / "a" / "0.png", noise(0))
+        train = opened(tmp_path, normalise=False).train
+        images = train.fetch(np.array([0]), None).images
+        taken = normalisation(Config(), train.mean_std, torch.device("cpu"))(images)
+        assert torch.allclose(taken, images / 255)
 
     def test_flip_mirrors_the_images_with_a_low_fifth_draw(self, tmp_path):
         pixels = flat(RED, 32, 32)

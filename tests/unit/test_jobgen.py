@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import json
 import os
 import re
 import stat
@@ -137,6 +138,13 @@ class TestSettings:
         assert "#PBS -N ddp" in rendered(capsys, site="pbs")
         assert "#PBS -N" not in rendered(capsys, "options.N=false", site="pbs")
 
+    @pytest.mark.parametrize("site", ["pbs", "torque"])
+    @pytest.mark.parametrize("spec", ["ddp", "venv_build"])
+    def test_pbs_is_told_the_shell_unless_the_site_drops_it(self, capsys, spec, site):
+        assert "\n#PBS -S /bin/bash\n" in rendered(capsys, spec=spec, site=site)
+        text = rendered(capsys, "options.S=false", spec=spec, site=site)
+        assert ("#PBS -S" in text, "login shell reads this script" in text) == (False, False)
+
     def test_an_option_with_blanks_is_one_word(self, capsys):
         assert "#SBATCH '--comment=two words' " in rendered(capsys, "options.comment=two words")
 
@@ -148,6 +156,38 @@ class TestSettings:
 
     def test_the_same_input_gives_the_same_bytes(self, capsys):
         assert rendered(capsys) == rendered(capsys)
+
+
+class TestFurtherOptions:
+    """Words of a site for mpirun and Apptainer: each is one word of the script, whatever it holds."""
+
+    @pytest.mark.parametrize(
+        ("spec", "site", "own"),
+        [
+            ("horovod", "mpirun", ""),
+            ("ddp-mpirun", "example", ""),
+            ("ddp", "mpirun", ""),
+            ("horovod", "pbs", '--hostfile "$PBS_NODEFILE" '),
+        ],
+    )
+    def test_those_of_mpirun_stand_behind_the_schedulers_own(self, capsys, spec, site, own):
+        text = rendered(capsys, 'mpirun_options=["--mca", "btl_tcp_if_include", "ib0"]', spec=spec, site=site)
+        assert f"\nmpirun_options=({own}--mca btl_tcp_if_include ib0)" in text
+        assert "\nmpirun_options=" not in rendered(capsys, 'mpirun_options=["--mca"]')  # srun starts everything
+
+    def test_those_of_apptainer(self, capsys):
+        assert "\ncontainer_options=(--contain --nvccli) " in rendered(
+            capsys, 'container_options=["--contain", "--nvccli"]'
+        )
+        assert "\ncontainer_options=" not in rendered(capsys)
+        assert "\ncontainer_options=" not in rendered(capsys, 'container_options=["--contain"]', spec="image_build")
+
+    @pytest.mark.parametrize("name", ["mpirun_options", "container_options"])
+    def test_a_word_is_quoted(self, capsys, name):
+        words = [word for word in HOSTILE if word.isprintable()]
+        text = rendered(capsys, f"{name}={json.dumps(words)}", spec="horovod", site="mpirun")
+        line = next(line for line in text.splitlines() if line.startswith(f"{name}=("))
+        assert shell(f'{line}\nprintf "<%s>" "${{{name}[@]}}"') == "".join(f"<{word}>" for word in words)
 
 
 class TestDevicesPerRank:
@@ -203,6 +243,59 @@ class TestNodeByNode:
         assert "#SBATCH --ntasks-per-node=2" not in text
 
 
+class TestDask:
+    """A client: what it asks for is what a job script of one node asks for at the site."""
+
+    def request(self, capsys, *settings, site="example"):
+        text = rendered(capsys, *settings, spec="dask", site=site)
+        return json.loads(text.partition("<<'END_OF_REQUEST'\n")[2].partition("\nEND_OF_REQUEST")[0])
+
+    def test_a_node_of_slurm(self, capsys):
+        found = self.request(capsys, "minutes=90", "interface=ib0")
+        job = rendered(capsys, "minutes=90", "nodes=1")
+        scripts = set(re.findall(r"(?m)^#SBATCH (--\S+)", job))
+        client = {"--job-name={name}", "--output={logs}/%j.log", "--no-requeue", "--deadline=now+{last}seconds"}
+        gone = {"--job-name=ddp", "--signal=B:USR1@180", "--requeue", "--open-mode=append"}
+        assert set(found["directives"]) == (scripts - gone) | client
+        assert (found["cluster"], found["seconds"], found["interface"]) == ("SLURMCluster", 5400, "ib0")
+
+    def test_a_node_of_pbs(self, capsys):
+        found = self.request(capsys, "nodes=7", site="pbs")
+        assert found["cluster"] == "PBSCluster"
+        text = " ".join(found["directives"])
+        assert "-N {name} -j oe -r n" in text
+        assert "-l select=1:ncpus=" in text
+        assert "-o {logs}/" in text
+
+    def test_a_job_of_modules_loads_them(self, capsys):
+        found = self.request(capsys, site="modules-proxies")
+        assert found["prologue"][0] == "module purge"
+        assert found["prologue"][1].startswith("module load ")
+
+    def test_whatever_a_site_says_stays_json(self, capsys):
+        found = self.request(capsys, "options.comment=END_OF_REQUEST \"'$(id)`\\")
+        assert any("END_OF_REQUEST" in line for line in found["directives"])
+
+    @pytest.mark.parametrize(
+        ("site", "setting", "why"),
+        [
+            ("laptop", "nodes=2", "asks a scheduler for nodes, and site laptop has none: `jobgen render ddp-local"),
+            ("example", "backend=horovod", "client = 'dask' trains with backend = 'ddp' only"),
+            ("example", "task=selftest", "client = 'dask' trains with backend = 'ddp' only"),
+            ("example", "launcher=srun", "client = 'dask' starts the ranks itself: leave launcher out"),
+            ("example", "options.time=3:00", "a client has to know the time limit of its nodes: set minutes"),
+            ("pbs", "options.walltime=3:00", "a client has to know the time limit of its nodes: set minutes"),
+            ("example", "minutes=2", "minutes = 2 is no longer than the lead of the warning"),
+            ("example", "client=desk", "client is 'desk'"),
+        ],
+    )
+    def test_what_it_cannot_be(self, capsys, site, setting, why):
+        assert why in refused(capsys, setting, spec="dask", site=site)
+
+    def test_it_is_no_scheduler_of_a_site(self, capsys):
+        assert "it must be 'local', 'pbs' or 'slurm'" in refused(capsys, "scheduler=dask")
+
+
 class TestRefusals:
     def test_an_unknown_key_is_answered_with_the_nearest(self, capsys):
         assert "unknown key 'node'. Did you mean 'nodes'?" in refused(capsys, "node=3")
@@ -213,7 +306,7 @@ class TestRefusals:
         assert text.endswith("; copy jobscripts/sites/example.toml to make one.\n")
 
     def test_an_unknown_spec_likewise(self, capsys):
-        assert "no spec 'dpp'. Did you mean 'ddp'? There are: cpu, ddp, " in refused(capsys, spec="dpp")
+        assert "no spec 'dpp'. Did you mean 'ddp'? There are: cpu, dask, ddp, " in refused(capsys, spec="dpp")
 
     def test_a_value_of_the_wrong_kind(self, capsys):
         assert "nodes is 'two': it must be a whole number." in refused(capsys, "nodes=two")

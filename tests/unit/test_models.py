@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torchvision.models import get_model
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError
@@ -131,6 +132,21 @@ class TestWeights:
         model = built("mlp", self.SHAPE, weights=saved(state))
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
+    @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+    def test_the_prefixes_of_ddp_and_compile_are_passed_over(self, saved, prefix):
+        state = built("mlp", self.SHAPE, 10).state_dict()
+        path = saved({f"{prefix}{name}": value for name, value in state.items()})
+        for classes in (10, 3):
+            model = built("mlp", self.SHAPE, classes, weights=path).state_dict()
+            assert all(torch.equal(model[name], state[name]) for name in state if not name.startswith("9."))
+
+    def test_a_checkpoint_of_a_training_script_is_taken(self, tmp_path):
+        state = built("mlp", self.SHAPE).state_dict()
+        nested = {f"module.{name}": value for name, value in state.items()}
+        torch.save({"epoch": 3, "model_state_dict": nested}, tmp_path / "weights.pt")
+        model = built("mlp", self.SHAPE, weights=tmp_path / "weights.pt")
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
     def test_with_another_number_of_classes_all_but_the_last_layer_is_taken(self, saved):
         state = built("mlp", self.SHAPE, 10).state_dict()
         model = built("mlp", self.SHAPE, 3, weights=saved(state))
@@ -144,6 +160,13 @@ class TestWeights:
         model = built(arch, self.SHAPE, 3, weights=saved(state))
         fits = {name: torch.equal(value, state[name]) for name, value in model.state_dict().items()}
         assert [name.rpartition(".")[2] for name, fit in fits.items() if not fit] == ["weight", "bias"]
+
+    def test_torchvisions_own_file_fits_images_of_64_pixels(self, tmp_path):
+        path = tmp_path / "resnet101.pt"
+        torch.save(get_model("resnet101").state_dict(), path)
+        state = torch.load(path)
+        model = built("resnet101", (3, 64, 64), 21, weights=path).state_dict()
+        assert all(torch.equal(model[name], state[name]) for name in state if not name.startswith("fc."))
 
     def test_tensors_that_do_not_fit_are_named(self, saved):
         state = built("mlp", self.SHAPE).state_dict()
@@ -164,7 +187,7 @@ class TestWeights:
         assert "\n" not in str(error.value)
         assert not trace.exists()
 
-    @pytest.mark.parametrize("content", [[torch.zeros(1)], {"epoch": 3}, {"model": {"weight": torch.zeros(1)}}])
+    @pytest.mark.parametrize("content", [[torch.zeros(1)], {"epoch": 3}, {"model": {"weight": 3}}])
     def test_a_file_of_anything_but_tensors_by_name_is_refused(self, tmp_path, content):
         path = tmp_path / "weights.pt"
         torch.save(content, path)

@@ -3,12 +3,15 @@
 import os
 import pwd
 import re
+import shlex
 import subprocess
 import textwrap
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from jobgen.cli import main
 from jobgen.load import load
 from jobgen.model import Site
 
@@ -20,6 +23,9 @@ ROWS = {
 }
 """Default, meaning, and how to find it, of each field."""
 FIELDS = {field.name: field for field in msgspec.structs.fields(Site)}
+
+
+SIXTY = "--set nodes=5 --set ranks_per_node=12 --set cpus_per_gpu=1"
 
 
 def test_every_field_has_its_row():
@@ -53,6 +59,28 @@ def test_every_site_is_valid():
     assert len(sites) > 3
     for path in sites:
         load(str(path), [], Site)
+
+
+@pytest.mark.parametrize(
+    ("example", "site", "expected"),
+    [
+        (SIXTY, "example", ["--nodes=5 ", "--cpus-per-task=12 ", "RANKS_PER_NODE:=12}"]),
+        (SIXTY, "pbs", ["select=5:ncpus=12:mpiprocs=12:ompthreads=1 "]),
+        ("--set name=digits", "example", ["--job-name=digits ", "$SLIPWAY_OUTPUT/digits-$job_id}"]),
+        ("--set name=digits", "pbs", ["#PBS -N digits "]),
+        ("--set options.mem=32000M", "example", ["#SBATCH --mem=32000M "]),
+        ("--set 'node_properties=[\"mem=32gb\"]'", "pbs", [":ompthreads=4:mem=32gb -l place=scatter"]),
+        ("--set options.mem=32gb", "torque", [" -l mem=32gb\n"]),
+        ("--set options.partition=v100 --set options.gpus=1", "example", ["--partition=v100 ", "--gpus=1 "]),
+    ],
+)
+def test_an_example_asks_for_what_the_page_says(capsys, monkeypatch, example, site, expected):
+    monkeypatch.chdir(ROOT)
+    assert f"{example}`" in PAGE or f"{example} --dry-run`" in PAGE
+    for spec in ("venv_build", "image_build") if "gpus" in example else ("cpu",):
+        assert main(["render", spec, "--site", site, *shlex.split(example)]) == 0
+        text = capsys.readouterr().out
+        assert [part for part in expected if part not in text] == []
 
 
 def test_the_epilog_removes_what_this_job_of_this_user_left_and_nothing_else(tmp_path):

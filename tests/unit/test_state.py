@@ -21,6 +21,7 @@ from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, Train
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
+from trainer.trained.source import check_config
 
 SHAPE = (1, 8, 8)
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
@@ -194,12 +195,23 @@ class TestIdentity:
             ({"model": ModelConfig(arch="resnet18")}, "model.arch was 'mlp' and is 'resnet18'"),
             ({"data": DataConfig(val_fraction=0.3)}, "data.val_fraction was 0.2 and is 0.3"),
             ({"data": DataConfig(flip=True)}, "data.flip was False and is True"),
+            ({"data": DataConfig(resize="squash")}, "data.resize was 'crop' and is 'squash'"),
         ],
     )
     def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, words):
         with pytest.raises(ConfigError) as error:
             check_resumable(found, dataclasses.replace(config_of(), **changed), learner)
         assert words in str(error.value)
+
+    def test_a_checkpoint_older_than_a_key_did_what_its_default_says(self, found, learner):
+        del found.header.facts["identity"]["data.resize"]
+        check_resumable(found, config_of(), learner)
+        other = dataclasses.replace(config_of(), data=DataConfig(resize="squash"))
+        with pytest.raises(ConfigError, match=r"data\.resize was 'crop' and is 'squash'"):
+            check_resumable(found, other, learner)
+        check_config(found.header, config_of())
+        with pytest.raises(ConfigError, match=r"of another run.*data\.resize was 'crop' and is 'squash'"):
+            check_config(found.header, other)
 
     def test_another_order_of_samples_is_refused(self, found, learner):
         other = dataclasses.replace(

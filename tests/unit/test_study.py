@@ -32,24 +32,26 @@ def arguments_of(login_node, number):
 
 def test_a_grid_takes_as_few_nodes_as_have_room():
     axes = Axes(ranks=[1, 2, 3, 4], cpus=[2], nodes=[], backends=[], containers=[])
-    points, left_out = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, most_per_node=2)
     assert [(point.name, point.ranks_per_node) for point in points] == [
         ("nodes1-ranks1-cpus2", 1),
         ("nodes1-ranks2-cpus2", 2),
         ("nodes3-ranks3-cpus2", 1),
         ("nodes2-ranks4-cpus2", 2),
     ]
-    assert left_out == []
+    assert remarks == ["3 rank(s) on 3 node(s), 1 on each, though 2 fit: fewer do not divide them"]
+    points, remarks = points_of(axes._replace(ranks=[3], nodes=[3]), most_per_node=2)
+    assert (len(points), remarks) == (1, [])  # as it was asked for
 
 
 def test_points_that_cannot_be_are_named():
     axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
-    points, left_out = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, most_per_node=2)
     assert points == []
-    assert left_out == [
-        "1 rank(s) on 2 node(s): not as many on each",
-        "3 rank(s) on 2 node(s): not as many on each",
-        "8 rank(s) on 2 node(s): a node takes 2",
+    assert remarks == [
+        "left out: 1 rank(s) on 2 node(s): not as many on each",
+        "left out: 3 rank(s) on 2 node(s): not as many on each",
+        "left out: 8 rank(s) on 2 node(s): a node takes 2",
     ]
 
 

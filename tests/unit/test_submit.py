@@ -235,6 +235,7 @@ class TestWhatIsMissing:
             patch.setenv("PATH", "/nowhere")
             assert "no sbatch on this machine: submit on a login node" in refused(capsys)
         assert "site laptop has no scheduler" in refused(capsys, spec="ddp-local", site="laptop")
+        assert "dask is no job: run the script that `jobgen render` writes" in refused(capsys, spec="dask")
         assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")
 
 

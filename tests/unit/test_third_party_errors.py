@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from slipway import third_party_errors as errors
 
@@ -20,6 +22,28 @@ def test_batch_norm_of_one_sample():
     with pytest.raises(ValueError, match="expected") as other:
         nn.BatchNorm1d(3)(torch.zeros(1, 3, 3, 3))
     assert not errors.too_few_for_batch_norm(other.value)
+
+
+class HalfUsed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+def test_parameters_that_took_no_part_in_a_step(tmp_path):
+    dist.init_process_group("gloo", init_method=(tmp_path / "store").as_uri(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(HalfUsed())
+        model(torch.zeros(1, 1)).sum().backward()
+        with pytest.raises(RuntimeError, match="unused parameter detection") as error:
+            model(torch.zeros(1, 1))
+        assert errors.unused_parameters(error.value)
+    finally:
+        dist.destroy_process_group()
+    assert not errors.unused_parameters(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_the_error_number_of_safetensors(tmp_path):

@@ -234,6 +234,7 @@ class TestExport:
             "classes": list("0123456789"),
             "image_shape": [1, 8, 8],
             "mean": mean.tolist(),
+            "resize": "crop",
             "std": std.tolist(),
             "step": 3,
         }
@@ -296,7 +297,8 @@ class TestExport:
         assert (tmp_path / "there.pt").read_bytes() == b"mine"
 
 
-def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("prepared", [{}, {"resize": "squash", "normalise": False}], ids=["cropped", "squashed"])
+def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_path, monkeypatch, capsys, prepared):
     names = [f"class {number}" for number in range(8)]
     generator = np.random.default_rng(0)
     for name in names:
@@ -304,7 +306,9 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
         for number in range(2):
             pixels = generator.integers(0, 256, (3, 4, 3), dtype=np.uint8)
             Image.fromarray(pixels).resize((40, 50)).save(tmp_path / "images" / name / f"{number}.png")
-    data = DataConfig(dataset="imagefolder", data_dir=str(tmp_path / "images"), image_size=64, val_fraction=0.5)
+    data = DataConfig(
+        dataset="imagefolder", data_dir=str(tmp_path / "images"), image_size=64, val_fraction=0.5, **prepared
+    )
     config = Settings(data=data, model=ModelConfig(arch="resnet18"))
     parts = open_data(data)
     shape = parts.train.shape
@@ -331,4 +335,4 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
         exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/evaluate.md has its reader save
     assert capsys.readouterr().out.splitlines() == expected
     assert len(set(expected)) > 1
-    assert len(re.findall(r"(?m)^\w+\S* = |^model\.|^print", CLASSIFY)) == 6
+    assert len(re.findall(r"(?m)^\w+\S* = |^model\.|^print", CLASSIFY)) == 7

@@ -7,7 +7,7 @@ from typing import List, Tuple
 from jobgen.launchers import NAME_NODE, Launcher, name_rank
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Expansion, Layer, array
+from jobgen.shell import Expansion, Layer, array, command
 
 
 class Mpirun(Launcher):
@@ -19,10 +19,11 @@ class Mpirun(Launcher):
     mpi_probe = ("mpirun", "--version")
     is_openmpi = True
 
-    def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
-        """Return how it finds the nodes."""
-        why = "without it mpirun knows no other node" if scheduler.mpirun_options else ""
-        return [(f"mpirun_options=({scheduler.mpirun_options})", why)]
+    def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
+        """Return how it finds the nodes, and what the site adds."""
+        words = scheduler.mpirun_options
+        why = "--hostfile: else mpirun knows no other node" if words else ""
+        return [(f"mpirun_options=({command([*words, *job.site.mpirun_options])})", why)]
 
     def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
         """Return mpirun with a process a node."""

@@ -1,6 +1,7 @@
 """Schedulers: how one is asked for what a job needs, and how jobs are submitted to it.
 
-Each module of this package is one, with its ``SCHEDULER``; everything else sees only the class below.
+Each module of this package is one, or a client of one, with its ``SCHEDULER``; everything else sees only the class
+below.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 from typing import ClassVar, Dict, List, Literal, NamedTuple, Optional, Tuple
 
 from jobgen import registry
-from jobgen.model import Job
+from jobgen.model import Job, Option
+from jobgen.shell import Word
 
+CLIENTS = ("dask",)
+"""Modules of this package that are no site's scheduler: programs that ask it for nodes, each a spec's ``client``."""
 Directive = Tuple[str, str]
 """A directive, and why it is there."""
 
@@ -60,6 +64,7 @@ class Scheduler:
     """Bash that sets ``job_id`` and ``submit_folder``; and ``restarted``, empty in a new job, where the scheduler
     tells."""
     contract: Contract
+    """Of one with a queue."""
 
     header = "header.txt"
     """The template of the contract in the script's header."""
@@ -73,14 +78,28 @@ class Scheduler:
     """Bash that sets ``script``, the file that was submitted."""
     one_machine = False
     """Whether there is no queue, and no node but this one."""
+    has_queue = True
+    """Whether scripts are submitted, and not simply started."""
     takes_arguments = True
     """Whether a script is given arguments; otherwise they come in SLIPWAY_ARGS, and the library has read_arguments."""
     node_properties = False
     """Whether it can be asked for nodes by a site's ``node_properties``."""
-    mpirun_options = ""
+    mpirun_options: Tuple[Word, ...] = ()
     """Options by which an Open MPI that does not know this scheduler finds the nodes."""
     test_option = ""
     """Option of ``submit`` that only asks when the job could start."""
+    time_option = ""
+    """The option that limits a job's time."""
+    dask_cluster = ""
+    """The class of Dask-Jobqueue that asks it for nodes; "": none."""
+    dask_options: ClassVar[Dict[str, Option]] = {}
+    """What the job of a Dask worker has in place of a script's options; {name} and {logs} are filled in at run time."""
+    dask_find: Tuple[str, ...] = ()
+    """The command that prints the numbers of the jobs called {name}."""
+    dask_cancel: Tuple[str, ...] = ()
+    """The command that ends jobs, before their numbers."""
+    job_variables = ""
+    """What the names of the variables that it sets in a job begin with."""
 
     def directives(self, job: Job) -> List[Directive]:
         """Return what stands at the top of the script, in order."""
@@ -96,6 +115,10 @@ class Scheduler:
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
         """Return assignments that the scheduler's part of the library reads, each with its comment."""
         return []
+
+    def site_text(self, job: Job) -> str:  # noqa: ARG002 -- for others
+        """Return more lines of that kind, which stand as they are."""
+        return ""
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:
         """Return the command that submits the script at ``path`` with ``arguments`` for what it trains."""
@@ -118,10 +141,10 @@ def array_reason(at_once: int) -> str:
 
 def scheduler_names() -> List[str]:
     """Return the names that a site's ``scheduler`` may have."""
-    return registry.names(__name__)
+    return [name for name in registry.names(__name__) if name not in CLIENTS]
 
 
 def scheduler_of(name: str) -> Scheduler:
-    """Return the scheduler of that name, one of ``scheduler_names``."""
+    """Return the scheduler of that name, one of ``scheduler_names`` or CLIENTS."""
     scheduler: Scheduler = registry.load(__name__, name, "SCHEDULER")
     return scheduler

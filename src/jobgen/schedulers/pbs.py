@@ -13,12 +13,22 @@ import msgspec
 
 from jobgen.model import BUILDS, Job, Option
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
-from jobgen.shell import one_line
+from jobgen.shell import Expansion, Word, one_line
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
 NODES = "any number of nodes, with GPUs, and cores for threads and data loaders; time of an attempt"
+SHELL = "else the user's login shell reads this script, which may be tcsh"
 SITE = "asked for by the site"
-REASONS = {"N": NAME, "j": NAME, "r": NAME, "select": NODES, "place": NODES, "nodes": NODES, "walltime": NODES}
+REASONS = {
+    "S": SHELL,
+    "N": NAME,
+    "j": NAME,
+    "r": NAME,
+    "select": NODES,
+    "place": NODES,
+    "nodes": NODES,
+    "walltime": NODES,
+}
 """Why each option is there; the others are the site's."""
 
 
@@ -56,7 +66,14 @@ class PBS(Scheduler):
     resumes: ClassVar[Dict[str, str]] = {"requeue": "qrerun", "chain": "qsub of the next job"}
     takes_arguments = False
     node_properties = True
-    mpirun_options = '--hostfile "$PBS_NODEFILE"'  # Open MPI has to be built with PBS's library to know of jobs
+    time_option = "walltime"
+    dask_cluster = "PBSCluster"
+    dask_options: ClassVar[Dict[str, Option]] = {"N": "{name}", "o": "{logs}/", "r": "n"}
+    dask_find = ("qselect", "-N", "{name}")
+    dask_cancel = ("qdel",)
+    job_variables = "PBS_"
+    # Open MPI has to be built with PBS's library to know of jobs
+    mpirun_options: Tuple[Word, ...] = ("--hostfile", Expansion('"$PBS_NODEFILE"'))
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, in one line what is there for one reason."""
@@ -95,7 +112,7 @@ class PBS(Scheduler):
 def _needs(job: Job) -> Dict[str, Option]:
     hours, minutes = divmod(job.spec.minutes, 60)
     again = "n" if job.site.resume == "none" or job.spec.task in BUILDS else "y"
-    name: Dict[str, Option] = {"N": job.spec.name, "j": "oe", "r": again}
+    name: Dict[str, Option] = {"S": "/bin/bash", "N": job.spec.name, "j": "oe", "r": again}
     return {**name, **_nodes(job), "walltime": f"{hours:02}:{minutes:02}:00"}
 
 

@@ -60,6 +60,22 @@ class Slurm(Scheduler):
     resumes: ClassVar[Dict[str, str]] = {"requeue": "scontrol requeue"}
     early_seconds = 2 * EARLY_SECONDS
     test_option = "--test-only"
+    time_option = "time"
+    dask_cluster = "SLURMCluster"
+    dask_options: ClassVar[Dict[str, Option]] = {
+        "job-name": "{name}",
+        "output": "{logs}/%j.log",
+        "no-requeue": True,
+        "deadline": "now+{last}seconds",
+        "requeue": False,
+        "signal": False,
+        "open-mode": False,
+    }
+    dask_find = (
+        "squeue", "--noheader", "--format=%A", "--name={name}", "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED",
+    )  # fmt: skip
+    dask_cancel = ("scancel",)
+    job_variables = "SLURM_"
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""

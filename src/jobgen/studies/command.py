@@ -62,9 +62,9 @@ def study(request: Request) -> int:
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
-    points, left_out = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
-    for line in left_out:
-        say(f"left out: {line}")
+    points, remarks = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
+    for line in remarks:
+        say(line)
     if not points:
         raise UsageError("the grid has no point.")
     record = _record(request, base, points)

@@ -43,29 +43,34 @@ class Axes(NamedTuple):
 
 
 def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]]:
-    """Return the points of the grid, and what was left out of it, in words.
+    """Return the points of the grid, and in words what was left out of it, and what takes many nodes.
 
     Args:
         axes: of the grid.
         most_per_node: ranks that a node takes.
     """
     found: List[Point] = []
-    left_out: List[str] = []
+    remarks: List[str] = []
     several = itertools.product(axes.backends or [""], axes.containers or [""])
     for backend, container in several:
         for ranks, cpus, given in itertools.product(axes.ranks, axes.cpus, axes.nodes or [0]):
             nodes = given or _fewest_nodes(ranks, most_per_node)
+            on_nodes = f"{ranks} rank(s) on {nodes or 'any number of'} node(s)"
             if nodes == 0 or ranks % nodes:
-                left_out.append(f"{ranks} rank(s) on {nodes or 'any number of'} node(s): not as many on each")
+                remarks.append(f"left out: {on_nodes}: not as many on each")
                 continue
             if ranks // nodes > most_per_node:
-                left_out.append(f"{ranks} rank(s) on {nodes} node(s): a node takes {most_per_node}")
+                remarks.append(f"left out: {on_nodes}: a node takes {most_per_node}")
                 continue
+            if not given and (nodes - 1) * most_per_node >= ranks:
+                remarks.append(
+                    f"{on_nodes}, {ranks // nodes} on each, though {most_per_node} fit: fewer do not divide them"
+                )
             words = [f"nodes{nodes}", f"ranks{ranks}", f"cpus{cpus}", *filter(None, [backend])]
             if container:
                 words.append("image" if container == "1" else "venv")
             found.append(Point("-".join(words), nodes, ranks, cpus, backend, container))
-    return found, list(dict.fromkeys(left_out))
+    return found, list(dict.fromkeys(remarks))
 
 
 def _fewest_nodes(ranks: int, most_per_node: int) -> int:

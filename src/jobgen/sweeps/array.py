@@ -29,7 +29,7 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
     Raises:
         JobgenError: if the scheduler has no arrays, or for values that no script can hold.
     """
-    scheduler = scheduler_of(job.site.scheduler)
+    scheduler = scheduler_of(job.scheduler)
     array = scheduler.array(job, tasks=len(trials), at_once=at_once) if len(trials) > 1 else None
     if len(trials) > 1 and not array:
         raise JobgenError(f"a sweep is an array of jobs, and jobgen knows none of {scheduler.name}.")

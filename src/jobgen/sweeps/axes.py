@@ -171,7 +171,7 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
     """Raise a UsageError if the trainer cannot have this value."""
     if not axis.spec:
         return
-    if axis.spec["type"] == "boolean":
+    if axis.spec.get("type") == "boolean":
         if value not in ("true", "false"):
             raise UsageError(f"--set {axis.key}={axis.text}: {value!r} must be true or false.")
         return

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
+import logging
 import socket
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +20,11 @@ from torch import Tensor
 from slipway.communicator.collectives import count_alike
 from slipway.errors import JoinError, one_line
 from slipway.world import World
+
+log = logging.getLogger(__name__)
+
+FIRST_NOTE, NEXT_NOTES = 30.0, 60.0
+"""Seconds after which a rank that waits for the others says so, and between two times that it does."""
 
 
 class TorchCommunicator:
@@ -89,20 +98,42 @@ def open_default_group(
         JoinError: if the ranks do not find each other.
     """
     limit = timedelta(seconds=timeout)
+    place = f"{master[0]}:{master[1]} (MASTER_ADDR:MASTER_PORT), where rank 0 listens" if master else init_method
     try:
-        dist.init_process_group(
-            backend,
-            store=_store(*master, world, limit) if master else None,
-            init_method=None if master else init_method,
-            rank=world.rank,
-            world_size=world.size,
-            timeout=limit,
-        )
-        # Its first collective operation, in which NCCL connects.
-        return TorchCommunicator(None, device, local_rank=world.local_rank)
+        with _noted(f"rank {world.rank} of {world.size} waits for all ranks to join at {place}"):
+            dist.init_process_group(
+                backend,
+                store=_store(*master, world, limit) if master else None,
+                init_method=None if master else init_method,
+                rank=world.rank,
+                world_size=world.size,
+                timeout=limit,
+            )
+            # Its first collective operation, in which NCCL connects.
+            return TorchCommunicator(None, device, local_rank=world.local_rank)
     except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
         reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
         raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
+
+
+@contextmanager
+def _noted(wait: str) -> Iterator[None]:
+    """Log every now and then that there is a ``wait``, and since when, until what is within has ended."""
+    began, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        pause = FIRST_NOTE
+        while not over.wait(pause):
+            log.warning("%s, since %.0f s", wait, time.monotonic() - began)
+            pause = NEXT_NOTES
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _store(address: str, port: int, world: World, timeout: timedelta) -> Any:

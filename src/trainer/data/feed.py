@@ -41,6 +41,10 @@ class Feed:
         """For how long training waits for data."""
         self._loader = Loader(dataset, workers=config.data.workers, pin_memory=pin_memory, warn=warn)
 
+    def close(self) -> None:
+        """End the workers that read."""
+        self._loader.close()
+
     def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or all of them."""
         order = epoch_order(len(self.dataset), seed=self._seed, epoch=epoch)

@@ -23,8 +23,13 @@ IMAGENET = (
     torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64),
 )
 """Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
+PLAIN = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+"""Mean and standard deviation that leave values from 0 to 1 as they are."""
 CENTRE = 224 / 256
 """Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right, lower, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,10 @@ class ImageFolder:
     labels: Tensor
     classes: tuple[str, ...]
     size: int
+    mean_std: tuple[Tensor, Tensor]
+    squash: bool
     resized_crop: bool = False
     flip: bool = False
-    mean_std: tuple[Tensor, Tensor] = IMAGENET
     in_memory: bool = field(default=False, init=False)
 
     @property
@@ -73,10 +79,7 @@ class ImageFolder:
 
     def _decode(self, path: Path, draws: Draws | None) -> Tensor:
         with Image.open(path) as image:
-            if self.resized_crop and draws is not None:
-                box = random_box(image.width, image.height, draws)
-            else:
-                box = centre_box(image.width, image.height)
+            box = self._box(image.width, image.height, draws)
             # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
             pixels = image.convert("RGB").resize(
                 (self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0
@@ -85,15 +88,20 @@ class ImageFolder:
             pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
 
+    def _box(self, width: int, height: int, draws: Draws | None) -> Box:
+        if self.resized_crop and draws is not None:
+            return random_box(width, height, draws)
+        return (0, 0, width, height) if self.squash else centre_box(width, height)
 
-def centre_box(width: int, height: int) -> tuple[float, float, float, float]:
-    """Return the central square as (left, upper, right, lower), in pixels."""
+
+def centre_box(width: int, height: int) -> Box:
+    """Return the central square."""
     edge = CENTRE * min(width, height)
     left, upper = (width - edge) / 2, (height - edge) / 2
     return left, upper, left + edge, upper + edge
 
 
-def random_box(width: int, height: int, draws: Draws) -> tuple[float, float, float, float]:
+def random_box(width: int, height: int, draws: Draws) -> Box:
     """Return a box of 8-100 % of the area and an aspect ratio of 3/4-4/3, within the image, in pixels.
 
     The ranges are those of C. Szegedy et al., Going deeper with convolutions, 2015. Where a box would stand out of the
@@ -133,9 +141,10 @@ Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
 
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
+    prepared = (config.image_size, IMAGENET if config.normalise else PLAIN, config.resize == "squash")
     return Splits(
-        ImageFolder(*train, config.image_size, config.resized_crop, config.flip),
-        ImageFolder(*validation, config.image_size),
+        ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip),
+        ImageFolder(*validation, *prepared),
     )
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from slipway.stop import ignore_signals
+from slipway.workers import end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 
@@ -118,6 +119,10 @@ class Loader:
                 pin_memory=pin_memory,
                 worker_init_fn=_start_worker,
             )
+
+    def close(self) -> None:
+        """End the workers, once all batches have been read that will be."""
+        end_workers(self._fetched)
 
     def batches(self, plan: Iterable[MicroBatch], *, draws: Draws | None = None) -> Iterator[Batch]:
         """Yield the data of each micro-batch of ``plan``, in order.

@@ -10,9 +10,9 @@ from slipway.status import Status
 from trainer.data import Dataset
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner
-from trainer.results.tables import write_tables
+from trainer.results.tables import CONFUSION, write_tables
 
-SCHEDULE = "schedule.png"
+CONFUSION_FIGURE, SCHEDULE = "confusion.png", "schedule.png"
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +33,7 @@ def write_results(
 
         try:
             draw.draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
-            draw.draw_confusion(evaluation, dataset.classes, folder.figures / "confusion.png")
+            draw.draw_confusion(evaluation, dataset.classes, folder.figures / CONFUSION_FIGURE)
             draw.draw_confused(evaluation, dataset, folder.figures / "confused.png")
             if (pipeline := learner.pipeline) and learner.timeline:
                 passes, devices = learner.timeline.passes(), list(map(str, pipeline.devices))
@@ -71,6 +71,8 @@ def log_end(
         log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f a rank", samples, seconds, rate, rate / ranks)
     if evaluation and status.state == "done":
         log_accuracy(evaluation)
+        drawn = f", drawn in {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
+        log.info("confusion matrix: %s%s", folder.figures / CONFUSION, drawn)
     if status.state == "stopped":
         log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
     log.info("run folder: %s", folder.path)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from trainer.evaluation import Evaluation
 
+CONFUSION = "confusion.csv"
+
 
 def write_tables(evaluation: Evaluation, classes: Sequence[str], folder: Path) -> None:
     """Write confusion.csv and classes.csv into ``folder``."""
-    write_confusion(evaluation, classes, folder / "confusion.csv")
+    write_confusion(evaluation, classes, folder / CONFUSION)
     write_classes(evaluation, classes, folder / "classes.csv")
 
 

@@ -70,6 +70,7 @@ class DDPStrategy:
             model,
             device_ids=[comm.device] if comm.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
+            find_unused_parameters=self._settings.model.find_unused_parameters,
             **LOCAL_BUFFERS,
         )
         warm_up(replica)

@@ -35,7 +35,7 @@ from trainer.models import initial_model
 from trainer.normalise import Normalise, normalisation
 from trainer.rank import abandon, leave, start_logging
 from trainer.results.summary import log_accuracy
-from trainer.results.tables import write_tables
+from trainer.results.tables import CONFUSION, write_tables
 from trainer.spawn import spawn
 from trainer.strategies import connect
 from trainer.threads import set_threads
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
     if plan.settings.launch.nproc_per_node:
         request = StopRequest()
         request.listen()
-        return spawn([NAME, *argv], plan.settings.launch, request, environment)
+        return spawn([NAME, *argv], plan.settings, request, environment)
     comm, _ = connect(plan.settings, environment)
     start_logging(comm.world)
     try:
@@ -157,13 +157,15 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
         *(settings.data.dataset, comm.world.size, comm.device.type),
     )
     result = evaluate(trained, loader, batch_size=settings.train.val_batch_size, limit=len(parts.validation))
+    loader.close()
     log.info("validation loss %.6f", result.loss)
     log_accuracy(result)
     if plan.output:
         facts = {**shared, "step": header.position.step, "ranks": comm.world.size}
         facts.pop("manifest")
         run_on_root(comm, lambda: _write(plan, facts, result, parts.validation.classes))
-        log.info("%s holds the tables", plan.output)
+        log.info("confusion matrix: %s", plan.output / CONFUSION)
+        log.info("%s holds all tables", plan.output)
 
 
 def _make_folder(plan: Plan) -> None:

@@ -73,6 +73,7 @@ def _about(header: Header, config: Config, source: Source) -> dict[str, Any]:
         "arch": config.model.arch,
         "classes": found["classes"],
         "image_shape": found["shape"],
+        "resize": config.data.resize,
         "mean": found["mean"],
         "std": found["std"],
         "step": header.position.step,

@@ -18,7 +18,7 @@ from slipway.checkpoint.store import CheckpointStore
 from slipway.errors import AllDamagedError, SlipwayError
 from slipway.layout import BEST, CHECKPOINTS, CONFIG, checkpoint_folder
 from slipway.reading import read_start
-from trainer.checkpoint import IMAGES, identity_of, images_of
+from trainer.checkpoint import IMAGES, differences, identity_of, images_of
 from trainer.cli import Tables, load
 from trainer.config import Config, Settings
 from trainer.data import Dataset
@@ -168,14 +168,8 @@ def check_config(header: Header, config: Config) -> None:
     Raises:
         ConfigError: if not, naming each key and both values.
     """
-    before, now = header.facts["identity"], identity_of(config)
-    changed = [
-        f"{key} was {before[key]!r} and is {value!r}"
-        for key, value in now.items()
-        if key in before and before[key] != value
-    ]
-    if changed:
-        raise ConfigError(f"the configuration is of another run than the checkpoint: {'; '.join(changed)}.")
+    if changed := differences(header, identity_of(config)):
+        raise ConfigError(f"the configuration is of another run than the checkpoint: {changed}.")
 
 
 def check_data(header: Header, dataset: Dataset, config: Config) -> str:

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Train on nodes that Dask gets from the scheduler, each by a job of its own (Dask-Jobqueue):
+# torchrun starts the ranks of each (PyTorch DDP).
+#
+# Start:        jobscripts/dask.sh [options of the trainer], where jobs can be submitted: on a login
+#               node (in tmux or screen, as it stays until training has ended), or in a small job,
+#               if the site's nodes may submit.
+# Stop:         Ctrl-C or SIGTERM: the ranks save, the nodes are given back. Or `echo user
+#               >RUN_DIR/STOP`, from anywhere.
+# Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
+#               that are kept there, on any number of nodes and GPUs.
+# Nodes:        SLIPWAY_NODES jobs of one node each, which run a worker of Dask, as node_request
+#               below says. Where fewer have come after SLIPWAY_WAIT_SECONDS, training begins with
+#               them, if they are SLIPWAY_MIN_NODES. All are given back at the end, also where this
+#               script or its Dask is killed. Only where both are, with the machine, a job that
+#               still waits stays in the queue: it ends 15 s after its start.
+# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 50
+#               small ones, 5 more for each attempt, logs, and the checkpoints: the three newest and
+#               the best. A checkpoint has 3 or 4 files, together at most 4 times the size of the
+#               model's weights. The trainer keeps to this; a script of your own writes what it
+#               likes.
+# Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
+#               compilers' caches, temporary files (TMPDIR, unless you set it), and with
+#               SLIPWAY_STAGE=1 copies of image and data. Removed at the end; where a node or its
+#               job was lost, it stays for the site's epilog, or the next attempt of the run on that
+#               node.
+# Requeue:      By this script (which gives its nodes back and asks for new ones) only after a time
+#               limit, if the attempt gained a step and had saved by then, and at most
+#               SLIPWAY_MAX_REQUEUES times. The loss of a node ends the attempt, and `bash
+#               RUN_DIR/job.sh` goes on.
+# Logs:         RUN_DIR/logs/ATTEMPT/stderr.log, those of the nodes' jobs in dask/ beside it, and
+#               RUN_DIR/verdict.ATTEMPT. Exit codes: 0 done; 75 stopped, or too few nodes: it can be
+#               continued; 78 settings or nodes must be changed first; else failed.
+# Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
+#               install dask-jobqueue cryptography) on a disk that all share, also with
+#               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
+# Privileges:   None: no root, no sudo, no daemon. It downloads nothing. Dask's connections are
+#               encrypted, and open only to who has the key in RUN_DIR/logs/ATTEMPT/dask (mode 600,
+#               made for this attempt). The ranks listen on ports of the nodes without
+#               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or
+#               yours), and on others that NCCL and Gloo choose.
+# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
+#               RUN_DIR and DATA set. It saves, stops and resumes by itself, and its launcher's exit
+#               code is this script's.
+# Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
+#                   --output jobscripts/dask.sh
+#               Do not edit: change those two files, and run it again.
+set -euo pipefail
+readonly script_name=dask.sh scheduler=dask
+job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
+[[ ${SLIPWAY_CLIENT:-} != *-$$ ]] || job_id=$SLIPWAY_CLIENT # this process, after a time limit
+submit_folder=$PWD
+readonly job_id
+
+# The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
+# library that are kept there, whatever has changed here since.
+: "${SLIPWAY_OUTPUT:=runs}"                     # run folders are made here; all nodes share it
+run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id}
+if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
+    ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
+    if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
+        "$run_dir/job.sh"; then
+        echo "$script_name: another script began $run_dir: submit its job.sh to continue it" >&2
+        exit 78
+    fi
+    exec bash "$run_dir/job.sh" "$@"
+fi
+
+# Settings. Set at submission, a variable wins:
+# SLIPWAY_CONFIG=mine.toml bash jobscripts/dask.sh
+: "${USE_CONTAINER:=1}"                       # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
+: "${BACKEND:=ddp}"                           # ddp or horovod
+: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job makes it
+: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
+: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how
+: "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
+: "${SLIPWAY_DATA:=}"                         # data folder; empty for built-in data sets
+: "${SLIPWAY_DEVICE:=cuda}"                   # cuda, cpu, or auto: a GPU where there is one
+: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
+: "${SLIPWAY_MAX_REQUEUES:=10}"               # how often the script may requeue itself
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
+: "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
+: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
+: "${SLIPWAY_NODES:=2}"                       # nodes that Dask asks for
+# begin with so many, if no more have come in time; empty: all
+: "${SLIPWAY_MIN_NODES:=}"
+: "${SLIPWAY_WAIT_SECONDS:=3600}"             # how long to wait for the nodes
+
+# The site, example. Exports that its nodes need stand here; set outside, a variable wins.
+launcher=dask                                 # starts a process on each node
+directives_gpus=2                             # of a node, as asked for below
+directives_cpus=8                             # likewise
+save_seconds=120                              # kept for the last save before the time limit
+job_variables=SLURM_                          # of a job that this may run in
+# What a node is asked for by: arguments of Dask-Jobqueue, and directives of the scheduler.
+node_request() {
+    cat <<'END_OF_REQUEST'
+{
+    "cluster": "SLURMCluster",
+    "directives": [
+        "--job-name={name}",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=2",
+        "--cpus-per-task=8",
+        "--time=01:00:00",
+        "--partition=gpu",
+        "--account=example",
+        "--output={logs}/%j.log",
+        "--no-requeue",
+        "--deadline=now+{last}seconds"
+    ],
+    "prologue": [],
+    "interface": "",
+    "seconds": 3600,
+    "find": [
+        "squeue",
+        "--noheader",
+        "--format=%A",
+        "--name={name}",
+        "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
+    ],
+    "cancel": [
+        "scancel"
+    ]
+}
+END_OF_REQUEST
+}
+
+# The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
+# the folder of submission.
+script=$(realpath -- "$0")
+if [ -n "${SLIPWAY_LIB:-}" ]; then
+    lib=$SLIPWAY_LIB
+elif [ -r "${script%/*}/lib/dask.bash" ]; then
+    lib=${script%/*}/lib
+else
+    lib=$submit_folder/jobscripts/lib
+fi
+if ! [ -r "$lib/dask.bash" ]; then
+    echo "$script_name: no library in ${lib@Q}: submit in a clone, or set SLIPWAY_LIB" >&2
+    exit 78
+fi
+lib=$(realpath -- "$lib")
+source "$lib/dask.bash"
+
+check_settings                    # every setting by its pattern; makes paths absolute
+check_backend ddp                 # what BACKEND can be in this script
+check_inputs                      # -> image, venv, data; nothing has been written before
+find_allocation                   # -> cpus, ranks_per_node ... of a node
+open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
+ask_for_nodes                     # -> nodes, head_node, world_size: those that Dask has got
+make_scratch                      # -> scratch: a new private folder on each local disk
+stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
+use_container --nv                # -> container: what stands before each command
+set_rank_environment              # exports threads, cache folders and the plan to the ranks
+choose_program "$@"               # -> program: the trainer, or your script
+choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
+preflight                         # a short step on every node that finds what is wrong
+keep_script "$@"                  # writes RUN_DIR/job.sh, which continues the run
+
+# BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
+launch_ddp() {
+    record_pid
+    dask_each_node 0 \
+        "${container[@]}" \
+        torchrun --nnodes="$nnodes" --nproc-per-node="$ranks_per_node" \
+            --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --rdzv-id="$job_id.$attempt" \
+            --log-dir="$scratch/torchrun" \
+        "${program[@]}"
+}
+
+run_step "launch_$BACKEND"        # the launch, until it ends; passes on the scheduler's signals
+# exit code by the verdict; asks for nodes again after a time limit
+finish restart

@@ -1,0 +1,80 @@
+"""Dask: the script is a client, started by hand, that asks the site's scheduler for nodes by Dask-Jobqueue.
+
+What a node is asked for by stands in the script as JSON, which ``trainer.dask`` reads: the directives of a job script
+of one node, as they are at the site.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Dict, List, Tuple
+
+import msgspec
+
+from jobgen.model import Job
+from jobgen.schedulers import Directive, Scheduler, scheduler_of
+from jobgen.shell import one_line
+
+IDENTITY = """\
+job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
+[[ ${SLIPWAY_CLIENT:-} != *-$$ ]] || job_id=$SLIPWAY_CLIENT # this process, after a time limit
+submit_folder=$PWD"""
+REQUEST = """\
+# What a node is asked for by: arguments of Dask-Jobqueue, and directives of the scheduler.
+node_request() {
+    cat <<'END_OF_REQUEST'
+@
+END_OF_REQUEST
+}"""
+
+
+class Dask(Scheduler):
+    """Dask-Jobqueue, 0.9 or later."""
+
+    name = "dask"
+    suffix = ".sh"
+    submit = "bash"
+    launcher = "dask"
+    identity = IDENTITY
+    header = "dask_header.txt"
+    has_queue = False
+    resumes: ClassVar[Dict[str, str]] = {"restart": "which gives its nodes back and asks for new ones"}
+
+    def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- the nodes' jobs have them
+        """Return none."""
+        return []
+
+    def site_lines(self, job: Job) -> List[Tuple[str, str]]:
+        """Return what nobody says on a node."""
+        return [
+            (f"directives_gpus={job.gpus_per_node}", "of a node, as asked for below"),
+            (f"directives_cpus={job.cpus_per_node}", "likewise"),
+            (f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"),
+            (f"job_variables={scheduler_of(job.site.scheduler).job_variables}", "of a job that this may run in"),
+        ]
+
+    def site_text(self, job: Job) -> str:
+        """Return the function that prints the request."""
+        text = json.dumps(request(job), indent=4, ensure_ascii=False)
+        return REQUEST.replace("@", "\n".join(one_line(line) for line in text.splitlines()))
+
+
+def request(job: Job) -> Dict[str, Any]:
+    """Return what ``trainer.dask.request`` reads."""
+    giver, site = scheduler_of(job.site.scheduler), job.site
+    spec = msgspec.structs.replace(job.spec, nodes=1)
+    worker = msgspec.structs.replace(job, spec=spec, per_rank=False, options={**job.options, **giver.dask_options})
+    directives = [line.split(" ", 1)[1] for line, _ in giver.directives(worker)]
+    modules = [*(["module purge"] if site.purge_modules else []), *(f"module load {name}" for name in site.modules)]
+    return {
+        "cluster": giver.dask_cluster,
+        "directives": directives,
+        "prologue": modules if site.modules else [],
+        "interface": site.interface,
+        "seconds": job.spec.minutes * 60,
+        "find": list(giver.dask_find),
+        "cancel": list(giver.dask_cancel),
+    }
+
+
+SCHEDULER = Dask()

@@ -1,0 +1,86 @@
+"""A client of Dask on the head of the test cluster: the rendered script, started as by hand on a login node."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from clusters import AS_ROOT, CLUSTER, LIBRARY, Cluster
+from support import ROOT
+
+
+class DaskClient:
+    """The script ``path``, running, with the run folder ``out``."""
+
+    def __init__(self, cluster: Cluster, path: Path, *arguments: str, out: Path, **env: str) -> None:
+        self.cluster, self.out = cluster, out
+        self.log = out.with_name(f"{out.name}.{time.monotonic_ns()}.log")
+        settings = {"SLIPWAY_DEVICE": "cpu", "USE_CONTAINER": "0", "SLIPWAY_VENV": str(ROOT / ".venv"),
+                    "SLIPWAY_LIB": str(LIBRARY), "SLIPWAY_RUN_DIR": str(out), **AS_ROOT, **env}  # fmt: skip
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [CLUSTER, "run", "setsid", "--wait", "env", f"--chdir={out.parent}", "bash", str(path), *arguments],
+                env={**cluster.env, **{name: value for name, value in settings.items() if value}},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def until(self, text: str, *, times: int = 1, limit: float = 150) -> None:
+        """Wait until the client has said ``text`` so often."""
+        deadline = time.monotonic() + limit
+        while self.output.count(text) < times:
+            assert self.process.poll() is None, f"ended before {text!r}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {text!r} within {limit} s:\n{self.output}"
+            time.sleep(0.2)
+
+    def wait(self, *codes: int, limit: float = 280) -> str:
+        """Wait for the client's end with one of ``codes``; return what it has said."""
+        try:
+            assert self.process.wait(limit) in codes, self.output
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {limit} s:\n{self.output}") from None
+        return self.output
+
+    def folder(self, attempt: int = 1) -> Path:
+        """Return the folder of an attempt's request."""
+        return self.out / "logs" / str(attempt) / "dask"
+
+    def connection(self, attempt: int = 1) -> dict:
+        return json.loads((self.folder(attempt) / "workers.json").read_text())
+
+    def pids(self, node: str, *words: str) -> list[int]:
+        """Return the processes of a node, in its own numbers, whose arguments hold all ``words``."""
+        rows = [row.split(None, 1) for row in self.cluster.control("on", node, "ps", "-eo", "pid=,args=").splitlines()]
+        return [int(pid) for pid, args in rows if all(word in args for word in words) and "setsid" not in args]
+
+    @property
+    def script(self) -> int:
+        """The script itself: its shell, which has started all other processes of that name."""
+        return min(self.pids("head", "bash", "dask.sh") + self.pids("head", "bash", "/job.sh"))
+
+    def signal(self, name: str, *, group: bool = False) -> None:
+        """Send a signal to the script, or to its whole process group."""
+        self.cluster.control("on", "head", "kill", f"-{name}", "--", f"{'-' if group else ''}{self.script}")
+
+    def kill(self, node: str, *words: str) -> None:
+        """Send SIGKILL to the processes of a node whose arguments hold ``words``, of which there must be some."""
+        found = self.pids(node, *words)
+        assert found, f"no process {words} on {node}"
+        self.cluster.control("on", node, "kill", "-KILL", *map(str, found))
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        if self.process.poll() is None:
+            self.signal("TERM")
+            self.process.wait(90)
+
+
+def is_own(path: Path) -> bool:
+    """Return whether only its owner can read a file or folder."""
+    return not path.stat().st_mode & 0o077

@@ -1,0 +1,297 @@
+"""A client asks the scheduler for nodes by Dask, and trains on them: a real Slurm, and a real OpenPBS."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clusters import REPORT, seen_by_ranks
+from dask_client import DaskClient, is_own
+from jobgen.cli import main
+from support import digest, status
+
+SITE = {
+    "slurm": 'name = "here"\ngpus_per_node = 2\n[options]\npartition = "gpu"\naccount = "example"\n',
+    "pbs": 'name = "here"\nscheduler = "pbs"\ngpus_per_node = 2\n[options]\nq = "gpu"\n',
+}
+FIND = {"slurm": ("squeue", "--noheader", "--format=%A %T"), "pbs": ("/opt/pbs/bin/qselect",)}
+CONFIG = """
+[data]
+dataset = "imagefolder"
+data_dir = "{data}"
+image_size = 16
+workers = 2
+[model]
+arch = "mlp"
+[train]
+epochs = {epochs}
+batch_size = 8
+[run]
+log_interval = 1
+"""
+OPENPBS = pytest.param("pbs", marks=[pytest.mark.prove])
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(params=["slurm", OPENPBS])
+def scheduler(request):
+    if request.param == "pbs":
+        request.getfixturevalue("openpbs")
+    return request.param
+
+
+@pytest.fixture
+def folder(cluster, request):
+    """Return a folder of root's that all nodes see, and whose name Dask's line of a shell can hold."""
+    folder = cluster.folder / "root" / re.sub(r"\W+", "-", request.node.name).strip("-")
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def client(cluster, scheduler, folder):
+    """Return a function that starts a client of a rendered script, into the run folder of a name."""
+    started = []
+
+    def client(name, *arguments, settings=(), path=None, **env):
+        if path is None:
+            (folder / "here.toml").write_text(SITE[scheduler])
+            path = folder / "dask.sh"
+            words = [word for setting in settings for word in ("--set", setting)]
+            assert main(["render", "dask", "--site", str(folder / "here.toml"), *words, "--output", str(path)]) == 0
+        env["PATH"] = f"/opt/pbs/bin:{env.get('PATH', os.environ['PATH'])}"
+        started.append(DaskClient(cluster, path, *arguments, out=folder / name, **env))
+        return started[-1]
+
+    yield client
+    for one in started:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def data(cluster):
+    """Return a folder of 64 images in two classes."""
+    folder, generator = cluster.folder / "images", np.random.default_rng(0)
+    for kind in ("cat", "dog"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(32):
+            pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def config(data, folder):
+    def config(epochs):
+        path = folder / f"{epochs}.toml"
+        path.write_text(CONFIG.format(data=data, epochs=epochs))
+        return str(path)
+
+    return config
+
+
+@pytest.fixture
+def torchrun(folder, config):
+    """Return a function that trains four ranks by torchrun on this machine, and returns the digest of the weights."""
+
+    def torchrun(epochs):
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "trainer"]
+        flags = ["--backend", "ddp", "--device", "cpu", "--output-dir", folder / "reference", "--threads", "1"]
+        subprocess.run([*words, config(epochs), *flags], check=True, capture_output=True)
+        return digest(folder / "reference" / "checkpoints" / "latest")
+
+    return torchrun
+
+
+@pytest.fixture
+def queue(cluster, scheduler):
+    """Return a function that returns the jobs that the scheduler has."""
+
+    def queue():
+        rows = cluster.run(*FIND[scheduler]).splitlines()
+        return [row.split()[0] for row in rows if "COMPLETING" not in row]
+
+    return queue
+
+
+@pytest.fixture
+def nothing_is_left(cluster, queue):
+    """Return a function that waits until there is no job, and no process of one; it returns how long that took."""
+
+    def nothing_is_left(limit):
+        start = time.monotonic()
+        while True:
+            jobs = queue()
+            left = [
+                row
+                for node in ("head", "node1", "node2")
+                for row in cluster.control("on", node, "ps", "-eo", "pid,args").splitlines()
+                if re.search("trainer|dask|torchrun", row) and "ps -eo" not in row
+            ]
+            taken = time.monotonic() - start
+            if not jobs and not left:
+                return taken
+            assert taken < limit, f"left after {taken:.0f} s: jobs {jobs}, processes {left}"
+            time.sleep(0.5)
+
+    return nothing_is_left
+
+
+THREADS = {"OMP_NUM_THREADS": "1"}
+
+
+def test_it_trains_as_torchrun_does_and_gives_its_nodes_back(client, config, torchrun, nothing_is_left, folder):
+    one = client("run", SLIPWAY_CONFIG=config(3), **THREADS)
+    said = one.wait(0)
+    nothing_is_left(40)
+    assert "node 2 of at most 2: node2" in said
+    assert json.loads((folder / "run/run.json").read_text())["world_size"] == 4
+    assert digest(folder / "run/checkpoints/latest") == torchrun(3)
+    assert (folder / "run/figures/curves.png").exists()
+    assert not [*(folder / "run/logs/1/dask").glob("*.pem")], "the key is gone with the attempt"
+
+
+@pytest.mark.prove
+def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(client, config, torchrun, folder):
+    flags = ("--checkpoint-interval", "5")
+    one = client("run", *flags, SLIPWAY_CONFIG=config(12), **THREADS)
+    one.until("epoch 3/")
+    one.kill("node2", "distributed.cli.dask_worker")
+    said = one.wait(1, 75)  # 75: its ranks, which are sent SIGTERM, have saved
+    assert "node 1 (tls://10.77.0.12:" in said
+    assert "is lost: its worker is gone" in said
+    again = client("run", path=folder / "run/job.sh", **THREADS, SLIPWAY_RUN_DIR="")
+    assert "resumed at step" in again.wait(0)
+    assert digest(folder / "run/checkpoints/latest") == torchrun(12)
+
+
+@pytest.mark.prove
+def test_only_who_has_the_key_gets_in(client, config, cluster, folder):
+    one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
+    one.until("epoch 1/")
+    files = one.folder()
+    assert is_own(files)
+    assert all(is_own(path) for path in files.glob("*.pem"))
+    assert len([*files.glob("*.pem")]) == 3
+    address = one.connection()["scheduler"]
+    assert address.startswith("tls://10.77.0.1:")
+    script = folder / "intruder.py"
+    script.write_text(
+        "import asyncio, sys\n"
+        "from distributed import Client, Security\n"
+        "async def enter(address, security):\n"
+        "    try:\n"
+        "        entering = Client(address, security=security, asynchronous=True, timeout=5)\n"
+        "        await asyncio.wait_for(entering, 8)\n"
+        "    except Exception as error:\n"
+        "        return f'refused: {type(error).__name__}'\n"
+        "    return 'let in'\n"
+        "async def main():\n"
+        "    tries = [(a, s) for a in sys.argv[1:] for s in (None, Security.temporary())]\n"
+        "    print(*await asyncio.gather(*(enter(*one) for one in tries)), sep='\\n', flush=True)\n"
+        "    sys.stdout.close()\n"
+        "    __import__('os')._exit(0)\n"
+        "asyncio.run(main())\n"
+    )
+    addresses = [address, address.replace("tls", "tcp")]
+    said = cluster.run(sys.executable, str(script), *addresses).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["refused"] * 4, said
+    for node, *words in (("head", "trainer.dask nodes"), ("node1", "dask_worker")):
+        pid = one.pids(node, *words)[-1]
+        rows = cluster.control("on", node, "ss", "--listening", "--tcp", "--numeric", "--processes").splitlines()
+        mine = [row.split()[3].rsplit(":", 1) for row in rows if f"pid={pid}," in row]
+        outside = {port for host, port in mine if host not in {"127.0.0.1", "[::1]"}}
+        assert len(mine) >= len(outside) == 1, f"only Dask's own port is reached from elsewhere: {mine}"
+    one.signal("TERM")
+    one.wait(75)
+
+
+@pytest.mark.parametrize(
+    "killed",
+    ["the process group", *(pytest.param(name, marks=pytest.mark.prove) for name in ("the script", "its Dask"))],
+)
+def test_a_client_that_is_killed_leaves_nothing(client, config, nothing_is_left, queue, table, killed, scheduler):  # noqa: PLR0917 -- fixtures
+    one = client(
+        "run", SLIPWAY_CONFIG=config(400), SLIPWAY_NODES="3", SLIPWAY_MIN_NODES="2", SLIPWAY_WAIT_SECONDS="5", **THREADS
+    )
+    one.until("epoch 1/")
+    assert len(queue()) == 2
+    kill(one, killed)
+    running = nothing_is_left(60)
+    waiting = client("waits", SLIPWAY_CONFIG=config(400), SLIPWAY_NODES="5", SLIPWAY_WAIT_SECONDS="600", **THREADS)
+    waiting.until("2 of 5 nodes", limit=60)
+    assert len(queue()) == 5
+    kill(waiting, killed)
+    queued = nothing_is_left(60)
+    table(
+        f"Dask under {scheduler}: SIGKILL to {killed}", [["running", f"{running:.0f} s"], ["queued", f"{queued:.0f} s"]]
+    )
+
+
+def kill(client, what):
+    if what == "its Dask":
+        client.kill("head", "trainer.dask nodes")
+        client.process.wait(120)
+    else:
+        client.signal("KILL", group=what == "the process group")
+
+
+@pytest.mark.prove
+def test_too_few_nodes(client, config, nothing_is_left, queue):
+    one = client("few", SLIPWAY_CONFIG=config(3), SLIPWAY_NODES="3", SLIPWAY_WAIT_SECONDS="8", **THREADS)
+    said = one.wait(75)
+    assert "2 of 3 nodes have come within 8 s (SLIPWAY_WAIT_SECONDS), and 3 are the least" in said
+    nothing_is_left(40)
+    one = client(
+        "enough",
+        SLIPWAY_CONFIG=config(3),
+        SLIPWAY_NODES="3",
+        SLIPWAY_MIN_NODES="1",
+        SLIPWAY_WAIT_SECONDS="8",
+        **THREADS,
+    )
+    one.until("begin with 2 of 3 nodes")
+    one.until("epoch 1/")
+    assert len(queue()) <= 2
+    one.wait(0)
+
+
+@pytest.mark.prove
+def test_the_nodes_time_is_a_time_limit(client, config, torchrun, folder, table):
+    settings = ("minutes=1", "save_seconds=20")
+    one = client("run", settings=settings, SLIPWAY_CONFIG=config(100), **THREADS)
+    said = one.wait(0, limit=600)
+    assert "out of time at step" in said
+    assert "resumed at step" in said
+    assert digest(folder / "run/checkpoints/latest") == torchrun(100)
+    table(
+        "Dask: the nodes' time",
+        [[line] for line in said.splitlines() if "out of time" in line or "resumed" in line],
+    )
+
+
+@pytest.mark.prove
+def test_ctrl_c_saves(client, config, nothing_is_left, folder):
+    one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
+    one.until("epoch 1/")
+    one.signal("INT", group=True)
+    said = one.wait(75)
+    assert f"to continue: bash {folder}/run/job.sh" in said
+    assert status(folder / "run")["state"] == "stopped"
+    nothing_is_left(40)
+
+
+def test_a_script_of_ones_own_is_launched_alike(client):
+    one = client("run", SLIPWAY_SCRIPT=REPORT)
+    assert seen_by_ranks(one.wait(0), ranks=4) == {(4, "ddp", False)}
+
+
+def test_ranks_are_in_the_image_and_the_client_is_not(client, image):
+    one = client("run", SLIPWAY_SCRIPT=REPORT, **image)
+    assert seen_by_ranks(one.wait(0), ranks=4) == {(4, "ddp", True)}

@@ -1,0 +1,70 @@
+"""The configurations of well-known experiments, each trained from the command line."""
+
+import csv
+import json
+
+import pytest
+
+from mnist_files import write_mnist
+from support import ROOT, TRAINER, started, train, weights
+
+CONFIGS = ROOT / "configs"
+
+
+@pytest.fixture(scope="module")
+def aerial(tmp_path_factory):
+    """Return a folder that make-data wrote: 42 images to train on, and 21 to validate on."""
+    folder = tmp_path_factory.mktemp("data") / "aerial"
+    words = [*TRAINER, "make-data", "aerial", str(folder), "--per-class", "3"]
+    with started(words, folder.with_name("log")) as launch:
+        assert launch.wait() == 0, launch.output
+    return folder
+
+
+def records(run, kind):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in found if record["kind"] == kind]
+
+
+def test_resnet101_on_aerial_images(tmp_path, aerial):
+    run = tmp_path / "run"
+    said = train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")
+    assert "resnet101 on imagefolder, 42 training and 21 validation samples, 8 a step" in said
+    assert f"confusion matrix: {run}/figures/confusion.csv, drawn in confusion.png\nrun folder: {run}\n" in said
+    assert weights(run / "checkpoints" / "step_00000006")["fc.weight"].shape == (21, 2048)
+    rows = list(csv.reader((run / "figures" / "confusion.csv").open()))
+    assert [row[0] for row in rows[1:-1]] == sorted(folder.name for folder in aerial.iterdir())
+    assert [row[-1] for row in rows[1:]] == ["1"] * 21 + ["21"]
+    assert (run / "figures" / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_keeps_a_checkpoint_of_each_epoch_and_is_evaluated_as_it_was_trained(tmp_path, aerial):
+    run = tmp_path / "run"
+    flags = ["--data-dir", str(aerial), "--arch", "mlp", "--no-figures"]
+    said = train("spawn", 2, run, *flags, config=CONFIGS / "aerial.toml")
+    assert f"confusion matrix: {run}/figures/confusion.csv\n" in said, "and no figure"
+    kept = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+    assert kept == [f"step_{epoch * 6:08}" for epoch in range(1, 6)]
+    out = tmp_path / "evaluated"
+    with started([*TRAINER, "evaluate", str(run), "--output", str(out)], tmp_path / "evaluate.log") as launch:
+        assert launch.wait() == 0, launch.output
+    assert f"confusion matrix: {out}/confusion.csv\n" in launch.output
+    assert (out / "confusion.csv").read_text() == (run / "figures" / "confusion.csv").read_text()
+
+
+def test_the_mnist_example_on_files_of_its_own_format(tmp_path):
+    write_mnist(tmp_path / "data", train=250, test=50)
+    run = tmp_path / "run"
+    flags = ["--data-dir", str(tmp_path / "data"), "--log-interval", "2"]
+    said = train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")
+    assert "mnist-cnn on mnist, 250 training and 50 validation samples, 128 a step" in said
+    rates = [record["lr"] for record in records(run, "train")]
+    assert rates == pytest.approx([0.7**epoch for epoch in range(14)]), "two steps an epoch"
+    assert records(run, "validation")[-1]["accuracy"] == 1
+
+
+def test_training_on_cpus_takes_the_threads_that_the_job_gives(tmp_path):
+    said = train("single", 1, tmp_path / "run", "--epochs", "8", config=CONFIGS / "cpu.toml", OMP_NUM_THREADS="2")
+    assert "2 CPU threads a rank: OMP_NUM_THREADS" in said
+    assert "1 rank(s) on cpu" in said
+    assert records(tmp_path / "run", "validation")[-1]["accuracy"] > 0.9

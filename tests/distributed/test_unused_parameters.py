@@ -1,0 +1,41 @@
+"""A model of which some steps leave parameters out, on some ranks or on all, trains as it does in one process."""
+
+import pytest
+
+from support import ROOT, train, weights
+
+ARCH = ["--arch", "routed_model:build", "--no-figures"]
+FLAGS = [*ARCH, "--batch-size", "16", "--max-steps", "40", "--dtype", "float64"]
+SGD = ["--optimizer", "sgd", "--momentum", "0", "--lr", "0.05"]
+TESTS = {"PYTHONPATH": str(ROOT / "tests")}
+LIMIT = 1e-12
+
+
+def difference(first, second):
+    """Return the largest difference of a weight of two runs."""
+    one, other = (weights(run / "checkpoints" / "latest") for run in (first, second))
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("extra", [SGD, [], ["--grad-accum-steps", "2"]], ids=["sgd", "adamw", "micro-steps"])
+def test_two_ranks_train_it_as_one_process_does(extra, tmp_path):
+    train("single", 1, tmp_path / "one", *FLAGS, *extra, **TESTS)
+    train("spawn", 2, tmp_path / "two", *FLAGS, *extra, "--find-unused-parameters", **TESTS)
+    assert difference(tmp_path / "one", tmp_path / "two") <= LIMIT
+
+
+@pytest.mark.horovod
+def test_horovod_needs_no_switch_for_it(tmp_path):
+    """It sends zeros for them: without weight decay and momentum, which act on zeros too, that is the same."""
+    flags = [*FLAGS, *SGD, "--weight-decay", "0"]
+    train("single", 1, tmp_path / "one", *flags, **TESTS)
+    train("horovodrun", 2, tmp_path / "two", *flags, **TESTS)
+    assert difference(tmp_path / "one", tmp_path / "two") <= LIMIT
+
+
+def test_without_the_switch_the_error_names_it(tmp_path):
+    said = train("spawn", 2, tmp_path / "run", *FLAGS, code=78, **TESTS)
+    assert "took no part in the last step" in said
+    assert "--find-unused-parameters trains such a model" in said
+    assert "Traceback" not in said

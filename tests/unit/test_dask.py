@@ -1,0 +1,247 @@
+"""``trainer.dask`` with a real scheduler of Dask and two workers on loopback: steps, and the end of jobs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trainer.dask.connection import WORKERS, make_security
+from trainer.dask.request import REQUEST, Request, cancel_jobs, new_name
+from trainer.errors import ConfigError
+
+CLIENT = [sys.executable, "-m", "trainer.dask"]
+LIFELINE = """{
+    trap 'echo "node $NODE_RANK was sent SIGTERM"; exit 3' TERM
+    exec 3<&0
+    { read -r; kill 0; } <&3 >/dev/null 2>&1 &
+    echo "$$" >"$FILE.$NODE_RANK"
+    for _ in {1..600}; do sleep 0.1 3<&- </dev/null; done
+}
+"""
+"""Ends as what ``remote_script`` writes does: by the end of its standard input."""
+
+
+def until(found, limit=30.0):
+    deadline = time.monotonic() + limit
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a request whose scheduler and two workers run."""
+    folder = tmp_path_factory.mktemp("dask")
+    make_security(folder)
+    tls = [f"--tls-{name}={folder}/{file}.pem" for name, file in
+           (("ca-file", "ca"), ("cert", "certificate"), ("key", "key"))]  # fmt: skip
+    started = []
+
+    def start(module, *words):
+        command = [
+            "setpriv",
+            "--pdeathsig=KILL",
+            sys.executable,
+            "-m",
+            f"distributed.cli.{module}",
+            *words,
+            *tls,
+            f"--scheduler-file={folder}/s.json",
+        ]
+        with (folder / "log").open("ab") as log:
+            started.append(subprocess.Popen([*command, "--no-dashboard"], stdout=log, stderr=log, cwd=folder))
+
+    start("dask_scheduler", "--host=tls://127.0.0.1", "--port=0", "--dashboard-address=127.0.0.1:0")
+    until((folder / "s.json").exists)
+    for number in range(2):
+        start("dask_worker", "--no-nanny", "--nthreads=4", "--host=127.0.0.1", f"--name=w{number}",
+              "--dashboard-address=127.0.0.1:0", f"--local-directory={folder}")  # fmt: skip
+    address = json.loads((folder / "s.json").read_text())["address"]
+    said = until(lambda: [line for line in (folder / "log").read_text().splitlines() if "Start worker at" in line][1:])
+    assert said
+    workers = [line.split()[-1] for line in (folder / "log").read_text().splitlines() if "Start worker at" in line]
+    (folder / WORKERS).write_text(json.dumps({"scheduler": address, "workers": workers}))
+    yield folder
+    for process in started:
+        process.terminate()
+    for process in started:
+        process.wait(30)
+
+
+@pytest.fixture
+def step(folder, tmp_path):
+    """Return a function that starts a step with a script."""
+    started = []
+
+    def step(script, *words):
+        process = subprocess.Popen(
+            [*CLIENT, "each-node", folder, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        process.stdin.write(f"{{\n{script.replace('$FILE', str(tmp_path / 'pid'))}\nexit\n}}\n")
+        process.stdin.close()
+        process.stdin = None
+        started.append(process)
+        return process
+
+    yield step
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def pids(tmp_path):
+    """Return a function that returns the processes of LIFELINE on both nodes, once they run."""
+    paths = [tmp_path / f"pid.{number}" for number in range(2)]
+    return lambda: [int(until(lambda path=path: path.exists() and path.read_text())) for path in paths]
+
+
+class TestStep:
+    def test_output_comes_by_whole_lines_and_apart(self, step):
+        out, err = step("for i in {1..500}; do echo $NODE_RANK-$i; done; echo -n err$NODE_RANK >&2").communicate()
+        lines = out.splitlines()
+        for number in range(2):
+            assert [line for line in lines if line.startswith(f"{number}-")] == [f"{number}-{i}" for i in range(1, 501)]
+        assert len(lines) == 1000
+        assert sorted([err[:4], err[4:]]) == ["err0", "err1"]
+
+    def test_its_code_is_that_of_the_node_that_failed(self, step):
+        process = step("exit $((NODE_RANK * 7))")
+        process.communicate()
+        assert process.returncode == 7
+
+    def test_bytes_that_are_no_text_do_no_harm(self, step):
+        out, _ = step(r"printf '\xff\xc3'; sleep 0.3; printf '\xa4\n'").communicate()
+        assert out == "\ufffd\u00e4\n" * 2
+
+    def test_together_a_node_that_fails_ends_the_others(self, step, pids):
+        process = step(f'if [ "$NODE_RANK" = 1 ]; then sleep 2; exit 5; fi\n{LIFELINE}', "--together")
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 5
+        assert "node 0 was sent SIGTERM" in out
+
+    def test_sigterm_goes_on_to_all_nodes(self, step, pids):
+        process = step(LIFELINE)
+        both = pids()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+        assert sorted(out.splitlines()) == ["node 0 was sent SIGTERM", "node 1 was sent SIGTERM"]
+        assert not any(map(runs, both))
+        assert process.returncode in {3, 143}
+
+    def test_what_it_has_started_ends_with_it_even_if_it_is_killed(self, step, pids):
+        process = step(LIFELINE)
+        both = pids()
+        process.kill()
+        until(lambda: not any(map(runs, both)))
+
+    @pytest.mark.prove
+    def test_what_ignores_sigterm_is_killed_in_the_end(self, step, monkeypatch, pids):
+        process = step("trap '' TERM\necho $$ >$FILE.$NODE_RANK\nfor i in {1..300}; do sleep 1; done")
+        both = pids()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+        assert not any(map(runs, both))
+        assert process.returncode == 128 + signal.SIGKILL
+
+    def test_the_head_node_alone(self, folder):
+        words = [*CLIENT, "on-head-node", folder, "printf", "%s|", "a b", "$HOME", "*"]
+        assert subprocess.check_output(words, text=True) == "a b|$HOME|*|"
+
+    def test_a_scheduler_that_is_gone(self, folder, tmp_path):
+        (tmp_path / WORKERS).write_text(json.dumps({"scheduler": "tls://127.0.0.1:9", "workers": []}))
+        make_security(tmp_path)
+        done = subprocess.run([*CLIENT, "each-node", tmp_path], input="", capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (78, 1), done.stderr
+        assert "dask: Dask's scheduler cannot be reached" in done.stderr
+
+    def test_a_worker_that_is_killed(self, folder, step, pids):
+        """The last test of this class: it needs both workers no more."""
+        process = step(LIFELINE, "--together")
+        both = pids()
+        worker = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(both[1])]))
+        os.kill(worker, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "node 1 (tls://127.0.0.1:" in err
+        assert "is lost: its worker is gone" in err
+        assert "node 0 was sent SIGTERM" in out
+        until(lambda: not any(map(runs, both)))
+
+
+class TestJobs:
+    @pytest.fixture
+    def scheduler(self, tmp_path, monkeypatch):
+        """Return a function that makes a scheduler whose jobs take so many cancellations to end."""
+
+        def scheduler(jobs, *, cancellations=1, asked=new_name):
+            asked(tmp_path)
+            for name, code in {
+                "find": f'[ "$1" = "$(cat {tmp_path}/name)" ] || exit 9; cat {tmp_path}/jobs',
+                "cancel": f'echo "$*" >>{tmp_path}/said; '
+                f"[ $(wc --lines <{tmp_path}/said) -lt {cancellations} ] || : >{tmp_path}/jobs; exit 1",
+            }.items():
+                path = tmp_path / name
+                path.write_text(f"#!/bin/bash\n{code}\n")
+                path.chmod(0o755)
+            (tmp_path / "jobs").write_text(jobs)
+            (tmp_path / "said").touch()
+            return Request(
+                "SLURMCluster", [], [], "", 60, [str(tmp_path / "find"), "{name}"], [str(tmp_path / "cancel")]
+            )
+
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        return scheduler
+
+    def test_they_are_found_by_their_name(self, scheduler, tmp_path):
+        cancel_jobs(scheduler("11\n12.head\n", cancellations=3), tmp_path)
+        assert (tmp_path / "said").read_text() == "11 12.head\n" * 3
+
+    def test_none_was_asked_for(self, scheduler, tmp_path):
+        cancel_jobs(scheduler("11\n", asked=lambda _: None), tmp_path)
+        assert (tmp_path / "said").read_text() == ""
+
+    def test_some_do_not_end(self, scheduler, tmp_path):
+        with pytest.raises(ConfigError, match=r"jobs 11 \(dask-.{8}\) do not end: .*cancel them by hand"):
+            cancel_jobs(scheduler("11\n", cancellations=99), tmp_path)
+
+    def test_the_scheduler_does_not_answer(self, scheduler, tmp_path):
+        request = scheduler("11\n")
+        (tmp_path / "find").write_text("#!/bin/bash\necho no controller >&2\nexit 1\n")
+        with pytest.raises(ConfigError, match="find failed: no controller"):
+            cancel_jobs(request, tmp_path)
+        (tmp_path / "find").unlink()
+        with pytest.raises(ConfigError, match="No such file or directory"):
+            cancel_jobs(request, tmp_path)
+
+    def test_the_name_fits_every_scheduler(self, tmp_path):
+        assert len(new_name(tmp_path)) <= 15
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"cluster": 3}', "[]", "{" * 100_000])
+def test_a_request_that_cannot_be_read(tmp_path, text):
+    (tmp_path / REQUEST).write_text(text)
+    with pytest.raises(ConfigError, match=r"request.json: .* the job script writes it anew"):
+        Request.read(tmp_path)
+
+
+def test_a_path_that_would_break_the_line_of_a_shell_is_refused(tmp_path):
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="set SLIPWAY_OUTPUT to a path of letters"):
+        make_security(folder)
+    assert [*folder.iterdir()] == []

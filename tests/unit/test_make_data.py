@@ -1,0 +1,88 @@
+"""``trainer make-data``: the same pictures for the same seed, all of them or none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from support import ROOT
+from trainer.commands import find_command
+from trainer.config import DataConfig
+from trainer.data import open_data
+from trainer.data.aerial import LOOKS
+from trainer.errors import ConfigError, UsageError
+
+
+def make(*words):
+    argv = ["make-data", *map(str, words)]
+    return find_command(argv)(argv[1:])
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.png")}
+
+
+def test_it_is_a_folder_of_each_class_and_the_trainer_reads_it(tmp_path, capsys):
+    folder = tmp_path / "data" / "aerial"
+    assert make("aerial", folder, "--per-class", 5) == 0
+    assert f"105 pictures of 21 classes; train on them with --data-dir {folder}" in capsys.readouterr().out
+    splits = open_data(DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=64))
+    assert splits.train.classes == tuple(LOOKS) == tuple(sorted(LOOKS))
+    assert (len(splits.train), len(splits.validation)) == (84, 21)
+    images = splits.train.fetch(torch.arange(84).numpy(), None)
+    assert images.bad == []
+    assert images.images.shape == (84, 3, 64, 64)
+    means = {splits.train.classes[label]: [] for label in splits.train.labels.tolist()}
+    for image, label in zip(images.images, splits.train.labels.tolist(), strict=True):
+        means[splits.train.classes[label]].append(image.float().mean(dim=(1, 2)))
+    water, forest = (torch.stack(means[name]).mean(0) for name in ("harbor", "forest"))
+    assert water[2] > water[0], "water is blue"
+    assert forest[1] > max(forest[0], forest[2]), "a forest is green"
+
+
+def test_the_same_seed_makes_the_same_pictures(tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        make("aerial", tmp_path / name, "--per-class", 2, "--image-size", 16, "--seed", seed)
+    found, again, others = (files(tmp_path / name) for name in "abc")
+    assert found == again
+    assert len({*found.values(), *others.values()}) == 2 * 2 * len(LOOKS), "and all differ"
+
+
+@pytest.mark.parametrize("made", ["folder", "file", "link"])
+def test_what_is_there_is_left_alone(tmp_path, made):
+    target = tmp_path / "aerial"
+    {"folder": target.mkdir, "file": target.touch, "link": lambda: target.symlink_to("nowhere")}[made]()
+    with pytest.raises(ConfigError, match="is there already: name another folder, or remove it"):
+        make("aerial", target)
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_where_it_cannot_write_it_leaves_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/file cannot be written: File exists"):
+        make("aerial", tmp_path / "file" / "aerial")
+    script = f"ulimit -f 1; exec {sys.executable} -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
+    script += " --image-size 256"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, "cannot be written: File too large" in done.stderr) == (78, True)
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["areal", "x"], "there is no data set 'areal'. Did you mean 'aerial'? Valid: aerial."),
+        (["aerial"], "DIR missing"),
+        (["aerial", "x", "--per-class", "0"], "--per-class is '0'"),
+        (["aerial", "x", "--image-size", "7"], "--image-size is '7'"),
+        (["aerial", "x", "--lr", "1"], "unknown flag --lr"),
+    ],
+)
+def test_what_it_does_not_understand(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        make(*words)
+    assert said in str(caught.value)
+    assert [*Path().iterdir()] == []
