@@ -209,6 +209,9 @@ NO_COMMANDS = {
     "run_step launch_ddp",
     "out-of-time 4120 time-limit",
     "exec bash RUN_DIR/job.sh",
+    "bash RUN_DIR/job.sh",
+    'interface = "ib0"',
+    "conda env config vars",
     "trainer evaluate",
     "trainer export",
     "slipway export",
@@ -218,7 +221,7 @@ NO_COMMANDS = {
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
 SPOKEN_OF = re.compile(
-    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|run( --no-eval)?)"
+    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|build|run( --no-eval)?)"
 )
 """Commands that are spoken of by their names alone."""
 
