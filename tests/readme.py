@@ -29,6 +29,11 @@ NAMES = [
     "sweeps",
     "report",
     "architecture",
+    "tutorials/mnist-slurm",
+    "tutorials/dask-pbs",
+    "tutorials/slurm-gpus",
+    "tutorials/model-parallel",
+    "tutorials/containers-horovod",
 ]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
@@ -154,6 +159,11 @@ ELSEWHERE = {
         "tests/distributed/test_tutorials.py",
         'train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")',
     ),
+    # docs/tutorials/mnist-slurm.md
+    # docs/tutorials/dask-pbs.md
+    # docs/tutorials/slurm-gpus.md
+    # docs/tutorials/model-parallel.md
+    # docs/tutorials/containers-horovod.md
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
