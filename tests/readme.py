@@ -231,7 +231,8 @@ NO_COMMANDS = {
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
 SPOKEN_OF = re.compile(
-    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|apptainer (exec|build|run( --no-eval)?)"
+    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|"
+    r"apptainer (exec|build|run( --no-eval)?)"
 )
 """Commands that are spoken of by their names alone."""
 
