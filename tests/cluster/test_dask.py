@@ -263,6 +263,16 @@ def test_too_few_nodes(client, config, nothing_is_left, queue):
 
 
 @pytest.mark.prove
+def test_jobs_that_end_before_their_worker_came_end_the_wait(client, config, nothing_is_left):
+    settings = ("interface=none0",)  # which no node has
+    one = client("run", settings=settings, SLIPWAY_CONFIG=config(3), SLIPWAY_WAIT_SECONDS="600", **THREADS)
+    said = one.wait(78)
+    assert "jobs have ended that should hold nodes: 0 are left, and 2 are the least" in said
+    assert "'none0' is not a valid network interface" in said
+    nothing_is_left(40)
+
+
+@pytest.mark.prove
 def test_the_nodes_time_is_a_time_limit(client, config, torchrun, folder, table):
     settings = ("minutes=1", "save_seconds=20")
     one = client("run", settings=settings, SLIPWAY_CONFIG=config(100), **THREADS)

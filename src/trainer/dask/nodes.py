@@ -11,7 +11,9 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from distributed import Client
 from slipway.files import write_atomically
 from trainer.dask import worker
 from trainer.dask.connection import Connection, make_security, remove_key
-from trainer.dask.request import NODES, NodesError, Request, cancel_jobs, new_name
+from trainer.dask.request import NODES, NodesError, Request, cancel_jobs, find_jobs, new_name
 from trainer.errors import ConfigError
 
 DEATH_TIMEOUT = 15
@@ -64,7 +66,8 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
     try:
         async with _cluster(request, folder, name, wait=wait) as cluster:
             await _submit(cluster, workers)
-            if await _come(cluster, ended, workers=workers, minimum=minimum, wait=wait):
+            check = partial(_check_jobs, request, folder, name, minimum=minimum)
+            if await _come(cluster, ended, check, workers=workers, minimum=minimum, wait=wait):
                 await _write_down(cluster, request, folder, save=save)
                 await ended.wait()
     finally:
@@ -123,8 +126,16 @@ async def _submit(cluster: JobQueueCluster, workers: int) -> None:
         raise ConfigError(f"the scheduler did not take the job of a node: {' / '.join(said[-3:])[:400]}") from error
 
 
-async def _come(cluster: JobQueueCluster, ended: asyncio.Event, *, workers: int, minimum: int, wait: float) -> bool:
-    """Wait for the workers; return False if this process is to end first.
+async def _come(
+    cluster: JobQueueCluster,
+    ended: asyncio.Event,
+    check: Callable[[], None],
+    *,
+    workers: int,
+    minimum: int,
+    wait: float,
+) -> bool:
+    """Wait for the workers, and call ``check`` each minute; return False if this process is to end first.
 
     Raises:
         NodesError: if too few have come in time.
@@ -139,6 +150,7 @@ async def _come(cluster: JobQueueCluster, ended: asyncio.Event, *, workers: int,
         if came != said or waited - reported >= REPORT:
             said, reported = came, waited
             _say(f"{came} of {workers} nodes, {waited:.0f} s of at most {wait:.0f} s")
+            await asyncio.to_thread(check)
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), POLL)
     if ended.is_set():
@@ -152,6 +164,27 @@ async def _come(cluster: JobQueueCluster, ended: asyncio.Event, *, workers: int,
     cluster.scale(came)
     await cluster
     return True
+
+
+def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> None:
+    """See whether jobs that wait or run are enough still; a scheduler that does not answer is asked again later.
+
+    Raises:
+        ConfigError: if too many have ended, before or after their worker came.
+    """
+    try:
+        left = find_jobs(request, name)
+    except ConfigError as error:
+        _say(str(error))
+        return
+    if len(left) < minimum:
+        logs = sorted([*folder.glob("*.log"), *folder.glob(f"{name}.o*")], key=lambda path: path.stat().st_mtime)
+        lines = logs[-1].read_text(errors="replace").splitlines() if logs else ["there is none"]
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+        raise ConfigError(
+            f"jobs have ended that should hold nodes: {len(left)} are left, and {minimum} are the least "
+            f"(SLIPWAY_MIN_NODES). From their last log in {folder}: {' / '.join(errors or lines[-2:])[:500]}"
+        )
 
 
 async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, *, save: float) -> None:

@@ -68,6 +68,15 @@ def new_name(folder: Path) -> str:
     return name
 
 
+def find_jobs(request: Request, name: str) -> list[str]:
+    """Return the numbers of the jobs called ``name`` that wait or run.
+
+    Raises:
+        ConfigError: if the scheduler does not answer.
+    """
+    return _said_by([word.replace("{name}", name) for word in request.find]).split()
+
+
 def cancel_jobs(request: Request, folder: Path) -> None:
     """End all jobs of that name, and make sure that none is left.
 
@@ -79,10 +88,8 @@ def cancel_jobs(request: Request, folder: Path) -> None:
     if not (folder / NAME).is_file():
         return  # none was asked for
     name = (folder / NAME).read_text(encoding="ascii")
-    find = [word.replace("{name}", name) for word in request.find]
     for _ in range(TRIES):
-        jobs = _said_by(find).split()
-        if not jobs:
+        if not (jobs := find_jobs(request, name)):
             return
         _said_by([*request.cancel, *jobs], may_fail=True)  # some end by themselves meanwhile
         time.sleep(2)
