@@ -25,16 +25,21 @@ def demands_of(page):
 
 
 @cache
-def tests_of(path):
-    """Return the names of a test file's functions."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+def functions_of(path):
+    """Return the names of a test file's functions: NAME, or CLASS::NAME."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+        elif isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+    return found
 
 
 def exists(evidence):
     path, _, name = evidence.partition("::")
     if name:
-        return (ROOT / path).is_file() and name.rpartition("::")[2] in tests_of(path)
+        return (ROOT / path).is_file() and name in functions_of(path)
     return evidence in COMMANDS
 
 

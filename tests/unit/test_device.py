@@ -10,6 +10,7 @@ from trainer import device
 from trainer.config import Launch, ModelConfig, Settings
 from trainer.device import pick_device, ranks_for_gpus, stage_devices
 from trainer.errors import ConfigError
+from trainer.strategies import torch_backend
 
 
 @pytest.fixture
@@ -103,3 +104,11 @@ def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, laun
     gpus(count)
     with pytest.raises(ConfigError, match=said):
         ranks_for_gpus(settings(split, **launch))
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "backend"),
+    [("cuda:1", "auto", "nccl"), ("cpu", "auto", "gloo"), ("cuda", "gloo", "gloo"), ("cpu", "mpi", "mpi")],
+)
+def test_gpus_train_over_nccl_and_cpus_over_gloo(device, chosen, backend):
+    assert torch_backend(Launch(dist_backend=chosen), torch.device(device)) == backend
