@@ -25,7 +25,7 @@ def demands_of(page):
 
 
 @cache
-def tests_of(path):
+def functions_of(path):
     """Return the names of a test file's functions."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -34,7 +34,7 @@ def tests_of(path):
 def exists(evidence):
     path, _, name = evidence.partition("::")
     if name:
-        return (ROOT / path).is_file() and name.rpartition("::")[2] in tests_of(path)
+        return (ROOT / path).is_file() and name.rpartition("::")[2] in functions_of(path)
     return evidence in COMMANDS
 
 
