@@ -160,10 +160,72 @@ ELSEWHERE = {
         'train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")',
     ),
     # docs/tutorials/mnist-slurm.md
+    "trainer configs/mnist-tutorial.toml --data-dir data --nproc-per-node 2 --epochs 1": (
+        "tests/distributed/test_tutorials.py",
+        'train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")',
+    ),
+    "SLIPWAY_CONFIG=configs/mnist-tutorial.toml jobgen submit ddp-ranks --site mine": (
+        "tests/cluster/test_preflight.py",
+        "SLIPWAY_DATA=str(data),",
+    ),
+    "SLIPWAY_CONFIG=configs/mnist-tutorial.toml jobgen study ddp --site mine --ranks 1,2,4 --cpus 2,4,8 --scaling weak "
+    "--output studies/mnist": ("tests/cluster/test_advice.py", '"--scaling", "weak"'),
+    "jobgen status studies/mnist": ("tests/cluster/test_study.py", 'jobgen("status", "study")'),
+    "trainer report studies/mnist": ("tests/cluster/test_study.py", '"trainer", "report", study'),
     # docs/tutorials/dask-pbs.md
+    "trainer configs/aerial.toml --nproc-per-node 2 --output-dir runs/aerial": (
+        "tests/distributed/test_tutorials.py",
+        'train("spawn", 2, run, *flags, config=CONFIGS / "aerial.toml")',
+    ),
+    "trainer evaluate runs/aerial --output evaluated": (
+        "tests/distributed/test_tutorials.py",
+        '[*TRAINER, "evaluate", str(run), "--output", str(out)]',
+    ),
+    "trainer export runs/aerial aerial.pt": (
+        "tests/unit/test_trained.py",
+        "export([str(run), str(tmp_path / name)]) == 0",
+    ),
+    "SLIPWAY_CONFIG=configs/aerial.toml USE_CONTAINER=0 bash dask.sh": (
+        "tests/cluster/test_dask.py",
+        'client("run", SLIPWAY_CONFIG=config(3), **THREADS)',
+    ),
+    "SLIPWAY_SCRIPT=my_train.py USE_CONTAINER=0 bash dask.sh": (
+        "tests/cluster/test_dask.py",
+        'client("run", SLIPWAY_SCRIPT=REPORT)',
+    ),
     # docs/tutorials/slurm-gpus.md
+    "USE_CONTAINER=0 sbatch eight.job": (
+        "tests/cluster/test_split.py",
+        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+    ),
+    "USE_CONTAINER=0 SLIPWAY_SCRIPT=main.py sbatch eight.job --groups_size 2 --group_per_node 4": (
+        "tests/cluster/test_split.py",
+        "SLIPWAY_SCRIPT=DEVICES,",
+    ),
+    "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 4 --master-addr node1 --master-port 8888 "
+    "-m trainer configs/split-toy.toml --backend ddp": (
+        "tests/distributed/test_rendezvous.py",
+        "torchrun --nnodes 2 --node-rank 0 ",
+    ),
     # docs/tutorials/model-parallel.md
+    "OMP_NUM_THREADS=2 trainer configs/cpu.toml": (
+        "tests/distributed/test_tutorials.py",
+        '"--epochs", "8", config=CONFIGS / "cpu.toml", OMP_NUM_THREADS="2")',
+    ),
+    "trainer configs/split-toy.toml --nproc-per-node auto": (
+        "tests/unit/test_device.py",
+        "ranks_for_gpus(settings(split, **launch)) == ranks",
+    ),
+    "make wheelhouse VARIANT=cpu": ("tests/cluster/test_builds.py", '"make", "wheelhouse", "VARIANT=cpu"'),
+    "USE_CONTAINER=0 SLIPWAY_VARIANT=cpu SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_CONFIG=configs/cpu.toml sbatch "
+    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "--site", "example", "--set", "venv=local"'),
     # docs/tutorials/containers-horovod.md
+    "jobgen submit horovod --site mine": ("tests/cluster/test_table.py", '("horovod.job", "horovod")'),
+    "USE_CONTAINER=0 SLIPWAY_VENV=.venv-horovod jobgen submit horovod --site mine": (
+        "tests/cluster/test_table.py",
+        'for way in ("venv", "container")',
+    ),
+    "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_table.py", '("ddp-mpirun.job", "ddp")'),
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
@@ -198,6 +260,8 @@ NOWHERE = {
 
 NO_COMMANDS = {
     'venv = "local"',
+    'split = "features.4"',
+    'arch = "efficientnet_b0"',
     "time-limit JOB/ATTEMPT",
     "docker apptainer",
     "for step in session.steps(10_000)",
