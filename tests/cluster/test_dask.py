@@ -21,6 +21,7 @@ SITE = {
     "pbs": 'name = "here"\nscheduler = "pbs"\ngpus_per_node = 2\n[options]\nq = "gpu"\n',
 }
 FIND = {"slurm": ("squeue", "--noheader", "--format=%A %T"), "pbs": ("/opt/pbs/bin/qselect",)}
+CANCEL = {"slurm": "scancel", "pbs": "/opt/pbs/bin/qdel"}
 CONFIG = """
 [data]
 dataset = "imagefolder"
@@ -169,6 +170,17 @@ def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(c
     again = client("run", path=folder / "run/job.sh", **THREADS, SLIPWAY_RUN_DIR="")
     assert "resumed at step" in again.wait(0)
     assert digest(folder / "run/checkpoints/latest") == torchrun(12)
+
+
+@pytest.mark.prove
+def test_a_node_that_the_scheduler_takes_back_ends_the_attempt(
+    client, cluster, config, nothing_is_left, queue, scheduler
+):
+    one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
+    one.until("epoch 2/")
+    cluster.run(CANCEL[scheduler], queue()[0])
+    assert "to continue: bash" in one.wait(1, 75)
+    nothing_is_left(60)
 
 
 @pytest.mark.prove

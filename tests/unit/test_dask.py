@@ -68,7 +68,8 @@ def folder(tmp_path_factory):
     until((folder / "s.json").exists)
     for number in range(2):
         start("dask_worker", "--no-nanny", "--nthreads=4", "--host=127.0.0.1", f"--name=w{number}",
-              "--dashboard-address=127.0.0.1:0", f"--local-directory={folder}")  # fmt: skip
+              "--dashboard-address=127.0.0.1:0", f"--local-directory={folder}",
+              "--preload=trainer.dask.worker")  # fmt: skip
     address = json.loads((folder / "s.json").read_text())["address"]
     said = until(lambda: [line for line in (folder / "log").read_text().splitlines() if "Start worker at" in line][1:])
     assert said

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import os
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 from slipway.errors import SlipwayError
@@ -57,6 +59,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _run(coroutine: Coroutine[None, None, int]) -> int:
+    """Return its result; unlike ``asyncio.run``, without waiting for coroutines of Dask, which may not end."""
+    return asyncio.new_event_loop().run_until_complete(coroutine)
+
+
 def _check(_: argparse.Namespace) -> int:
     for name in NEEDED:
         importlib.import_module(name)
@@ -67,19 +74,19 @@ def _nodes(arguments: argparse.Namespace) -> int:
     from trainer.dask.nodes import hold  # noqa: PLC0415 -- `cancel` must not wait for Dask's imports
 
     wanted = {"workers": arguments.workers, "minimum": arguments.min_workers}
-    return asyncio.run(hold(arguments.folder, **wanted, wait=arguments.wait, save=arguments.save))
+    return _run(hold(arguments.folder, **wanted, wait=arguments.wait, save=arguments.save))
 
 
 def _each_node(arguments: argparse.Namespace) -> int:
     from trainer.dask.steps import run_step  # noqa: PLC0415
 
-    return asyncio.run(run_step(arguments.folder, sys.stdin.read(), together=arguments.together))
+    return _run(run_step(arguments.folder, sys.stdin.read(), together=arguments.together))
 
 
 def _on_head_node(arguments: argparse.Namespace) -> int:
     from trainer.dask.steps import on_head_node  # noqa: PLC0415
 
-    return asyncio.run(on_head_node(arguments.folder, arguments.words))
+    return _run(on_head_node(arguments.folder, arguments.words))
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
@@ -90,4 +97,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ended)  # Dask's threads may not end

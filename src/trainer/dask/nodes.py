@@ -96,7 +96,7 @@ def _cluster(request: Request, folder: Path, name: str, *, wait: float) -> JobQu
         "job_directives_skip": ["#"],
         "job_extra_directives": filled,
         "job_script_prologue": [f"export {worker.STARTED}=$(date +%s)", *request.prologue],
-        "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
+        "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--preload", worker.__name__],
         "shebang": "#!/bin/bash",
         "local_directory": None,
         "log_directory": None,

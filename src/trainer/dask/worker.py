@@ -28,7 +28,33 @@ POLL = 0.5
 LINGER = 60.0
 """Seconds that processes have to end: after a stop, or when the command has ended and left some behind."""
 ENDED = "ended"
+ENDING = {Status.stopping, Status.stopped, Status.closing_gracefully, Status.closing, Status.closed, Status.failed}
+EXIT = 5.0
+"""Seconds that a worker has to exit, once it is closed and what it has started is gone."""
 _stops: dict[str, threading.Event] = {}
+"""Of each step that runs on this node."""
+
+
+def dask_setup(worker: Worker) -> None:
+    """Watch over ``worker``, which calls this as it starts (``--preload``).
+
+    Dask's own end waits for all of its coroutines, which can be for ever where the connection to the scheduler broke;
+    and the shell that the scheduler started for the job may be killed alone, which leaves the worker an orphan.
+    """
+    threading.Thread(target=_watch, args=(worker, os.getppid()), daemon=True, name="watch").start()
+
+
+def _watch(worker: Worker, parent: int) -> None:
+    """End this process once the worker is closing, or ``parent`` is gone, and no step runs any more."""
+    while worker.status not in ENDING and os.getppid() == parent:
+        time.sleep(POLL)
+    for step in [*_stops]:
+        stop(step)
+    deadline = time.monotonic() + LINGER
+    while _stops and time.monotonic() < deadline:
+        time.sleep(POLL)
+    time.sleep(EXIT)
+    os._exit(1)
 
 
 def name_and_age() -> tuple[str, float]:
@@ -86,7 +112,7 @@ def run(script: str, number: int, step: str) -> None:
 def _is_over(worker: Worker, key: str) -> bool:
     """Return whether the worker is ending, or who asked for the task is gone."""
     task = worker.state.tasks.get(key)
-    return worker.status not in {Status.running, Status.paused} or task is None or task.state != "executing"
+    return worker.status in ENDING or task is None or task.state != "executing"
 
 
 def _output(process: subprocess.Popen[bytes]) -> Iterator[tuple[str, str]]:
