@@ -13,7 +13,8 @@ readonly SCHEDULER_COMMANDS=()
 check_client() {
     local python
     python=$(realpath --canonicalize-missing -- "$SLIPWAY_VENV")/bin/python
-    client=(env PYTHONSAFEPATH=1 "$python" -m trainer.dask)
+    client=(env --unset=PYTHONPATH --unset=PYTHONHOME --unset=PYTHONSTARTUP PYTHONSAFEPATH=1
+        "$python" -m trainer.dask)
     [ -x "$python" ] ||
         die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing, and the client runs by it, also" \
             "with USE_CONTAINER=1"

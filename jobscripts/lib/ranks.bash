@@ -145,22 +145,22 @@ choose_port() {
     [ -n "$port_is_given" ] ||
         output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" ||
         die "no free port on $head_node: see above"
-    export_variables MASTER_PORT="$output"
+    export_variables MASTER_PORT="${output##*$'\n'}" # behind what an image's entry point prints
 }
 
 # start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
 # is needed. Sets horovod_server, its process, and from_server, the descriptor of its output.
 start_horovod_server() {
-    local port waited=0
+    local port='' waited=0
     exec {from_server}< <(
         trap '' TERM USR1 INT
         exec "${container[@]}" \
             python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node"
     )
     horovod_server=$!
-    # Second by second, as Bash runs traps only when `read` has returned.
-    until read -r -t 1 port <&"$from_server"; do
-        [ $? -gt 128 ] && ((++waited < 120)) ||
+    until [[ $port =~ ^[0-9]+$ ]]; do # behind what an image's entry point prints
+        # Second by second, as Bash runs traps only when `read` has returned.
+        read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < 120)); } ||
             die "Horovod's rendezvous server did not start: see above"
     done
     export_variables \

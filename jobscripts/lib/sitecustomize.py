@@ -93,7 +93,8 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
         if PER_NODE > 1:
             refuse(
                 f"the script joins as rank {joins[0]} of {joins[1]}, and was started as rank {started[0]} of "
-                f"{started[1]}. If it starts ranks of its own, set SLIPWAY_RANKS_PER_NODE=1"
+                f"{started[1]}: it must take both from RANK and WORLD_SIZE. If it starts ranks of its own, set "
+                f"SLIPWAY_RANKS_PER_NODE=1"
             )
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # its own rank 0 opens the store
         return

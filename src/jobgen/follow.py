@@ -221,10 +221,10 @@ def _waits(seen: List[Seen]) -> str:
 
 
 def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
-    """Return the job's output, or else what its ranks said on standard error."""
+    """Return the job's output, or else what its ranks wrote to standard output, or else to standard error."""
     logs = [Path(job.log) for job in seen if job.log]
-    errors = [run.errors for run in target.runs[:1]]
-    return next((path for path in [*logs, *errors] if path.exists()), logs[0] if logs else None)
+    streams = [path for run in target.runs[:1] for path in (run.output, run.errors)]
+    return next((path for path in [*logs, *streams] if path.exists()), logs[0] if logs else None)
 
 
 def _copy(path: Path, position: int) -> int:

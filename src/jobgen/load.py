@@ -37,7 +37,7 @@ TYPES = {
 def load(path: str, settings: List[str], kind: Type[T]) -> T:
     """Return the ``kind`` that the TOML file ``path`` holds, changed by ``settings``, all of which are its keys.
 
-    A setting is ``key=value`` or ``table.key=value``; the value is TOML where it can be, else text.
+    A setting is ``key=value`` or ``table.key=value``; the value is TOML where it can be, else, and in ``env``, text.
 
     Raises:
         JobgenError: for a file that is missing or not TOML, an unknown key, or an impossible value.
@@ -49,7 +49,8 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
         target = table.setdefault(above[0], {}) if above else table
         if not isinstance(target, dict):
             raise JobgenError(f"--set {setting}: {above[0]!r} is no table.")
-        target[last] = _value(value)
+        read = _value(value)
+        target[last] = value if above == ["env"] and not isinstance(read, str) else read
     known = list(kind.__struct_fields__)
     for key in table:
         if key not in known:

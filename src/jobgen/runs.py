@@ -59,6 +59,11 @@ class Run:
         return max([*self.attempts, _number(self._status.get("attempt"))])
 
     @property
+    def output(self) -> Path:
+        """What the ranks of its last attempt wrote to standard output, where a client kept it."""
+        return self._log(self.attempt, layout.ATTEMPT_OUTPUT)
+
+    @property
     def errors(self) -> Path:
         """What the ranks of its last attempt said on standard error."""
         return self._log(self.attempt, layout.ATTEMPT_ERRORS)

@@ -20,7 +20,7 @@ from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_of
 from jobgen.scripts import Script, job_of, script_of
 from slipway.gpu import advice, describe, fits, gpus_of_this_machine
-from slipway.layout import JOB_SCRIPT, OLD_WITHOUT_SUCCESSOR, OTHER_VARIABLES, SETTINGS, refusal
+from slipway.layout import IGNORED_NAMES, JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 
 LIBRARY = Path("jobscripts", "lib")
 """Where a clone has the library."""
@@ -164,7 +164,7 @@ def _check_settings(environment: Mapping[str, str]) -> None:
             ignored.append(f"{setting.old} ({setting.name})")
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
             raise JobgenError(f"{why}.")
-    ignored += [f"{old} ({new})" for old, new in OLD_WITHOUT_SUCCESSOR.items() if environment.get(old)]
+    ignored += [f"{old} ({new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
     if ignored:
         _note(f"set, but not read: {', '.join(ignored)}; in brackets: the setting")
     for name in environment:

@@ -44,6 +44,8 @@ REQUEUES = "requeues"
 LOGS = "logs"
 """A folder for each attempt, named by its number."""
 ATTEMPT_ERRORS = "stderr.log"
+ATTEMPT_OUTPUT = "stdout.log"
+"""Under Dask: what the ranks have written there, as no scheduler keeps the client's log."""
 ATTEMPT_CODE = "code"
 """Exit code of the launch."""
 ATTEMPT_JOB = "job"
@@ -213,11 +215,13 @@ SETTINGS: Dict[str, Setting] = {setting.name: setting for setting in (*_TRAINING
 
 BUILD_SETTINGS: Tuple[str, ...] = tuple(setting.name for setting in _BUILDING)
 
-OLD_WITHOUT_SUCCESSOR: Dict[str, str] = {
+IGNORED_NAMES: Dict[str, str] = {
     "GPUS_PER_NODE": "SLIPWAY_RANKS_PER_NODE",
     "RESTARTS": "SLIPWAY_MAX_REQUEUES",
+    "CONTAINER_NAME": "SLIPWAY_IMAGE",
+    "INSTALL_HOROVOD": "SLIPWAY_HOROVOD",
 }
-"""Names that are read no more, and the setting to look at; both are ignored, for they are set for other purposes."""
+"""Names of earlier versions or other job scripts that are not read, and the setting to look at."""
 
 OTHER_VARIABLES: Tuple[str, ...] = (
     "SLIPWAY_CACHE",

@@ -153,6 +153,7 @@ class TrainerProgram:
             samples=self._samples,
             seconds=self._position.elapsed - self._start.elapsed,
             ranks=self._comm.world.size,
+            kept=not self._settings.launch.dry_run,
         )
 
     def _place(self, position: Position) -> Record:

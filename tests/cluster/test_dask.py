@@ -155,6 +155,7 @@ def test_it_trains_as_torchrun_does_and_gives_its_nodes_back(client, config, tor
     assert json.loads((folder / "run/run.json").read_text())["world_size"] == 4
     assert digest(folder / "run/checkpoints/latest") == torchrun(3)
     assert (folder / "run/figures/curves.png").exists()
+    assert "trained on" in (folder / "run/logs/1/stdout.log").read_text()
     assert not [*(folder / "run/logs/1/dask").glob("*.pem")], "the key is gone with the attempt"
 
 
@@ -173,9 +174,8 @@ def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(c
 
 
 @pytest.mark.prove
-def test_a_node_that_the_scheduler_takes_back_ends_the_attempt(
-    client, cluster, config, nothing_is_left, queue, scheduler
-):
+def test_a_node_that_the_scheduler_takes_back_ends_the_attempt(request, client, config, nothing_is_left, cluster):
+    scheduler, queue = request.getfixturevalue("scheduler"), request.getfixturevalue("queue")
     one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
     one.until("epoch 2/")
     cluster.run(CANCEL[scheduler], queue()[0])

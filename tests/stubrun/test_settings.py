@@ -94,10 +94,10 @@ class TestOldNames:
 
     def test_the_others_are_told_in_one_line_and_not_read(self, project):
         old = {row.old: "x" for row in layout.SETTINGS.values() if row.old and not row.refuse_old}
-        ended = project.run("ddp.job", **old, **dict.fromkeys(layout.OLD_WITHOUT_SUCCESSOR, "7"), **DONE)
+        ended = project.run("ddp.job", **old, **dict.fromkeys(layout.IGNORED_NAMES, "7"), **DONE)
         assert (ended.code, len(ended.notes)) == (0, 1)
         assert ended.notes[0].startswith("ddp.job: set, but not read here: ")
-        for name in (*old, *layout.OLD_WITHOUT_SUCCESSOR):
+        for name in (*old, *layout.IGNORED_NAMES):
             assert f"{name} (SLIPWAY_" in ended.notes[0]
         assert (ended.env["DATA"], ended.env["GPUS_PER_NODE"]) == ("", "2")
 

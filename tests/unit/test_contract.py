@@ -87,7 +87,7 @@ def test_every_setting_of_the_layout_has_its_row():
         if setting.old:
             how = "refused" if setting.refuse_old else "ignored"
             assert f"| `{setting.old}`, {how} |" in section("Settings of a job script")
-    for name in layout.OLD_WITHOUT_SUCCESSOR:
+    for name in layout.IGNORED_NAMES:
         assert f"`{name}`" in section("Settings of a job script")
 
 

@@ -55,13 +55,13 @@ class TestLayout:
         rows = list(layout.SETTINGS.values())
         old = [row.old for row in rows if row.old]
         assert len(old) == len(set(old))
-        assert not {*old, *layout.OLD_WITHOUT_SUCCESSOR} & layout.SETTINGS.keys()
+        assert not {*old, *layout.IGNORED_NAMES} & layout.SETTINGS.keys()
         for row in rows:
             assert row.name in {"USE_CONTAINER", "BACKEND"} or row.name.startswith("SLIPWAY_")
             assert row.comment
             assert row.about
             assert not row.refuse_old or row.old
-        assert set(layout.OLD_WITHOUT_SUCCESSOR.values()) <= layout.SETTINGS.keys()
+        assert set(layout.IGNORED_NAMES.values()) <= layout.SETTINGS.keys()
 
 
 VALUES = [

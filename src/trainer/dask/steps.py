@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import shlex
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
 from distributed import Client
+from slipway.layout import ATTEMPT_OUTPUT
 from trainer.dask import worker
 from trainer.dask.connection import Connection, security_of
 from trainer.errors import ConfigError, TrainerError
@@ -28,9 +31,12 @@ LOST = 1
 class Step:
     """A command on some of the nodes."""
 
-    def __init__(self, client: Client, workers: list[str], *, together: bool) -> None:
-        """Prepare to run on ``workers``; with ``together`` the first that fails ends the others."""
-        self._client, self._together = client, together
+    def __init__(self, client: Client, workers: list[str], *, together: bool, copy: TextIO) -> None:
+        """Prepare to run on ``workers``; with ``together`` the first that fails ends the others.
+
+        ``copy`` gets what they write to standard output, too.
+        """
+        self._client, self._together, self._copy = client, together, copy
         self._workers = dict(enumerate(workers))
         self._name = f"slipway-{secrets.token_hex(8)}"
         self._codes: dict[int, int] = {}
@@ -76,6 +82,10 @@ class Step:
             stream = sys.stdout if what == "stdout" else sys.stderr
             stream.write(str(value))
             stream.flush()
+            if what == "stdout":
+                with suppress(OSError):  # a full disk is no reason to end
+                    self._copy.write(str(value))
+                    self._copy.flush()
 
     def _end(self, number: int, code: int) -> None:
         if number in self._codes:
@@ -117,15 +127,22 @@ async def run_step(folder: Path, script: str, *, together: bool, first_only: boo
         )
     except (OSError, TimeoutError, msgspec.MsgspecError) as error:
         raise ConfigError(f"Dask's scheduler cannot be reached: {error}") from error
+    log = folder.parent / ATTEMPT_OUTPUT if together else os.devnull
     async with client:
-        step = Step(client, connection.workers[: 1 if first_only else None], together=together)
-        running = asyncio.ensure_future(step.run(script))
-        waiting = asyncio.ensure_future(stopped.wait())
-        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            step.stop()
-        waiting.cancel()
-        return await running
+        with open(log, "a", encoding="utf-8") as copy:  # noqa: ASYNC230, PTH123 -- its lines are few
+            step = Step(client, connection.workers[: 1 if first_only else None], together=together, copy=copy)
+            return await _until_ended(step, script, stopped)
+
+
+async def _until_ended(step: Step, script: str, stopped: asyncio.Event) -> int:
+    """Run the step, and stop it once ``stopped`` is set."""
+    running = asyncio.ensure_future(step.run(script))
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        step.stop()
+    waiting.cancel()
+    return await running
 
 
 async def on_head_node(folder: Path, words: list[str]) -> int:

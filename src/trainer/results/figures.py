@@ -58,6 +58,7 @@ def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
     top = 100 * best["accuracy"]
     floor = 100 * min(record["accuracy"] for record in validation[len(validation) // 10 :])
     room = max(0.1, top - floor)
+    axis.ticklabel_format(axis="y", useOffset=False)
     axis.set_ylim(floor - 0.3 * room, top + 0.1 * room)
     axis.axhline(top, color="tab:gray", linewidth=0.8, linestyle=":")
     axis.set_title(

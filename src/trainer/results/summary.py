@@ -54,7 +54,14 @@ def log_accuracy(evaluation: Evaluation) -> None:
 
 
 def log_end(
-    status: Status, folder: RunFolder, *, evaluation: Evaluation | None, samples: int, seconds: float, ranks: int
+    status: Status,
+    folder: RunFolder,
+    *,
+    evaluation: Evaluation | None,
+    samples: int,
+    seconds: float,
+    ranks: int,
+    kept: bool,
 ) -> None:
     """Log what became of the run, how fast it was, and where it is.
 
@@ -65,14 +72,17 @@ def log_end(
         samples: trained on in this attempt, by all ranks.
         seconds: spent on them.
         ranks: the world's size.
+        kept: whether the folder outlives the run, as that of a dry run does not.
     """
     if samples:
         rate = samples / max(seconds, 1e-9)
         log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f a rank", samples, seconds, rate, rate / ranks)
     if evaluation and status.state == "done":
         log_accuracy(evaluation)
+    if evaluation and status.state == "done" and kept:
         drawn = f", drawn in {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
         log.info("confusion matrix: %s%s", folder.figures / CONFUSION, drawn)
     if status.state == "stopped":
         log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
-    log.info("run folder: %s", folder.path)
+    if kept:
+        log.info("run folder: %s", folder.path)
