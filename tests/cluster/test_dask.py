@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clusters import REPORT, seen_by_ranks
+from clusters import LIBRARY, REPORT, seen_by_ranks
 from dask_client import DaskClient, is_own
 from jobgen.cli import main
 from support import digest, status
@@ -307,6 +307,26 @@ def test_ctrl_c_saves(client, config, nothing_is_left, folder):
     assert f"to continue: bash {folder}/run/job.sh" in said
     assert status(folder / "run")["state"] == "stopped"
     nothing_is_left(40)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("scheduler", ["slurm"], indirect=True)
+def test_the_client_may_be_a_small_job_itself(cluster, config, torchrun, nothing_is_left, folder):
+    (folder / "here.toml").write_text(SITE["slurm"])
+    assert main(["render", "dask", "--site", str(folder / "here.toml"), "--output", str(folder / "dask.sh")]) == 0
+    job = cluster.submit(
+        str(folder / "dask.sh"),
+        out=folder / "run",
+        sbatch=("--nodes=1", "--cpus-per-task=1", "--time=10", "--account=example"),
+        SLIPWAY_CONFIG=config(3),
+        SLIPWAY_LIB=str(LIBRARY),
+        **THREADS,
+    )
+    fields = job.wait()
+    assert fields["JobState"] == "COMPLETED", job.output
+    nothing_is_left(40)
+    assert json.loads((folder / "run/run.json").read_text())["world_size"] == 4
+    assert digest(folder / "run/checkpoints/latest") == torchrun(3)
 
 
 def test_a_script_of_ones_own_is_launched_alike(client):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from support import train, train_many, weights
+from support import ROOT, train, train_many, weights
 from trainer.config import DataConfig
 from trainer.data import open_data
 from trainer.data.sampler import epoch_order
@@ -76,3 +76,13 @@ def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
     found = weights(tmp_path / "run" / "checkpoints" / "latest")
     for name, value in model.state_dict().items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("launcher", ["spawn", pytest.param("horovodrun", marks=pytest.mark.horovod)])
+def test_all_ranks_begin_with_the_weights_of_rank_0(launcher, tmp_path):
+    flags = ["--arch", "rank_model:build", "--max-steps", "10", "--dtype", "float64", "--no-figures"]
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for ranks, run in enumerate(runs, start=1):
+        train("single" if ranks == 1 else launcher, ranks, run, *flags, PYTHONPATH=str(ROOT / "tests"))
+    one, two = (weights(run / "checkpoints" / "latest") for run in runs)
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-12

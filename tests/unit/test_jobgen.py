@@ -158,6 +158,26 @@ class TestSettings:
         assert rendered(capsys) == rendered(capsys)
 
 
+@pytest.mark.parametrize(
+    ("setting", "slurm", "pbs"),
+    [
+        ("minutes=300", "--time=05:00:00", "walltime=05:00:00"),
+        ("nodes=3", "--nodes=3", "select=3:"),
+        ("name=digits", "--job-name=digits", "-N digits"),
+    ],
+)
+def test_a_setting_is_a_directive(capsys, setting, slurm, pbs):
+    assert f"#SBATCH {slurm}" in rendered(capsys, setting)
+    assert pbs in rendered(capsys, setting, site="pbs")
+
+
+def test_text_in_env_needs_no_quotes(capsys):
+    for value in ("3", '"3"'):
+        assert 'export NCCL_IB_GID_INDEX="${NCCL_IB_GID_INDEX:-3}"' in rendered(
+            capsys, f"env.NCCL_IB_GID_INDEX={value}"
+        )
+
+
 class TestFurtherOptions:
     """Words of a site for mpirun and Apptainer: each is one word of the script, whatever it holds."""
 
