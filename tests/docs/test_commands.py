@@ -53,7 +53,7 @@ def shortened(command):
         return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
     if DRY.match(command):
         return command if "--dry-run" in command else f"{command} --dry-run"
-    trains = "configs/digits.toml" in command or "imagefolder" in command
+    trains = any(name in command for name in ("configs/digits.toml", "configs/split-toy.toml", "imagefolder"))
     short = trains and not any(flag in command for flag in ("--dry-run", "--self-test"))
     small = SMALL if "digits.toml" in command else ""
     if "imagefolder" in command and "--image-size" not in command:
