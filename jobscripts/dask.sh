@@ -69,7 +69,7 @@ fi
 # Settings. Set at submission, a variable wins:
 # SLIPWAY_CONFIG=mine.toml bash jobscripts/dask.sh
 : "${USE_CONTAINER:=1}"                       # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
-: "${BACKEND:=ddp}"                           # ddp or horovod
+: "${BACKEND:=ddp}"                           # ddp
 : "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job makes it
 : "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
 : "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how

@@ -98,10 +98,10 @@ check_settings() {
         [ -z "${!name:-}" ] || die "$name is called ${REFUSED_NAMES[$name]} now: set that instead"
     done
     for name in "${!IGNORED_NAMES[@]}"; do
-        [ -z "${!name:-}" ] || old+=("$name (${IGNORED_NAMES[$name]})")
+        [ -z "${!name:-}" ] || old+=("$name (use ${IGNORED_NAMES[$name]})")
     done
     [ ${#old[@]} -eq 0 ] ||
-        note "set, but not read here: $(join_by ', ' "${old[@]}"); in brackets: the setting"
+        note "set, but not read here: $(join_by ', ' "${old[@]}")"
     for name in "${!SLIPWAY_@}"; do
         [ -v "SETTING_EXPECTED[$name]" ] || [[ " ${OTHER_VARIABLES[*]} " == *" $name "* ]] ||
             note "$name is set, but is no setting: see docs/contract.md for their names"

@@ -195,8 +195,8 @@ compare_world() {
         note "no rank has joined the others, by torch.distributed or Horovod: the script ran" \
             "$world_size times, each by itself"
     elif [ ${#groups[@]} != 0 ] && ! { [ ${#groups[@]} = 1 ] && ((groups[0] >= world_size)); }; then
-        note "$world_size ranks were to form one group, and ${#groups[@]} were formed, of" \
-            "${groups[*]:0:8}${groups[8]:+ ...}: each group trains by itself"
+        note "$world_size ranks formed ${#groups[@]} group(s) in place of one, with" \
+            "$(join_by ', ' "${groups[@]:0:8}")${groups[8]:+, ...} rank(s): each group trains by itself"
     fi
 }
 

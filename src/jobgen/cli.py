@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_check)
 
     what = "check what can be seen from here, then submit; arguments behind -- are for the training program"
-    command = commands.add_parser("submit", parents=[job], help=what)
+    usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
+    command = commands.add_parser("submit", parents=[job], help=what, usage=usage)
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")

@@ -167,7 +167,8 @@ def _settings(job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
             values["SLIPWAY_ARGS"] = ""
         if spec.task == "selftest":  # the trainer tests itself
             values.pop("SLIPWAY_SCRIPT")
-    rows = [(f': "${{{name}:={value}}}"', SETTINGS[name].comment) for name, value in values.items()]
+    comments = {name: SETTINGS[name].comment for name in values} | {"BACKEND": " or ".join(backends(job))}
+    rows = [(f': "${{{name}:={value}}}"', comments[name]) for name, value in values.items()]
     if spec.task == "selftest":
         rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
     return rows

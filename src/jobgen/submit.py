@@ -161,12 +161,12 @@ def _check_settings(environment: Mapping[str, str]) -> None:
         if environment.get(setting.old):
             if setting.refuse_old:
                 raise JobgenError(f"{setting.old} is called {setting.name} now: set that instead.")
-            ignored.append(f"{setting.old} ({setting.name})")
+            ignored.append(f"{setting.old} (use {setting.name})")
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
             raise JobgenError(f"{why}.")
-    ignored += [f"{old} ({new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
+    ignored += [f"{old} (use {new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
     if ignored:
-        _note(f"set, but not read: {', '.join(ignored)}; in brackets: the setting")
+        _note(f"set, but not read: {', '.join(ignored)}")
     for name in environment:
         if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
             _note(f"{name} is no setting.{nearest(name, list(SETTINGS))}")

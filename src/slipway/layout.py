@@ -218,7 +218,6 @@ BUILD_SETTINGS: Tuple[str, ...] = tuple(setting.name for setting in _BUILDING)
 IGNORED_NAMES: Dict[str, str] = {
     "GPUS_PER_NODE": "SLIPWAY_RANKS_PER_NODE",
     "RESTARTS": "SLIPWAY_MAX_REQUEUES",
-    "CONTAINER_NAME": "SLIPWAY_IMAGE",
     "INSTALL_HOROVOD": "SLIPWAY_HOROVOD",
 }
 """Names of earlier versions or other job scripts that are not read, and the setting to look at."""

@@ -86,7 +86,7 @@ def test_what_slurm_says_of_a_task_is_that_of_the_rank_in_a_job(job, tmp_path):
         assert launch.wait() == 0, launch.output
     found = re.findall(r"joined as (\d) of (\d), GPU (\d), (\d+) threads", launch.output)
     assert sorted(found) == [("0", "4", "0", "4"), ("1", "4", "1", "4"), ("2", "4", "0", "4"), ("3", "4", "1", "4")]
-    assert "ranks were to form one group" not in launch.output
+    assert "group(s) in place of one" not in launch.output
 
 
 def test_a_script_that_starts_ranks_of_its_own_is_told_how_to_submit_it(tmp_path):

@@ -1054,9 +1054,12 @@ class TestLaunch:
             ([], "the script ran 4 times, each by itself"),
             (["4"], ""),
             (["8"], ""),  # it has started more by itself
-            (["1", "1", "1", "1"], "and 4 were formed, of 1 1 1 1: each group trains by itself"),
-            (["1"] * 12, "of 1 1 1 1 1 1 1 1 ...: each group"),
-            (["2", "a[$(touch executed)]"], "and 1 were formed, of 2:"),
+            (
+                ["1", "1", "1", "1"],
+                "4 ranks formed 4 group(s) in place of one, with 1, 1, 1, 1 rank(s): each group trains by itself",
+            ),
+            (["1"] * 12, "with 1, 1, 1, 1, 1, 1, 1, 1, ... rank(s): each group"),
+            (["2", "a[$(touch executed)]"], "4 ranks formed 1 group(s) in place of one, with 2 rank(s):"),
         ],
     )
     def test_compare_world(self, bash, place, sizes, said):

@@ -98,7 +98,7 @@ class TestOldNames:
         assert (ended.code, len(ended.notes)) == (0, 1)
         assert ended.notes[0].startswith("ddp.job: set, but not read here: ")
         for name in (*old, *layout.IGNORED_NAMES):
-            assert f"{name} (SLIPWAY_" in ended.notes[0]
+            assert f"{name} (use SLIPWAY_" in ended.notes[0]
         assert (ended.env["DATA"], ended.env["GPUS_PER_NODE"]) == ("", "2")
 
     def test_a_mistyped_setting_is_told(self, project):

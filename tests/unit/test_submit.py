@@ -285,7 +285,7 @@ class TestSettings:
         if setting.refuse_old:
             assert refused(capsys) == f"jobgen: {setting.old} is called {setting.name} now: set that instead.\n"
         else:
-            expected = f"jobgen: set, but not read: {setting.old} ({setting.name}); in brackets: the setting\n"
+            expected = f"jobgen: set, but not read: {setting.old} (use {setting.name})\n"
             assert submit(capsys).err == expected
 
     def test_a_misspelt_setting_is_mentioned(self, capsys, monkeypatch):

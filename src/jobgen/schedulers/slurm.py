@@ -122,7 +122,9 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
-    partition = "where the GPUs are" if job.gpus_per_node else "no GPU is needed"
+    partition = "asked for by the site"
+    if job.options.get("partition") in {job.site.options.get("partition"), job.site.cpu_options.get("partition")}:
+        partition = "where the GPUs are" if job.gpus_per_node else "no GPU is needed"
     if job.spec.task in BUILDS:
         return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
     save = job.spec.save_seconds + EARLY_SECONDS

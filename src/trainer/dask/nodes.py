@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -61,6 +62,7 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
     logging.getLogger("distributed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="Couldn't detect a suitable IP")  # of a host that reaches no internet
     request = Request.read(folder)
+    _require_commands(request)
     name = new_name(folder)
     dask.config.set({"distributed.scheduler.worker-ttl": SILENCE})
     try:
@@ -74,6 +76,18 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
         remove_key(folder)
         cancel_jobs(request, folder)
     return 0
+
+
+def _require_commands(request: Request) -> None:
+    """Look for the scheduler's commands.
+
+    Raises:
+        ConfigError: if one is missing here.
+    """
+    submit = str(getattr(dask_jobqueue, request.cluster).job_cls.submit_command).split()[0]
+    for command in (submit, request.find[0], request.cancel[0]):
+        if not shutil.which(command):
+            raise ConfigError(f"no {command} on this machine: start the client where jobs are submitted.")
 
 
 def _cluster(request: Request, folder: Path, name: str, *, wait: float) -> JobQueueCluster:
