@@ -225,4 +225,8 @@ def _commented(lines: List[Tuple[str, str]], *, column: int = BESIDE_SETTINGS) -
 def _path(text: str) -> str:
     """Return a site's path as a default; where it starts with a variable, that stays one."""
     found = re.match(r"\$(\w+)(.*)", text, flags=re.DOTALL)
-    return f"${{{found[1]}:?is not set here}}{default(found[2])}" if found else default(text)
+    return (
+        f"${{{found[1]}:?is not set here, and the site names it as local_disk}}{default(found[2])}"
+        if found
+        else default(text)
+    )

@@ -18,7 +18,7 @@ def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, bac
     assert [line.partition(", cpu")[0] for line in ranks] == [
         f"node{1 + rank // 2}: rank {rank}, local rank {rank % 2}" for rank in range(4)
     ]
-    assert "self-test: 4 ranks on 2 nodes, nothing wrong" in job.output
+    assert "self-test: 4 rank(s) on 2 node(s), nothing wrong" in job.output
     table(f"selftest.job, BACKEND={backend}, {way}: {fields['RunTime']}", [[line] for line in ranks])
 
 

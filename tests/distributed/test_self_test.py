@@ -28,7 +28,7 @@ def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
     for rank in range(ranks):
         assert f": rank {rank}, local rank {rank}, cpu, 1 thread(s) on " in said
     assert said.count(f"all-reduce {ranks * (ranks + 1) // 2} in ") == ranks
-    assert f"self-test: {ranks} ranks on 1 nodes, nothing wrong" in said
+    assert f"self-test: {ranks} rank(s) on 1 node(s), nothing wrong" in said
     assert status(tmp_path / "run")["state"] == "done"
     assert verdict(tmp_path / "run") == "done 0 complete\n"
 

@@ -15,6 +15,7 @@ from trainer.models import build_model
 
 MINE = """
 import torch
+from dataclasses import replace
 from torch import nn
 from trainer.data.base import in_memory_splits
 
@@ -39,8 +40,12 @@ def pair(shape, classes):
         def forward(self, images): return images, images
     return Pair()
 def floats(config):
-    part = torch.zeros(4, 1, 6, 6), torch.zeros(4).long()
-    return in_memory_splits((part[0].byte(), part[1]), part, classes=("a",), padding=0, flip=False)
+    part = torch.zeros(4, 1, 6, 6).byte(), torch.zeros(4).long()
+    both = in_memory_splits(part, part, classes=("a",), padding=0, flip=False)
+    return both._replace(validation=replace(both.validation, images=torch.zeros(4, 1, 6, 6)))
+def vectors(config):
+    part = torch.rand(4, 32), torch.zeros(4).long()
+    return in_memory_splits(part, part, classes=("a",), padding=0, flip=False)
 def labels(config):
     part = torch.zeros(4, 1, 6, 6).byte(), torch.tensor([0, 1, 2, 3])
     return in_memory_splits(part, part, classes=("a", "b"), padding=0, flip=False)
@@ -114,6 +119,7 @@ def test_a_model_that_is_none_is_answered_in_one_line(name, message):
         ("plain", "its train part is no Dataset: AttributeError: 'list' object has no attribute 'labels'"),
         ("none", r"returned a NoneType: it must return Splits\(train, validation\)"),
         ("floats", r"of its validation part fetch\(\[0\], None\) must return images uint8 \[1, 1, 6, 6\], not torch"),
+        ("vectors", r"images must be a uint8 tensor \[n, c, h, w\], not torch.float32 \[4, 32\]; other samples need a"),
         ("labels", "of its train part labels must be from 0 to 1, as there are 2 classes"),
         ("short", r"of its train part labels must be an int64 tensor \[4\]"),
         ("fails", "fails: ValueError: two lines"),

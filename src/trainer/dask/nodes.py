@@ -40,6 +40,8 @@ SILENCE = "60 s"
 POLL = 0.5
 REPORT = 60.0
 """Seconds between two lines of progress."""
+LOGS = ("*.log", "*.OU", "*.ER")
+"""Of the nodes' jobs: Slurm's by the request, PBS's standard output and error as qsub(1) calls them in a folder."""
 ON_LOOPBACK = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """No dashboard; Dask opens a small HTTP server all the same."""
 
@@ -192,7 +194,8 @@ def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> N
         _say(str(error))
         return
     if len(left) < minimum:
-        logs = sorted([*folder.glob("*.log"), *folder.glob(f"{name}.o*")], key=lambda path: path.stat().st_mtime)
+        logs = [path for pattern in LOGS for path in folder.glob(pattern)]
+        logs.sort(key=lambda path: path.stat().st_mtime)
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else ["there is none"]
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
         raise ConfigError(

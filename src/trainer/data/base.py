@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.augment import crop_flip
+from trainer.errors import ConfigError
 
 Ids = NDArray[np.int64]
 Draws = NDArray[np.float32]
@@ -138,7 +139,24 @@ def in_memory_splits(
     padding: int,
     flip: bool,
 ) -> Splits:
-    """Return two parts, each given as (images, labels), of which the first is augmented."""
+    """Return two parts, each given as (images, labels), of which the first is augmented.
+
+    Args:
+        train: images, uint8 [n, c, h, w], and labels, int64 [n].
+        validation: likewise.
+        classes: the name of each label.
+        padding: pixels around a training image, of which a random part is cropped.
+        flip: whether training images are mirrored at random.
+
+    Raises:
+        ConfigError: for images of another type or shape.
+    """
+    for images, _ in (train, validation):
+        if images.dtype != torch.uint8 or images.dim() != len("nchw"):
+            raise ConfigError(
+                f"in_memory_splits: images must be a uint8 tensor [n, c, h, w], not {images.dtype} "
+                f"{list(images.shape)}; other samples need a training script of your own (docs/session.md)."
+            )
     statistics = channel_statistics(train[0])
     return Splits(
         InMemoryDataset(*train, classes, statistics, padding, flip),

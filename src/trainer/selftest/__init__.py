@@ -50,5 +50,5 @@ def self_test(
             error.raised_on_all_ranks = True
             raise error
         attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))
-    log.info("self-test: %d ranks on %d nodes, nothing wrong", len(ranks), len({facts.host for facts in ranks}))
+    log.info("self-test: %d rank(s) on %d node(s), nothing wrong", len(ranks), len({facts.host for facts in ranks}))
     return Reason.NONE
