@@ -160,6 +160,10 @@ ELSEWHERE = {
         'train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")',
     ),
     # docs/tutorials/mnist-slurm.md
+    "trainer configs/mnist-tutorial.toml --download --dry-run --data-dir data": (
+        "tests/distributed/test_download.py",
+        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+    ),
     "trainer configs/mnist-tutorial.toml --data-dir data --nproc-per-node 2 --epochs 1": (
         "tests/distributed/test_tutorials.py",
         'train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")',
@@ -173,7 +177,16 @@ ELSEWHERE = {
     "jobgen status studies/mnist": ("tests/cluster/test_study.py", 'jobgen("status", "study")'),
     "trainer report studies/mnist": ("tests/cluster/test_study.py", '"trainer", "report", study'),
     # docs/tutorials/dask-pbs.md
-    "trainer configs/aerial.toml --nproc-per-node 2 --output-dir runs/aerial": (
+    "trainer make-data aerial data/aerial --per-class 40": (
+        "tests/unit/test_make_data.py",
+        'assert make("aerial", folder, "--per-class", 5) == 0',
+    ),
+    "trainer configs/aerial.toml --arch mnist-cnn --batch-size 32 --optimizer adamw --lr 0.001 --nproc-per-node 2 "
+    "--output-dir runs/aerial": (
+        "tests/distributed/test_tutorials.py",
+        'flags = ["--data-dir", str(aerial), "--arch", "mlp", "--no-figures"]',
+    ),
+    "trainer configs/aerial.toml --nproc-per-node 2 --output-dir runs/resnet101": (
         "tests/distributed/test_tutorials.py",
         'train("spawn", 2, run, *flags, config=CONFIGS / "aerial.toml")',
     ),
@@ -185,7 +198,7 @@ ELSEWHERE = {
         "tests/unit/test_trained.py",
         "export([str(run), str(tmp_path / name)]) == 0",
     ),
-    "SLIPWAY_CONFIG=configs/aerial.toml USE_CONTAINER=0 bash dask.sh": (
+    "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=data/aerial USE_CONTAINER=0 bash dask.sh": (
         "tests/cluster/test_dask.py",
         'client("run", SLIPWAY_CONFIG=config(3), **THREADS)',
     ),
@@ -249,6 +262,7 @@ NOWHERE = {
     "srun nvidia-smi": "needs an NVIDIA driver",
     "python -c \"import torch, torchvision; torch.save(torchvision.models.get_model('resnet101', weights='DEFAULT')"
     ".state_dict(), 'resnet101.pt')\"": "downloads weights; tests/unit/test_models.py starts from such a file",
+    "watch jobgen status RUN": "goes on until Ctrl-C; what it repeats is in docs/guide.md",
     "wandb sync": "needs an account at Weights & Biases",
     "sacctmgr show associations user=$USER": "needs slurmdbd, which the test cluster does not have",
     "scontrol requeue": "is what tests/cluster/test_jobs.py sees the job scripts do",
