@@ -225,6 +225,10 @@ ELSEWHERE = {
         "tests/distributed/test_tutorials.py",
         '"--epochs", "8", config=CONFIGS / "cpu.toml", OMP_NUM_THREADS="2")',
     ),
+    "USE_CONTAINER=0 sbatch mine-split.job": (
+        "tests/cluster/test_split.py",
+        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+    ),
     "trainer configs/split-toy.toml --nproc-per-node auto": (
         "tests/unit/test_device.py",
         "ranks_for_gpus(settings(split, **launch)) == ranks",
