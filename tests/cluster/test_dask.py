@@ -287,11 +287,11 @@ def test_jobs_that_end_before_their_worker_came_end_the_wait(client, config, not
 @pytest.mark.prove
 def test_the_nodes_time_is_a_time_limit(client, config, torchrun, folder, table):
     settings = ("minutes=1", "save_seconds=20")
-    one = client("run", settings=settings, SLIPWAY_CONFIG=config(100), **THREADS)
-    said = one.wait(0, limit=600)
+    one = client("run", settings=settings, SLIPWAY_CONFIG=config(200), **THREADS)
+    said = one.wait(0, limit=800)
     assert "out of time at step" in said
     assert "resumed at step" in said
-    assert digest(folder / "run/checkpoints/latest") == torchrun(100)
+    assert digest(folder / "run/checkpoints/latest") == torchrun(200)
     table(
         "Dask: the nodes' time",
         [[line] for line in said.splitlines() if "out of time" in line or "resumed" in line],
