@@ -196,7 +196,8 @@ compare_world() {
             "$world_size times, each by itself"
     elif [ ${#groups[@]} != 0 ] && ! { [ ${#groups[@]} = 1 ] && ((groups[0] >= world_size)); }; then
         note "$world_size ranks formed ${#groups[@]} group(s) in place of one, with" \
-            "$(join_by ', ' "${groups[@]:0:8}")${groups[8]:+, ...} rank(s): each group trains by itself"
+            "$(join_by ', ' "${groups[@]:0:8}")${groups[8]:+, ...} rank(s): each group" \
+            "trains by itself"
     fi
 }
 
