@@ -304,6 +304,7 @@ NO_COMMANDS = {
     "bash RUN_DIR/job.sh",
     'interface = "ib0"',
     "conda env config vars",
+    "rank = dist.get_rank()",
     "trainer evaluate",
     "trainer export",
     "slipway export",
