@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from trainer.dask.connection import WORKERS, make_security
@@ -174,8 +175,7 @@ class TestStep:
         """The last test of this class: it needs both workers no more."""
         process = step(LIFELINE, "--together")
         both = pids()
-        worker = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(both[1])]))
-        os.kill(worker, signal.SIGKILL)
+        psutil.Process(both[1]).parent().kill()
         out, err = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "node 1 (tls://127.0.0.1:" in err
