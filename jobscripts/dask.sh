@@ -44,7 +44,7 @@
 #               code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
-#               Do not edit: change those two files, and run it again.
+#               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
 set -euo pipefail
 readonly script_name=dask.sh scheduler=dask
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
@@ -54,7 +54,7 @@ readonly job_id
 
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
-: "${SLIPWAY_OUTPUT:=runs}"                     # run folders are made here; all nodes share it
+: "${SLIPWAY_OUTPUT:=runs}"                   # run folders are made here; all nodes share it
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
@@ -93,6 +93,7 @@ directives_gpus=2                             # of a node, as asked for below
 directives_cpus=8                             # likewise
 save_seconds=120                              # kept for the last save before the time limit
 job_variables=SLURM_                          # of a job that this may run in
+container_runtime=apptainer                   # runs SLIPWAY_IMAGE where USE_CONTAINER is 1
 # What a node is asked for by: arguments of Dask-Jobqueue, and directives of the scheduler.
 node_request() {
     cat <<'END_OF_REQUEST'
@@ -144,6 +145,7 @@ if ! [ -r "$lib/dask.bash" ]; then
 fi
 lib=$(realpath -- "$lib")
 source "$lib/dask.bash"
+source "$lib/apptainer.bash"
 
 check_settings                    # every setting by its pattern; makes paths absolute
 check_backend ddp                 # what BACKEND can be in this script
@@ -153,6 +155,7 @@ open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTE
 ask_for_nodes                     # -> nodes, head_node, world_size: those that Dask has got
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
+build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
 use_container --nv                # -> container: what stands before each command
 set_rank_environment              # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script

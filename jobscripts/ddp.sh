@@ -22,7 +22,7 @@
 #               saves, stops and resumes by itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
-#               Do not edit: change those two files, and run it again.
+#               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
 set -euo pipefail
 readonly script_name=ddp.sh scheduler=local
 job_id=$(date +%Y%m%d-%H%M%S)-$$
@@ -31,7 +31,7 @@ readonly job_id
 
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
-: "${SLIPWAY_OUTPUT:=runs}"                     # run folders are made here; all nodes share it
+: "${SLIPWAY_OUTPUT:=runs}"                   # run folders are made here; all nodes share it
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/ddp-$job_id}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
@@ -61,6 +61,7 @@ fi
 
 # The site, laptop. Exports that its nodes need stand here; set outside, a variable wins.
 launcher=local                                # processes start here
+container_runtime=apptainer                   # runs SLIPWAY_IMAGE where USE_CONTAINER is 1
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
 # the folder of submission.
@@ -78,6 +79,7 @@ if ! [ -r "$lib/local.bash" ]; then
 fi
 lib=$(realpath -- "$lib")
 source "$lib/local.bash"
+source "$lib/apptainer.bash"
 
 choose_container                  # USE_CONTAINER, where it is empty
 check_settings                    # every setting by its pattern; makes paths absolute
@@ -87,6 +89,7 @@ find_allocation                   # -> nodes, head_node, cpus, ranks_per_node, w
 open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
+build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
 use_container --nv                # -> container: what stands before each command
 set_rank_environment              # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
@@ -108,7 +111,8 @@ launch_ddp() {
 # BACKEND=horovod, outermost first: each rank by itself, numbered by name_rank.sh, in the container.
 launch_horovod() {
     record_pid
-    exec bash "$lib/rank_loop.bash" \
+    exec \
+        bash "$lib/rank_loop.bash" \
         "${container[@]}" \
         python3 "${program[@]}"
 }

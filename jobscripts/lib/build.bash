@@ -45,6 +45,10 @@ build_image() {
 # the link SLIPWAY_VENV lead to it. So jobs always find a whole one, and those that run keep theirs.
 build_venv() {
     local level=train built
+    case $SLIPWAY_VENV in
+        local | modules | conda:*)
+            die "SLIPWAY_VENV=$SLIPWAY_VENV is no folder: set it to the one to be made" ;;
+    esac
     [ ! -e "$SLIPWAY_VENV" ] || [ -L "$SLIPWAY_VENV" ] ||
         die "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"

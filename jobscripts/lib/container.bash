@@ -1,28 +1,17 @@
 # shellcheck shell=bash
-# Where processes run: in the image, or in a virtual environment; and what is on the local disks of
-# the nodes.
+# What a job needs where its processes run: its inputs, the words of the container before each
+# command, and what is on the local disks of the nodes. The container runtimes have files of their
+# own, with check_image, image_runs and set_container.
 
 # check_inputs: fails if the environment, or what is to be trained, is missing. Nothing has been
 # written yet. Sets image, venv and data, the paths that are used: the settings, unless copies on
 # the local disk take their place.
 check_inputs() {
     image=$SLIPWAY_IMAGE
-    venv=$(realpath --canonicalize-missing -- "$SLIPWAY_VENV") # a later build may move the link
     data=$SLIPWAY_DATA
-    [ "$USE_CONTAINER" = 1 ] || PATH=$venv/bin:$PATH # also before steps: it may hold mpirun
     case $USE_CONTAINER in
-        1)
-            require 'file or folder' SLIPWAY_IMAGE \
-                "image_build.job makes it, or set USE_CONTAINER=0"
-            type -P apptainer >/dev/null ||
-                die "no apptainer on $HOSTNAME: load its module, or set USE_CONTAINER=0"
-            ;;
-        0)
-            [ "${local_venv:-0}" = 1 ] || [ -x "$venv/bin/python" ] ||
-                die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing; venv_build.job makes it," \
-                    "or set USE_CONTAINER=1"
-            activate_conda
-            ;;
+        1) check_image ;;
+        0) find_python ;;
     esac
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         require file SLIPWAY_SCRIPT
@@ -31,27 +20,6 @@ check_inputs() {
     fi
     [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
     require folder SLIPWAY_LOCAL_DISK
-}
-
-# activate_conda: where the environment is conda's, export what the activation scripts of its
-# packages set. They run in a shell of their own, as `conda activate` would run them: without -e and
-# -u, and whatever else they change there stays there. Fails where one of them ends that shell.
-activate_conda() {
-    local pair path environment=()
-    [ -d "$venv/conda-meta" ] || return 0
-    mapfile -d '' -t environment < <(
-        set +euo pipefail
-        export CONDA_PREFIX=$venv
-        for path in "$venv"/etc/conda/activate.d/*.sh; do
-            [ ! -r "$path" ] || source "$path" >&2
-        done
-        env --null
-    )
-    [ ${#environment[@]} -gt 0 ] ||
-        die "SLIPWAY_VENV: a script in $venv/etc/conda/activate.d has ended its shell: see above"
-    for pair in "${environment[@]}"; do
-        export_pair "$pair"
-    done
 }
 
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
@@ -121,14 +89,17 @@ remove_scratch() {
         note "$path stays on each node where it could not be removed"
 }
 
-# use_container GPU_OPTION PATH...: the words before each command. GPU_OPTION is --nv, --rocm or
-# empty; PATH is what the container needs to see besides the job's own files. Reads
-# container_options, where the site has any. Sets container and bind_paths.
+# use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
+# container needs to see besides the job's own files. Reads container_options, where the site has any. Sets
+# container and bind_paths.
 use_container() {
-    local path gpu_option=$1
-    shift
+    local path gpu_options=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        gpu_options+=("$1")
+        shift
+    done
     container=()
-    bind_paths=("$PWD" "$RUN_DIR" "$SLIPWAY_LOCAL_DISK" "$@")
+    bind_paths=("$PWD" "$RUN_DIR" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     else
@@ -141,24 +112,9 @@ use_container() {
                 "script"
     done
     [ "$USE_CONTAINER" = 1 ] || return 0
-    # --no-eval: the run script of an image from Docker would have a shell expand the arguments. No
-    # --cleanenv: ranks that a launcher numbers by variables would each be rank 0.
-    container=(apptainer run --no-eval --pwd="$PWD")
+    [ "$SLIPWAY_DEVICE" != cpu ] || gpu_options=() # else says nothing where there is no GPU
     # shellcheck disable=SC2154 # the site's lines assign it, if at all
-    container+=(${container_options[0]:+"${container_options[@]}"})
-    [ "$SLIPWAY_DEVICE" = cpu ] ||
-        container+=(${gpu_option:+"$gpu_option"}) # says nothing where there is no GPU
-    for path in "${bind_paths[@]}"; do
-        [ "$path" = / ] || container+=(--mount "$(bind_mount "$path")") # the image has its own root
-    done
-    container+=("$image")
-}
-
-# bind_mount PATH: the same path inside. Not --bind, which splits at colons and commas; --mount
-# reads quoted CSV.
-bind_mount() {
-    local quoted=${1//\"/\"\"}
-    printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
+    set_container ${container_options[0]:+"${container_options[@]}"} "${gpu_options[@]}"
 }
 
 # stage_to_local_disk: with SLIPWAY_STAGE=1 copy image and data to every node, and use the copies:
@@ -179,16 +135,4 @@ stage_to_local_disk() {
     note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
     on_each_node 3600 sh "$lib/stage.sh" "$scratch" "${pairs[@]}" ||
         die "image or data could not be copied to every node: see above"
-}
-
-# build_local_venv VARIANT: a virtual environment on the local disk of every node, for sites whose
-# shared disk is slow with many small files. Sets venv.
-build_local_venv() {
-    venv=$scratch/venv
-    PATH=$venv/bin:$PATH
-    [ -x build/setup ] || die "no build/setup in $PWD: submit this job in a clone of the project"
-    on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
-        WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
-        build/setup train ||
-        die "there is no environment on every node: see above"
 }

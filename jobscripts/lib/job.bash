@@ -19,6 +19,7 @@ shopt -u nullglob failglob
 source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
+source "${BASH_SOURCE[0]%/*}/python.bash"
 source "${BASH_SOURCE[0]%/*}/ranks.bash"
 source "${BASH_SOURCE[0]%/*}/nodes.bash"
 source "${BASH_SOURCE[0]%/*}/launch.bash"
@@ -109,6 +110,7 @@ check_settings() {
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"
     done
+    note_environment
     [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
         die "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
     # A job that is submitted from inside this one has its own run folder and arguments.
@@ -121,6 +123,20 @@ check_settings() {
     [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
     # A run that is continued works in the folder where it was begun, if that is still there.
     [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" || die "cannot enter $kept_folder"
+}
+
+# note_settings: those that the environment has set, or `jobgen submit`, or an earlier attempt.
+note_settings() {
+    local name words=()
+    for name in "${SETTINGS[@]}"; do
+        [ -z "${!name:-}" ] || ! is_exported "$name" || words+=("$name=${!name@Q}")
+    done
+    [ ${#words[@]} -eq 0 ] || note "set at submission: ${words[*]}"
+}
+
+# note_environment: the scheduler's own file says where a job does not get that of its submission.
+note_environment() {
+    :
 }
 
 # check_backend NAME...: those that this script can launch. Fails if BACKEND is another one.
@@ -141,6 +157,10 @@ check_setting() {
 # make_absolute NAME: paths in settings are relative to the folder of submission.
 make_absolute() {
     [ -n "${!1:-}" ] || return 0
+    case $1=${!1} in # no paths
+        SLIPWAY_VENV=local | SLIPWAY_VENV=modules | SLIPWAY_VENV=conda:*) return ;;
+        SLIPWAY_IMAGE=*://* | SLIPWAY_IMAGE=*-archive:* | SLIPWAY_IMAGE=localhost/*) return ;;
+    esac
     local links=()
     [ "$1" != SLIPWAY_VENV ] || links=(--no-symlinks) # venv_build.job makes that link
     printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
@@ -180,7 +200,10 @@ load_modules() {
     type module >/dev/null 2>&1 ||
         die "no \`module\` on $HOSTNAME, and the site's file names modules"
     set +u # `module` reads unset variables
-    [ "$1" = 0 ] || module purge
+    if [ "$1" = 1 ]; then
+        module purge
+        unset -v PYTHONPATH # of the submission's shell; the modules set theirs
+    fi
     shift
     module load "$@" || die "the modules $* cannot be loaded on $HOSTNAME"
     set -u

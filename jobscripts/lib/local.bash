@@ -12,8 +12,8 @@ choose_container() {
     USE_CONTAINER=0
     if [ ! -r "$SLIPWAY_IMAGE" ]; then
         note "no $SLIPWAY_IMAGE, so in $SLIPWAY_VENV; \`make image\` builds one"
-    elif ! apptainer exec "$SLIPWAY_IMAGE" true; then
-        note "apptainer cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
+    elif ! image_runs; then
+        note "$container_runtime cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
     else
         USE_CONTAINER=1
         note "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"

@@ -22,6 +22,7 @@ plan_ranks() {
         die "the job was given ${gpus_per_node/#0/no} GPU, and a rank needs $devices_per_rank:" \
             "ask the scheduler for GPUs, or set SLIPWAY_RANKS_PER_NODE and SLIPWAY_DEVICE=cpu"
     world_size=$((nnodes * ranks_per_node))
+    refuse_mig_slices
     cpus_per_rank=$((cpus / ranks_per_node))
     ((cpus_per_rank > 0)) || cpus_per_rank=1
     note_idle_gpus
@@ -40,16 +41,24 @@ check_gpu_count() {
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
 }
 
+# refuse_mig_slices: fails where several ranks were given slices of GPUs. A process sees one slice
+# at most, and NCCL connects none (NVIDIA's MIG User Guide, application considerations).
+refuse_mig_slices() {
+    [[ ${CUDA_VISIBLE_DEVICES:-} == *MIG-* ]] && [ "$SLIPWAY_DEVICE" != cpu ] || return 0
+    ((world_size == 1)) ||
+        die "the job was given MIG slices, and NCCL cannot connect $world_size ranks on slices:" \
+            "ask for whole GPUs, or submit single.job, which takes one slice"
+}
+
 # note_idle_gpus: say how many GPUs of each node no rank takes, and where the ranks fit on fewer
-# nodes. On one node SLIPWAY_RANKS_PER_NODE is as it was asked for, and one process a node of a
-# user's script may start ranks of its own.
+# nodes. One process a node of a user's script may start ranks of its own.
 note_idle_gpus() {
     local needed=$((devices_per_rank * ranks_per_node)) each advice
-    [ "$BACKEND" != single ] && [ "$SLIPWAY_DEVICE" != cpu ] && ((needed < gpus_per_node)) ||
-        return 0
+    [ "$SLIPWAY_DEVICE" != cpu ] && ((needed < gpus_per_node)) || return 0
     advice="SLIPWAY_DEVICES_PER_RANK=$devices_per_rank does not divide them"
-    if [ -n "$SLIPWAY_RANKS_PER_NODE" ]; then
-        ((nnodes > 1)) && { [ -z "$SLIPWAY_SCRIPT" ] || ((ranks_per_node > 1)); } || return 0
+    if [ "$BACKEND" = single ]; then
+        advice="this is one process; ask the scheduler for fewer"
+    elif [ -n "$SLIPWAY_RANKS_PER_NODE" ]; then
         each=$((gpus_per_node / devices_per_rank))
         until ((world_size % each == 0)); do
             each=$((each - 1))
@@ -65,7 +74,8 @@ note_idle_gpus() {
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless
 # it is set) temporary files, and the plan (TRAINER_*).
 set_rank_environment() {
-    unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP # made for another Python
+    unset -v PYTHONHOME PYTHONSTARTUP # made for another Python
+    keeps_python_path || unset -v PYTHONPATH
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
         note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
@@ -154,7 +164,7 @@ start_horovod_server() {
     local port='' waited=0
     exec {from_server}< <(
         trap '' TERM USR1 INT
-        exec "${container[@]}" \
+        exec "${on_head_node[@]}" "${container[@]}" \
             python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node"
     )
     horovod_server=$!
@@ -194,7 +204,8 @@ check_mpi() {
 choose_program() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program=("$SLIPWAY_SCRIPT" "$@")
-        export_variables PYTHONPATH="$lib" # Python imports sitecustomize.py from there
+        # Python imports sitecustomize.py from there.
+        export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
         [ "$SLIPWAY_DEVICE" != cpu ] ||
             export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"
@@ -214,6 +225,7 @@ choose_program() {
 # a line.
 preflight() {
     local check=(python3 -m trainer.preflight "${program[@]:2}")
+    check_packages
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}")
     fi

@@ -34,6 +34,7 @@ open_run_folder() {
     catch_signals
     keep_library
     note "attempt $attempt in $RUN_DIR, $(library_identity)"
+    note_settings
 }
 
 # refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is

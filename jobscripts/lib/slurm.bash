@@ -24,6 +24,14 @@ find_allocation() {
     plan_ranks
 }
 
+# note_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
+note_environment() {
+    [ "${SLURM_EXPORT_ENV:-ALL}" != NONE ] ||
+        note "the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT):" \
+            "\`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them into the" \
+            "script"
+}
+
 # smallest_cpu_count LIST: of the nodes of the job, from Slurm's form, 8(x2),4.
 smallest_cpu_count() {
     local part count smallest=''

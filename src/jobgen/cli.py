@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.errors import JobgenError, printable
+from jobgen.errors import JobgenError, note, printable
 from jobgen.studies.options import add_study
 from jobgen.sweeps.options import add_sweep
+from slipway.layout import VERSION
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -21,7 +22,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
-        print(printable(f"jobgen: {error}"), file=sys.stderr)
+        note(str(error))
         return error.exit_code
     except KeyboardInterrupt:  # how people leave `logs --follow`
         return 130
@@ -55,8 +56,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--output", metavar="FILE", help="the file to write; without it, standard output")
     command.set_defaults(command=_render)
 
-    command = commands.add_parser("check", help="compare the committed scripts with what their files give")
-    command.add_argument("folder", nargs="?", default="jobscripts", help="where they are (default: %(default)s)")
+    what = "say which scripts are not what their files, and this version of jobgen, give, and what has changed"
+    command = commands.add_parser("check", help=what)
+    what = "a script, or a folder of them (default: %(default)s)"
+    command.add_argument("scripts", nargs="*", default=["jobscripts"], metavar="SCRIPT", help=what)
     command.set_defaults(command=_check)
 
     what = "check what can be seen from here, then submit; arguments behind -- are for the training program"
@@ -114,11 +117,14 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from jobgen.scripts import differing  # noqa: PLC0415
+    from jobgen.scripts import stale_scripts  # noqa: PLC0415
 
-    found = differing(Path(arguments.folder), parse=parser().parse_args)
-    for path, command in found:
-        print(f"jobgen: {path} is not what its files give; generate it anew: {command}", file=sys.stderr)
+    found = stale_scripts(arguments.scripts, parse=parser().parse_args)
+    for script in found:
+        for line in script.difference:
+            print(printable(line))
+        made = f"jobgen {script.version} made it, and this is {VERSION}" if script.version != VERSION else "see above"
+        note(f"{script.path} is not what its files give ({made}); generate it anew: {script.command}")
     return 1 if found else 0
 
 

@@ -1,5 +1,7 @@
 """What a user can act on: one line each, saying what, where, and what to do."""
 
+import sys
+
 from slipway.layout import EXIT_CONFIG, EXIT_USAGE
 
 
@@ -15,11 +17,11 @@ class UsageError(JobgenError):
     exit_code = EXIT_USAGE
 
 
-def nearest(name: str, choices: "list[str]") -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near."""
+def nearest(name: str, choices: "list[str]", *, cutoff: float = 0.5) -> str:
+    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near (difflib's ratio)."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only needed on errors
 
-    found = get_close_matches(name[:80], choices, n=1, cutoff=0.5)
+    found = get_close_matches(name[:80], choices, n=1, cutoff=cutoff)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
@@ -28,3 +30,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def note(text: str) -> None:
+    """Print one line to standard error."""
+    sys.stderr.write(f"{printable(f'jobgen: {text}')}\n")

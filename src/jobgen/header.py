@@ -10,6 +10,7 @@ from jobgen.model import BUILDS, Job
 from jobgen.schedulers import Scheduler
 from jobgen.shell import COLUMNS, one_line, quote
 from jobgen.template import fill
+from slipway.layout import VERSION
 
 LABELS = 14
 """Width of the labels."""
@@ -55,13 +56,20 @@ def origin(job: Job) -> str:
             lines.append(line.rstrip())
             line = f"# {'':<{LABELS}}    "
         line += f"{word} "
-    return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}Do not edit: change those two files, and run it again."])
+    made = f"By jobgen {VERSION}. Do not edit: change those two files, and run it again."
+    return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}{made}"])
 
 
 def origin_of(text: str) -> str:
     """Return the command in a script's header that generates it; "" if there is none."""
     found = re.search(r"(?m)^# Generated: +(.*(?:\n#                   .*)*)$", text)
     return " ".join(found[1].replace("\n#", " ").split()) if found else ""
+
+
+def version_of(text: str) -> str:
+    """Return the version of jobgen that a script's header names; "" if it names none."""
+    found = re.search(r"(?m)^# +By jobgen (\S+)\. Do not edit:", text)
+    return found[1] if found else ""
 
 
 def _entries(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List
 
-from jobgen.containers import CONTAINER
+from jobgen.containers import IN_CONTAINER, container_of
 from jobgen.launchers import launcher_of
 from jobgen.model import Job
 from jobgen.shell import Layer, array, option, wrapped
@@ -47,11 +47,14 @@ def _function(job: Job, backend: str) -> str:
     way = _way(job, backend)
     launcher = launcher_of(job.launcher)
     if way == "torchrun":
-        layers = [*launcher.one_per_node(job), CONTAINER, _torchrun(job), PROGRAM]
+        start, inside = launcher.one_per_node(job), [_torchrun(job), PROGRAM]
     elif way == "single":
-        layers = [*launcher.one_per_node(job), CONTAINER, PYTHON]
+        start, inside = launcher.one_per_node(job), [PYTHON]
     else:
-        layers = [*launcher.one_per_rank(job, named=way == "named"), CONTAINER, PYTHON]
+        start, inside = launcher.one_per_rank(job, named=way == "named"), [PYTHON]
+    is_launchers = bool(container_of(job.site.container).of_launcher)
+    naming = [IN_CONTAINER, *start.naming] if is_launchers else [*start.naming, IN_CONTAINER]
+    layers = [*start.launch, *naming, *inside]
     return "\n".join(
         [
             f"# BACKEND={backend}, outermost first: {COMMENTS[way]}",

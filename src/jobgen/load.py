@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Tuple, Type, TypeVar, Union
 
 import msgspec
 
+from jobgen.containers import container_names
 from jobgen.errors import JobgenError, nearest
 from jobgen.launchers import launcher_names
 from jobgen.model import JobSpec, Site
@@ -55,7 +56,7 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
     for key in table:
         if key not in known:
             raise JobgenError(f"{path}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}.")
-    for name, choices in {"scheduler": scheduler_names(), "launcher": ["", *launcher_names()]}.items():
+    for name, choices in choices_of_names().items():
         if name in table and table[name] not in choices:
             hint = nearest(table[name], choices) if isinstance(table[name], str) else ""
             raise JobgenError(f"{path}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}")
@@ -72,6 +73,15 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
             f"at most {LONGEST_NAME}, the first a letter or digit."
         )
     return found
+
+
+def choices_of_names() -> Dict[str, List[str]]:
+    """Return the values of the fields that name a module."""
+    return {
+        "scheduler": scheduler_names(),
+        "launcher": ["", *launcher_names()],
+        "container": [*container_names(), "none"],
+    }
 
 
 def divide(settings: List[str]) -> Tuple[List[str], List[str]]:

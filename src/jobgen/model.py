@@ -32,19 +32,34 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Further options of mpirun, a word each: of every step that it starts."""
     mpi: Literal["openmpi", "other"] = "openmpi"
     """The family of the nodes' MPI. Only Open MPI starts ranks of the images, whose MPI is Open MPI."""
-    container: Literal["apptainer", "none"] = "apptainer"
-    """What USE_CONTAINER=1 uses; "none": the default is USE_CONTAINER=0."""
-    venv: Literal["shared", "local"] = "shared"
-    """Where USE_CONTAINER=0 finds its virtual environment: as VENV on a shared disk, or built on the local disk of each
-    node at each start."""
+    container: str = "apptainer"
+    """What USE_CONTAINER=1 runs the image by, a module of ``jobgen.containers``; "none": the default is
+    USE_CONTAINER=0."""
+    image: str = "slipway.sif"
+    """SLIPWAY_IMAGE's default: one image for all users, or a file in the folder of submission. In this path and the
+    next three, variables are expanded where the job runs."""
+    venv: str = ".venv"
+    """SLIPWAY_VENV's default: a virtual environment, or conda's; "local": built on the local disk of each node at each
+    start; "modules": the Python of the site's ``modules``; "conda:NAME": the environment of that name."""
+    output: str = "runs"
+    """SLIPWAY_OUTPUT's default: where run folders are made."""
+    data: str = ""
+    """SLIPWAY_DATA's default."""
     accelerator: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPUs the image is given: ``--nv``, ``--rocm`` or nothing."""
     gpus_per_node: int = 1
     """GPUs of a node: what a job asks for, and by the GPUs of each rank its ranks per node."""
+    gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = "gpus-per-node"
+    """By which option Slurm is asked for GPUs. "gres": it was built or configured without ``cons_tres``."""
+    gpu_type: str = ""
+    """The GPUs' type, as Slurm calls it (a100); "": any."""
+    bind_gpus: bool = False
+    """Whether ranks that Slurm starts each see GPUs of their own alone, where the site wants it so."""
     cpus_per_gpu: int = 4
     """CPU cores for each GPU: threads and data loaders of the rank that it belongs to."""
-    gpu_per_task: bool = False
-    """Whether ranks that Slurm starts are each bound to GPUs of their own, where the site wants it so."""
+    mem: str = ""
+    """Memory that a job with all GPUs of a node asks for on each node, as 480G; other jobs ask for their share; "": the
+    scheduler's default."""
     resume: Literal["requeue", "chain", "none"] = "requeue"
     """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
     numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
@@ -60,7 +75,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     binds: Tuple[str, ...] = ()
     """Folders that the container needs besides those of the job, at the same path inside."""
     container_options: Tuple[str, ...] = ()
-    """Further options of ``apptainer run``, a word each."""
+    """Further options of the container runtime, a word each."""
     interface: str = ""
     """Network interface of the nodes by which Dask reaches its workers, and their ranks each other (ib0); "": by the
     route."""
@@ -106,8 +121,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ranks_per_node: int = 0
     """Ranks of a node; 0: as many as the GPUs that the job is given are enough for."""
     devices_per_rank: int = 1
-    """GPUs of each rank. With more than 1 a job with ``ranks_per_node`` asks for the GPUs of those ranks alone; with 1
-    for all of a node, since its ranks may share GPUs, or start ranks of their own."""
+    """GPUs of each rank. A job asks for the GPUs of its ranks alone."""
     minutes: int = 60
     """Time limit of one attempt."""
     save_seconds: int = 120
@@ -134,10 +148,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     per_rank: bool
     """Whether each rank is a task of its own for the scheduler."""
     ranks_per_node: int
-    cpus_per_node: int
-    """Cores of all ranks of a node: for each rank and each of its GPUs ``cpus_per_gpu``."""
     gpus_per_node: int
     """0: the job asks for none."""
+    cpus_per_node: int
+    """``cpus_per_gpu`` for each of these GPUs; without GPUs for each rank."""
+    mem_per_node: int
+    """In MiB; 0: the job does not ask for any."""
     options: Dict[str, Option]
     """The site's and the job's own options, the latter winning; false ones included."""
     origin: Tuple[str, ...]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import List, Tuple
+from types import MappingProxyType
+from typing import List, Mapping, Tuple
 
 from jobgen import header
-from jobgen.containers import use_container
+from jobgen.containers import container_of, use_container
 from jobgen.errors import JobgenError
 from jobgen.launch import backends, bound_backends, launches
 from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
+from jobgen.settings import Default, defaults_of
 from jobgen.shell import COLUMNS, command, default, one_line
 from jobgen.standalone import with_library
 from jobgen.template import fill
@@ -21,12 +23,15 @@ from slipway.layout import SETTINGS
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 Call = Tuple[str, str]
 """A call of a function of the library, and what it does and sets."""
 
 
-def render(job: Job, *, path: str, standalone: bool = False) -> str:
+def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalone: bool = False) -> str:
     """Return the script that will be committed as ``path``: the same text for the same job.
+
+    ``given`` are the settings of one submission, which win over the defaults of the job.
 
     Raises:
         JobgenError: for values that no script can hold.
@@ -40,10 +45,11 @@ def render(job: Job, *, path: str, standalone: bool = False) -> str:
         "scheduler": scheduler.name,
         "submit": scheduler.submit,
         "origin": header.origin(job),
-        "output": "runs",
+        "given": _given(given),
+        "output": _commented(_output(job)),
         "site": one_line(job.site.name),
         "directives": directives_text(scheduler.directives(job), scheduler),
-        "settings": _commented(_settings(job, scheduler)),
+        "settings": _commented(_settings(job)),
         "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",
         "site_lines": _site_lines(job, scheduler),
         "launcher_source": _launcher_sources(job),
@@ -84,8 +90,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
         rows.append(("ask_for_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
-    if site.venv == "local":
-        rows.append(("build_local_venv", "-> venv: an environment on each local disk"))
+    rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
     rows.append((command(use_container(job)), "-> container: what stands before each command"))
     if not scheduler.takes_arguments:
         rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
@@ -130,48 +135,30 @@ def _build_calls(job: Job) -> List[Call]:
     return rows
 
 
-def _settings(job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
-    """Return the lines ``: "${NAME:=default}"``, each with its comment."""
-    spec, site = job.spec, job.site
-    disk = _path(site.local_disk)
-    if spec.task == "venv":
-        values = {"SLIPWAY_VENV": ".venv", "SLIPWAY_VARIANT": "cuda", "SLIPWAY_WHEELHOUSE": "",
-                  "SLIPWAY_PYTHON": "python3", "SLIPWAY_HOROVOD": "0", "SLIPWAY_NCCL_PATH": "",
-                  "SLIPWAY_LOCAL_DISK": disk}  # fmt: skip
-    elif spec.task == "image":
-        values = {"SLIPWAY_IMAGE": "slipway.sif", "SLIPWAY_VARIANT": "cuda", "SLIPWAY_BASE_IMAGE": "",
-                  "SLIPWAY_BUILD_ARGS": "", "SLIPWAY_LOCAL_DISK": disk}  # fmt: skip
-    else:
-        counted = bool(job.gpus_per_node) and not spec.ranks_per_node and not scheduler.one_machine
-        values = {
-            "USE_CONTAINER": "" if scheduler.one_machine else str(int(site.container != "none")),
-            "BACKEND": spec.backend,
-            "SLIPWAY_IMAGE": "slipway.sif",
-            "SLIPWAY_VENV": ".venv",
-            "SLIPWAY_CONFIG": default(spec.config),
-            "SLIPWAY_SCRIPT": "",
-            "SLIPWAY_DATA": "",
-            "SLIPWAY_DEVICE": spec.device,
-            "SLIPWAY_RANKS_PER_NODE": "" if counted or spec.backend == "single" else str(job.ranks_per_node),
-            "SLIPWAY_DEVICES_PER_RANK": "" if spec.devices_per_rank == 1 else str(spec.devices_per_rank),
-            "SLIPWAY_MAX_REQUEUES": str(spec.max_requeues),
-            "SLIPWAY_LOCAL_DISK": disk,
-            "SLIPWAY_STAGE": "0",
-            "SLIPWAY_PREFLIGHT_SECONDS": "60",
-        }
-        if spec.client:
-            values |= {"SLIPWAY_NODES": str(spec.nodes), "SLIPWAY_MIN_NODES": "", "SLIPWAY_WAIT_SECONDS": "3600"}
-        if job.resume == "none":
-            values.pop("SLIPWAY_MAX_REQUEUES")
-        if not scheduler.takes_arguments:
-            values["SLIPWAY_ARGS"] = ""
-        if spec.task == "selftest":  # the trainer tests itself
-            values.pop("SLIPWAY_SCRIPT")
-    comments = {name: SETTINGS[name].comment for name in values} | {"BACKEND": " or ".join(backends(job))}
-    rows = [(f': "${{{name}:={value}}}"', comments[name]) for name, value in values.items()]
-    if spec.task == "selftest":
+def _output(job: Job) -> List[Tuple[str, str]]:
+    """Return the line of the setting that the run folder depends on."""
+    value = Default(job.site.output, "output").in_bash()
+    return [(f': "${{SLIPWAY_OUTPUT:={value}}}"', "run folders are made here; all nodes share it")]
+
+
+def _settings(job: Job) -> List[Tuple[str, str]]:
+    """Return the lines ``: "${NAME:=default}"``, each with its comment; that of the run folder stands above."""
+    comments = {name: setting.comment for name, setting in SETTINGS.items()} | {"BACKEND": " or ".join(backends(job))}
+    rows = [
+        (f': "${{{name}:={value.in_bash()}}}"', comments[name])
+        for name, value in defaults_of(job).items()
+        if name != "SLIPWAY_OUTPUT"
+    ]
+    if job.spec.task == "selftest":
         rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
     return rows
+
+
+def _given(given: Mapping[str, str]) -> str:
+    """Return the lines that hold the settings of a submission, wherever its environment goes."""
+    if not given:
+        return ""
+    return fill("given.bash", {"given": "\n".join(command(["given", *pair]) for pair in given.items())})
 
 
 def _site_lines(job: Job, scheduler: Scheduler) -> str:
@@ -185,10 +172,10 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         lines += scheduler.site_lines(job)
         if bound := bound_backends(job):
             lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+        runtime = container_of(job.site.container).name
+        lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
         if job.site.container_options:
-            lines.append((f"container_options=({command(job.site.container_options)})", "of apptainer run"))
-        if job.site.venv == "local":
-            lines += [("local_venv=1", "made anew on each node"), ("cleanup_seconds=60", "it has thousands of files")]
+            lines.append((f"container_options=({command(job.site.container_options)})", "of the container"))
     return "\n".join(filter(None, [_commented(lines), _exports(job), scheduler.site_text(job)]))
 
 
@@ -203,7 +190,8 @@ def _launcher_sources(job: Job) -> str:
     if job.spec.task in BUILDS:
         return ""
     files = dict.fromkeys(launcher_of(name).library for name in (job.launcher, job.steps))
-    return "\n".join(f'source "$lib/{name}.bash"' for name in files if name)
+    names = [*filter(None, files), container_of(job.site.container).library]
+    return "\n".join(f'source "$lib/{name}.bash"' for name in names)
 
 
 def directives_text(rows: List[Directive], scheduler: Scheduler) -> str:
@@ -220,13 +208,3 @@ def _commented(lines: List[Tuple[str, str]], *, column: int = BESIDE_SETTINGS) -
         beside = f"{line:<{column}} # {why}" if why else line
         texts.append(beside if len(beside) <= COLUMNS else f"# {why}\n{line}")
     return "\n".join(texts)
-
-
-def _path(text: str) -> str:
-    """Return a site's path as a default; where it starts with a variable, that stays one."""
-    found = re.match(r"\$(\w+)(.*)", text, flags=re.DOTALL)
-    return (
-        f"${{{found[1]}:?is not set here, and the site names it as local_disk}}{default(found[2])}"
-        if found
-        else default(text)
-    )

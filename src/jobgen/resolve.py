@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import List
 
+from jobgen.containers import container_of
 from jobgen.errors import JobgenError
 from jobgen.launchers import Launcher, launcher_of
 from jobgen.model import BUILDS, Job, JobSpec, Site
 from jobgen.schedulers import Scheduler, scheduler_of
+from slipway.layout import SETTINGS
+
+UNITS = {"M": 1, "G": 1024, "T": 1024 * 1024}
+"""MiB of each unit of memory, as Slurm and PBS count."""
+MIG_PROFILE = r"(?:^|[_.-])[0-9]g\.[0-9]+gb"
+"""In the type of a GPU that is a slice of one, such as a100_1g.5gb (NVIDIA's MIG User Guide, device names)."""
+FIELDS_OF_SETTINGS = {
+    "USE_CONTAINER": "container",
+    "SLIPWAY_IMAGE": "image",
+    "SLIPWAY_VENV": "venv",
+    "SLIPWAY_OUTPUT": "output",
+    "SLIPWAY_DATA": "data",
+    "SLIPWAY_LOCAL_DISK": "local_disk",
+}
+"""The fields of a site by which it says what a setting is."""
 
 
 def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
@@ -20,6 +37,8 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
     each = spec.devices_per_rank
     ranks = 1 if alone else spec.ranks_per_node or site.gpus_per_node // each
+    gpus = 0 if on_cpus else min(ranks * each, site.gpus_per_node)  # ranks may share GPUs
+    cpus = (gpus or ranks * each) * site.cpus_per_gpu
     steps = ("" if spec.client else site.launcher) or scheduler.launcher
     launcher = spec.launcher or steps
     _refuse_site(site, scheduler_of(site.scheduler))
@@ -36,8 +55,9 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
         resume=_resume(site, scheduler),
         per_rank=spec.placement == "per-rank" or (spec.backend == "horovod" and spec.placement == "per-node"),
         ranks_per_node=ranks,
-        cpus_per_node=ranks * each * site.cpus_per_gpu,
-        gpus_per_node=0 if on_cpus else _gpus(spec, site, ranks),
+        gpus_per_node=gpus,
+        cpus_per_node=cpus,
+        mem_per_node=_mem(site, cpus),
         options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
         origin=tuple(origin),
     )
@@ -50,10 +70,15 @@ def _resume(site: Site, scheduler: Scheduler) -> str:
     return next(iter(scheduler.resumes), "none")
 
 
-def _gpus(spec: JobSpec, site: Site, ranks: int) -> int:
-    """Return the GPUs of a node that the job asks for: those of its ranks where it is known how many these are."""
-    is_counted = spec.backend == "single" or (spec.ranks_per_node > 0 and spec.devices_per_rank > 1)
-    return ranks * spec.devices_per_rank if is_counted else site.gpus_per_node
+def _mem(site: Site, cpus: int) -> int:
+    """Return the MiB of a node that the job asks for: its share, by the cores that it asks for."""
+    if not site.mem:
+        return 0
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([MGT])", site.mem, flags=re.ASCII)
+    if not found:
+        raise JobgenError(f"site {site.name}: mem is {site.mem[:60]!r}: write a number and M, G or T, such as '480G'.")
+    all_cpus = max(site.gpus_per_node, 1) * site.cpus_per_gpu
+    return int(found[1]) * UNITS[found[2]] * min(cpus, all_cpus) // all_cpus
 
 
 def _refuse_site(site: Site, scheduler: Scheduler) -> None:
@@ -62,6 +87,13 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
     if site.resume not in possible and not scheduler.one_machine:
         known = " or ".join(repr(name) for name in possible)
         raise JobgenError(f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it can be {known}.")
+    if site.gpu_type and scheduler.node_properties:
+        raise JobgenError(f"site {site.name}: gpu_type is for Slurm; with PBS use node_properties.")
+    for name in SETTINGS:
+        if name in site.env:
+            field = FIELDS_OF_SETTINGS.get(name)
+            instead = f"set the field {field}" if field else "it belongs to a job: set it at submission"
+            raise JobgenError(f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
     if site.node_properties and not scheduler.node_properties:
         raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
 
@@ -93,6 +125,12 @@ def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: 
         raise JobgenError(
             f"{pair}: the launcher {launcher.name} works under {owner} only: let it be started by mpirun or ssh."
         )
+    container = container_of(site.container)
+    if container.of_launcher and launcher.name != container.of_launcher:
+        raise JobgenError(
+            f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, and {launcher.name} "
+            f"starts the ranks: set launcher = {container.of_launcher!r}, or container = 'none'."
+        )
     if spec.mpi and not launcher.mpi_probe:
         raise JobgenError(f"{pair}: {launcher.name} starts no MPI: render horovod-gloo, or set launcher = 'mpirun'.")
     if spec.placement == "node-by-node" and (spec.mpi or not launcher.has_node_loop):
@@ -114,6 +152,13 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, *,
             f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
             f"`jobgen render ddp-local --site {site.name}` trains there."
         )
+    if spec.task == "venv" and (site.venv in {"local", "modules"} or site.venv.startswith("conda:")):
+        raise JobgenError(f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one.")
+    if spec.task == "image" and site.container in {"podman", "pyxis"}:
+        raise JobgenError(
+            f"{pair}: it builds a SIF, which {site.container} does not run: `podman build --tag slipway .` in a clone "
+            f"builds the Dockerfile."
+        )
     if spec.backend == "single" and spec.nodes > 1:
         raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
     each, there = spec.devices_per_rank, site.gpus_per_node
@@ -122,6 +167,11 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, *,
         raise JobgenError(
             f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs of a node, "
             f"and the nodes there have {there} (gpus_per_node): lower one of the two, or take another site."
+        )
+    if ranks * spec.nodes > 1 and not on_cpus and re.search(MIG_PROFILE, site.gpu_type, flags=re.ASCII):
+        raise JobgenError(
+            f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL cannot connect ranks on slices: "
+            f"render single, which takes one."
         )
     if ranks < 1 and there:
         raise JobgenError(

@@ -147,9 +147,11 @@ _TRAINING = (
             "how ranks train together: `ddp` by PyTorch, `horovod`, or `single` for one process; a script that cannot "
             "launch it names the one that can"),
     Setting("SLIPWAY_IMAGE", PATH, "container image; image_build.job makes it",
-            "the image: a SIF file, or a sandbox folder", "IMAGE"),
+            "the image: a SIF file, or a sandbox folder; of Pyxis a squashfs file; of Podman and Pyxis also a name in "
+            "a registry (`docker://...`)", "IMAGE"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job makes it",
-            "the virtual environment", "VENV"),
+            "the virtual environment, or conda's; `conda:NAME`: conda's of that name; `modules`: the Python of the "
+            "site's modules; `local`: made on the local disk of each node", "VENV"),
     Setting("SLIPWAY_CONFIG", PATH, "what the trainer trains, and how",
             "the trainer's CONFIG.toml", "CONFIG"),
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
@@ -228,6 +230,7 @@ OTHER_VARIABLES: Tuple[str, ...] = (
     "SLIPWAY_EXPORTED",
     "SLIPWAY_FORBID_SKIPS",
     "SLIPWAY_NODE_STARTED",
+    "SLIPWAY_SITES",
     "SLIPWAY_TEST_IMAGE",
     "SLIPWAY_TRACKERS",
     "SLIPWAY_WRITE_GOLDEN",

@@ -65,7 +65,7 @@ def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, tab
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
-    settings = ["placement=per-rank", f"gpu_per_task={str(bound).lower()}"]
+    settings = ["placement=per-rank", f"bind_gpus={str(bound).lower()}"]
     job = cluster_of_four.submit(
         str(rendered(tmp_path, "split", "example", *settings)),
         out=tmp_path / "run",

@@ -47,7 +47,7 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         """Return what the script said, without what it says in every attempt."""
-        always = re.compile(r"[\w.-]+: (attempt \d+ in .*, library |\d+ rank\(s\), )")
+        always = re.compile(r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank\(s\), )")
         return [line for line in self.err.splitlines() if not always.match(line)]
 
     @property
@@ -98,7 +98,7 @@ class Project:
             "SLURM_JOB_ID": "4711",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
-            "SLURM_GPUS_ON_NODE": "2",
+            "SLURM_GPUS_ON_NODE": "1" if script.name == "single.job" else "2",
         }
         pbs = {
             "PBS_O_WORKDIR": str(self.folder),

@@ -25,6 +25,7 @@ source "$lib/srun.bash"
 source "$lib/mpirun.bash"
 source "$lib/ssh.bash"
 source "$lib/build.bash"
+source "$lib/{runtime}.bash"
 """
 START += " ".join(
     f"{row.name}={'0' if row.kind is SWITCH else repr('')}"
@@ -32,7 +33,7 @@ START += " ".join(
     if row.name.startswith("SLIPWAY_")
 )
 START += """
-launcher=srun srun_options=(--export=ALL) mpirun_options=() remote_shell=(ssh)
+launcher=srun srun_options=(--export=ALL) mpirun_options=() remote_shell=(ssh) container_runtime={runtime}
 SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT='' SLIPWAY_CONFIG=$PWD/c.toml SLIPWAY_DATA='' SLIPWAY_LOCAL_DISK=$PWD/disk
 SLIPWAY_DEVICE=cuda SLIPWAY_STAGE=0 SLIPWAY_MAX_REQUEUES=3 SLIPWAY_PREFLIGHT_SECONDS=5 SLIPWAY_IMAGE=$PWD/i.sif
 SLIPWAY_VENV=$PWD/venv SLIPWAY_VARIANT=cpu SLIPWAY_HOROVOD=0 SLIPWAY_NCCL_PATH='' SLIPWAY_WHEELHOUSE=''
@@ -73,8 +74,8 @@ def place(tmp_path):
 def bash(place, tmp_path):
     """Return a function that runs Bash with the library, and returns exit code, output and errors."""
 
-    def bash(code, *arguments, scheduler="slurm", lib=LIB, limit=20, **env):
-        start = START.format(scheduler=scheduler, lib=lib)
+    def bash(code, *arguments, scheduler="slurm", runtime="apptainer", lib=LIB, limit=20, **env):
+        start = START.format(scheduler=scheduler, runtime=runtime, lib=lib)
         done = subprocess.run(
             ["bash", "-c", start + code, "x", *arguments],
             env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
@@ -96,8 +97,9 @@ SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 def functions():
     """Return the names of all functions of the library."""
     found = set()
-    for scheduler in ("slurm", "pbs", "local", "dask"):
-        code = START.format(scheduler=scheduler, lib=LIB).partition("SLIPWAY_")[0] + "declare -F"
+    kinds = [("slurm", "apptainer"), ("slurm", "pyxis"), ("pbs", "podman"), ("local", "apptainer"), ("dask", "podman")]
+    for scheduler, runtime in kinds:
+        code = START.format(scheduler=scheduler, runtime=runtime, lib=LIB).partition("SLIPWAY_")[0] + "declare -F"
         lines = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
         found |= {line.split()[-1] for line in lines.splitlines()}
     return found
@@ -209,7 +211,7 @@ class TestSettings:
     def test_export_variables_and_forget_parent_job(self, bash):
         code = 'export_variables A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
         child = (
-            START.format(scheduler="slurm", lib=LIB)
+            START.format(scheduler="slurm", runtime="apptainer", lib=LIB)
             + 'forget_parent_job; echo "${A-}.${B-}.${C-}.${D-}.${E-}.${SLIPWAY_EXPORTED-}"'
         )
         assert bash(code, child)[1] == "....4.6.\n".replace("....4", "...4")
@@ -218,6 +220,14 @@ class TestSettings:
         listed = "A=1\n=2\nB\n1C=3\na[$(touch executed)]=4\nPATH\n\nD=x"
         code = 'forget_parent_job; echo "${A-}.${B-}.${D-}"; ls'
         assert bash(code, A="1", B="", D="x", SLIPWAY_EXPORTED=listed)[:2] == (0, "..\ndisk\nrun\n")
+
+    def test_note_settings_and_note_environment(self, bash):
+        err = bash("note_settings", SLIPWAY_STAGE="1", SLIPWAY_DATA="a b", SLIPWAY_ARGS="")[2]
+        assert err == "x.job: set at submission: SLIPWAY_DATA='' SLIPWAY_STAGE='0'\n".replace("SLIPWAY_DATA='' ", "")
+        assert bash("note_settings; note_environment") == (0, "", "")
+        assert bash("note_environment", scheduler="pbs", SLURM_EXPORT_ENV="NONE") == (0, "", "")
+        err = bash("note_environment", SLURM_EXPORT_ENV="NONE")[2]
+        assert "the environment of the submission is not here (--export=NONE" in err
 
     def test_is_exported(self, bash):
         assert bash("export A=; B=1; for n in A B C; do ! is_exported $n || echo $n; done")[1] == "A\n"
@@ -466,17 +476,19 @@ class TestScratch:
 
     def test_build_local_venv(self, bash, stub, place):
         stub("srun", SRUN)
-        code, _, err = bash("build_local_venv cpu")
+        assert bash('venv=here; build_local_venv; echo "$venv"')[1] == "here\n"
+        local = "USE_CONTAINER=0 SLIPWAY_VENV=local; "
+        code, _, err = bash(f"{local}build_local_venv")
         assert (code, "no build/setup in" in err) == (78, True)
         (place / "build").mkdir()
         (place / "build" / "setup").write_text('#!/bin/bash\necho "$VENV $VARIANT $1"\n')
         (place / "build" / "setup").chmod(0o755)
-        out = bash('scratch=$PWD/disk/s; build_local_venv cpu; echo "$venv"; echo "${PATH%%:*}"')[1].splitlines()
+        out = bash(f'{local}scratch=$PWD/disk/s; build_local_venv; echo "$venv"; echo "${{PATH%%:*}}"')[1].splitlines()
         venv = f"{place}/disk/s/venv"
         assert out[:2] == [f"{venv} cpu train", venv]
         assert f"{venv}/bin".startswith(out[2])
         (place / "build" / "setup").write_text("#!/bin/bash\nexit 1\n")
-        assert bash("scratch=x; build_local_venv")[0] == 78
+        assert bash(f"{local}scratch=x; build_local_venv")[0] == 78
 
 
 class TestContainer:
@@ -485,7 +497,7 @@ class TestContainer:
 
     def test_use_container(self, bash, place):
         (place / "c.toml").touch()
-        code, out, _ = bash('use_container --nv /usr; printf "%s\\n" "${container[@]}"')
+        code, out, _ = bash('use_container --nv -- /usr; printf "%s\\n" "${container[@]}"')
         words = out.splitlines()
         assert (code, words[:4]) == (0, ["apptainer", "run", "--no-eval", f"--pwd={place}"])
         assert words[4] == "--nv"
@@ -495,7 +507,7 @@ class TestContainer:
         assert words.splitlines()[4:7] == ["--env", "A=a b", "--nv"]
         assert "--nv" not in bash('SLIPWAY_DEVICE=cpu; use_container --nv; echo "${container[@]}"')[1]
         assert bash('USE_CONTAINER=0; use_container --nv; echo "${#container[@]}"')[1] == "0\n"
-        code, _, err = bash("use_container '' /gone")
+        code, _, err = bash("use_container -- /gone")
         assert (code, "/gone is missing" in err) == (78, True)
 
     def test_check_inputs(self, bash, stub, place):
@@ -504,9 +516,92 @@ class TestContainer:
         code, _, err = bash("check_inputs")
         assert (code, "no apptainer on" in err) == (78, True)
         stub("apptainer", "")
-        assert bash('check_inputs; echo "$image $venv $data"')[1] == f"{place}/i.sif {place}/venv \n"
+        assert bash('check_inputs; echo "$image $data"')[1] == f"{place}/i.sif \n"
         code, _, err = bash("USE_CONTAINER=0; check_inputs")
         assert (code, "venv/bin/python is missing" in err) == (78, True)
+
+    def test_use_venv_and_find_conda(self, bash):
+        code, _, err = bash("use_venv /gone")
+        assert (code, "SLIPWAY_VENV: /gone/bin/python is missing" in err) == (78, True)
+        code, _, err = bash("find_conda mine", HOME="/nowhere")
+        assert (code, "set it to the folder that `conda env list` shows" in err) == (78, True)
+
+    def test_find_python(self, bash, stub, place, tmp_path):
+        find = 'USE_CONTAINER=0; find_python; echo "$venv"; [[ $PATH == "$venv/bin":* ]] && echo first'
+        stub("python3", "")
+        assert bash("SLIPWAY_VENV=local; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
+        assert bash("SLIPWAY_VENV=modules; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
+        code, _, err = bash("SLIPWAY_VENV=modules; PATH=/nowhere; USE_CONTAINER=0; find_python")
+        assert (code, "name its module in the site's file" in err) == (78, True)
+        code, _, err = bash(f"SLIPWAY_VENV=conda:mine; {find}")
+        assert (code, err.count("\n"), "no environment mine in" in err) == (78, 1, True)
+        python = place / "envs" / "mine" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch(mode=0o755)
+        (tmp_path / ".conda").mkdir()
+        (tmp_path / ".conda" / "environments.txt").write_text(f"/gone/mine\n{place}/envs/mine\n/else\n")
+        assert bash(f"SLIPWAY_VENV=conda:mine; {find}")[1] == f"{place}/envs/mine\nfirst\n"
+
+    def test_keeps_python_path(self, bash, place):
+        keeps = "keeps_python_path && echo kept || echo not"
+        (place / "venv").mkdir()
+        for text, said in (("false", "not"), ("true", "kept")):
+            (place / "venv" / "pyvenv.cfg").write_text(f"include-system-site-packages = {text}\n")
+            assert bash(f"USE_CONTAINER=0; {keeps}")[1] == f"{said}\n"
+            assert bash(f"USE_CONTAINER=1; {keeps}")[1] == "not\n"
+        assert bash(f"USE_CONTAINER=0 SLIPWAY_VENV=modules venv=; {keeps}")[1] == "kept\n"
+
+    def test_check_packages(self, bash, stub):
+        stub("python3", "echo torch, msgspec; exit 78")
+        code, _, err = bash("USE_CONTAINER=0; check_packages")
+        assert (code, "its Python lacks torch, msgspec." in err) == (78, True)
+        assert bash("USE_CONTAINER=1; check_packages; SLIPWAY_SCRIPT=mine.py USE_CONTAINER=0; check_packages")[0] == 0
+
+    def test_podman(self, bash, stub, place):
+        (place / "c.toml").touch()
+        code, _, err = bash("check_image", runtime="podman")
+        assert (code, "no podman on" in err) == (78, True)
+        stub("podman", 'printf "%s\\n" "$@"; exit 3')
+        code, _, err = bash("touch i.sif; check_image", runtime="podman")
+        assert (code, "docker-archive:" in err) == (78, True)
+        assert bash("rm -f i.sif; check_image", runtime="podman")[0] == 0
+        show = 'use_container --device=nvidia.com/gpu=all -- /usr; "${container[@]}" python3 x'
+        code, out, _ = bash(f"image=localhost/my:1; {show}", runtime="podman")
+        words = out.splitlines()
+        assert (code, words[:2], words[-3:]) == (3, ["run", "--rm"], ["localhost/my:1", "python3", "x"])
+        options = {"--network=host", "--ipc=host", "--pid=host", "--cgroups=disabled", "--env-host", "--entrypoint="}
+        options |= {f"--workdir={place}", "--device=nvidia.com/gpu=all", 'type=bind,"source=/usr","destination=/usr"'}
+        assert options <= set(words)
+        assert ("--userns=keep-id" in words) == (os.geteuid() != 0)
+        words = bash(f"image=$PWD; {show}", runtime="podman")[1].splitlines()
+        assert words[-4:] == ["--rootfs", str(place), "python3", "x"]
+        assert bash("image_runs || echo no", runtime="podman")[1].endswith("true\nno\n")
+
+    def test_pyxis(self, bash, stub, place, tmp_path):
+        stub("srun", "echo --container-image=...")
+        code, _, err = bash("check_image", runtime="pyxis")
+        assert (code, "`enroot import` makes one" in err) == (78, True)
+        assert bash("SLIPWAY_IMAGE=docker://nvcr.io#nvidia/pytorch:1; check_image", runtime="pyxis")[0] == 0
+        stub("srun", "echo usage")
+        code, _, err = bash("touch i.sif; check_image", runtime="pyxis")
+        assert (code, "this Slurm is without Pyxis" in err) == (78, True)
+        show = 'set_container --container-writable; printf "%s\\n" "${container[@]}" "${on_head_node[@]}"'
+        out = bash(f"bind_paths=(/a/b / '/c d') image=docker://x#y; cd /usr; {show}", runtime="pyxis")[1]
+        assert out.splitlines() == [
+            "--container-image=x#y", "--container-workdir=/usr", "--container-mounts=/a/b:/a/b,/c d:/c d",
+            "--no-container-entrypoint", "--container-writable",
+            "srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--export=ALL",
+        ]  # fmt: skip
+        code, _, err = bash("bind_paths=(/a:b); set_container", runtime="pyxis")
+        assert (code, "/a:b: Pyxis cannot bind" in err) == (78, True)
+
+    def test_singularity(self, bash, place):
+        out = bash('bind_paths=(/usr); set_container; echo "${container[0]}"', runtime="apptainer")[1]
+        assert out == "apptainer\n"
+        out = bash('container_runtime=singularity bind_paths=(/usr); set_container; echo "${container[0]}"')[1]
+        assert out == "singularity\n"
+        code, _, err = bash("SLIPWAY_IMAGE=docker://debian; check_image")
+        assert (code, "`apptainer pull my.sif docker://debian`" in err) == (78, True)
 
     def test_activate_conda(self, bash, place):
         scripts = place / "venv" / "etc" / "conda" / "activate.d"
@@ -565,7 +660,11 @@ class TestAllocation:
                 "2 2 1 8",
                 "2 of 4 GPUs of each node stay idle: SLIPWAY_RANKS_PER_NODE=1 takes 2; the 2 ranks fit on 1 node(s)",
             ),
-            ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 BACKEND=single nnodes=1", "2 1 1 8", ""),
+            (
+                "gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 BACKEND=single nnodes=1",
+                "2 1 1 8",
+                "2 of 4 GPUs of each node stay idle: this is one process; ask the scheduler for fewer",
+            ),
             # stages share the cores
             ("gpus_per_node=2 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICE=cpu", "2 4 2 4", ""),
             # a scheduler that knows nothing of GPUs
@@ -587,9 +686,9 @@ class TestAllocation:
             ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1", "takes 1; the 2 ranks fit on 1 node(s) with 2"),
             ("nnodes=3 SLIPWAY_RANKS_PER_NODE=1", "takes 1"),  # 3 are not as many on each of fewer nodes
             ("nnodes=4 SLIPWAY_RANKS_PER_NODE=1", "takes 1; the 4 ranks fit on 2 node(s) with 2"),
-            ("nnodes=1 SLIPWAY_RANKS_PER_NODE=1", ""),
+            ("nnodes=1 SLIPWAY_RANKS_PER_NODE=1", "takes 1"),
             ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE=cpu", ""),
-            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_SCRIPT=spawns.py", ""),
+            ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_SCRIPT=spawns.py", "takes 1; the 2 ranks fit on 1"),
             (
                 "nnodes=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_SCRIPT=mine.py gpus_per_node=4",
                 "takes 2; the 4 ranks fit on 1",
@@ -600,6 +699,14 @@ class TestAllocation:
         code, _, err = bash(f"gpus_per_node=2 {given}; plan_ranks; note_idle_gpus 2>/dev/null")
         assert (code, err.count("\n"), said in err) == (0, int(bool(said)), True), err
         assert not said or f": SLIPWAY_RANKS_PER_NODE={given.partition('NODE=')[2][0]} {said}" in err
+
+    def test_refuse_mig_slices(self, bash):
+        slices = {"CUDA_VISIBLE_DEVICES": "MIG-1c5f,MIG-2d6a"}
+        code, _, err = bash("refuse_mig_slices", **slices)
+        assert (code, "NCCL cannot connect 4 ranks on slices" in err) == (78, True)
+        assert bash("world_size=1; refuse_mig_slices", **slices) == (0, "", "")
+        assert bash("SLIPWAY_DEVICE=cpu; refuse_mig_slices", **slices) == (0, "", "")
+        assert bash("refuse_mig_slices", CUDA_VISIBLE_DEVICES="0,1") == (0, "", "")
 
     @pytest.mark.parametrize(
         ("given", "err"),

@@ -16,6 +16,7 @@ from jobgen.cli import main
 from jobgen.errors import JobgenError
 from jobgen.render import _commented
 from jobgen.shell import COLUMNS, Expansion, array, default, option, quote
+from slipway.layout import SETTINGS, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "jobgen"
@@ -28,6 +29,7 @@ LAYERS = [
     "sweeps",
     "studies",
     "submit",
+    "checks",
     "runsets",
     "runs",
     "scripts",
@@ -38,6 +40,7 @@ LAYERS = [
     "standalone",
     "launch",
     "resolve",
+    "settings",
     "containers",
     "launchers",
     "schedulers",
@@ -125,7 +128,7 @@ class TestSettings:
 
     def test_an_environment_on_each_nodes_disk_is_made_there(self, capsys):
         text = rendered(capsys, "venv=local", "container=none")
-        assert "\nlocal_venv=1 " in text
+        assert '\n: "${SLIPWAY_VENV:=local}"' in text
         assert '\n: "${USE_CONTAINER:=0}"' in text
         assert "\nbuild_local_venv " in text
 
@@ -210,14 +213,163 @@ class TestFurtherOptions:
         assert shell(f'{line}\nprintf "<%s>" "${{{name}[@]}}"') == "".join(f"<{word}>" for word in words)
 
 
+class TestSitesAreFound:
+    """By name: in the working folder, the user's, those of SLIPWAY_SITES, the centre's, and jobgen's own."""
+
+    @pytest.fixture
+    def folders(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.setenv("SLIPWAY_SITES", f"{tmp_path}/first::{tmp_path}/second")
+        names = ["jobscripts/sites", "home/.config/slipway/sites", "first", "second"]
+        found = [tmp_path / name for name in names]
+        for folder in found:
+            folder.mkdir(parents=True)
+        return found
+
+    def test_the_first_folder_wins(self, folders, capsys):
+        for folder in reversed(folders):
+            (folder / "mine.toml").write_text(f'name = "{folder.name} of {folder.parent.name}"\n')
+            text = rendered(capsys, spec="ddp", site="mine")
+            assert f"# The site, {folder.name} of {folder.parent.name}." in text
+        assert re.search(r"--site jobscripts/sites/mine\.toml", text)
+        for folder in folders:
+            (folder / "mine.toml").unlink()
+        assert "# The site, example." in rendered(capsys, site="example")
+        assert "There are: amd, " in refused(capsys, site="mine")
+
+    def test_one_of_the_user_is_named_as_it_was(self, folders, capsys):
+        (folders[1] / "mine.toml").write_text('name = "mine"\n')
+        assert "# Generated:    jobgen render ddp --site mine\n" in rendered(capsys, site="mine")
+
+
+class TestPathsOfASite:
+    """Defaults of settings, in which variables are expanded where the job runs."""
+
+    def test_they_are_the_settings_defaults(self, capsys):
+        text = rendered(capsys, "image=/soft/slipway.sif", "output=${SCRATCH}/runs of $USER", "data=/data/$", "venv=/v")
+        assert '\n: "${SLIPWAY_IMAGE:=/soft/slipway.sif}"' in text
+        assert '\n: "${SLIPWAY_VENV:=/v}"' in text
+        line = next(line for line in text.splitlines() if line.startswith(': "${SLIPWAY_OUTPUT:='))
+        show = f'SCRATCH="/s \\"x" USER=me; {line}\necho "$SLIPWAY_OUTPUT"'
+        assert shell(show) == '/s "x/runs of me\n'
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env={"USER": "me"}, check=False)
+        assert done.returncode
+        assert "SCRATCH: is not set here, and the site names it as output" in done.stderr
+        line = next(line for line in text.splitlines() if line.startswith(': "${SLIPWAY_DATA:='))
+        assert shell(f'{line}\necho "$SLIPWAY_DATA"') == "/data/$\n"
+
+    @pytest.mark.parametrize("name", sorted(SETTINGS))
+    def test_a_setting_is_no_variable_of_env(self, capsys, name):
+        text = refused(capsys, f"env.{name}=1")
+        assert f"site example: {name} in [env] is a setting of job scripts: " in text
+
+    def test_nothing_is_built_that_does_not_exist(self, capsys):
+        assert "venv = 'modules': there is none to build" in refused(capsys, "venv=modules", spec="venv_build")
+        assert "builds a SIF, which podman does not run" in refused(capsys, "container=podman", spec="image_build")
+
+
+class TestRequestsForGpus:
+    @pytest.mark.parametrize(
+        ("spec", "settings", "expected"),
+        [
+            ("ddp", ["gpus_per_node=4"], "--gpus-per-node=4 "),
+            ("ddp", ["gpus_per_node=4", "gpu_type=a100"], "--gpus-per-node=a100:4 "),
+            ("ddp", ["gpus_per_node=4", "gpu_request=gres"], "--gres=gpu:4 "),
+            ("ddp", ["gpus_per_node=4", "gpu_request=gres", "gpu_type=v100"], "--gres=gpu:v100:4 "),
+            ("ddp", ["gpus_per_node=4", "gpu_request=gpus-per-task"], "--gpus-per-task=4 "),
+            ("ddp-ranks", ["gpus_per_node=4", "gpu_request=gpus-per-task"], "--gpus-per-task=1 "),
+            # once: at a site with gres a job of one process asked for four GPUs, "a rank each"
+            ("single", ["gpus_per_node=4", "gpu_request=gres"], "--gres=gpu:1 "),
+            ("ddp", ["gpus_per_node=4", "ranks_per_node=1"], "--gpus-per-node=1 "),
+        ],
+    )
+    def test_slurm(self, capsys, spec, settings, expected):
+        text = rendered(capsys, *settings, spec=spec)
+        assert f"#SBATCH {expected}" in text
+        assert len(re.findall(r"(?m)^#SBATCH --(?:gpus|gres)", text)) == 1
+        assert "gpu" not in "".join(
+            re.findall(r"(?m)^#SBATCH --(?:gpus|gres)\S+", rendered(capsys, *settings, spec="cpu"))
+        )
+
+    @pytest.mark.parametrize(
+        ("settings", "memory"),
+        [([], "491520M"), (["ranks_per_node=1"], "122880M"), (["backend=single", "nodes=1"], "122880M")],
+    )
+    def test_memory_and_cores_follow_the_gpus(self, capsys, settings, memory):
+        text = rendered(capsys, "gpus_per_node=4", "cpus_per_gpu=8", "mem=480G", *settings)
+        assert f"#SBATCH --mem={memory} " in text
+        assert f"#SBATCH --cpus-per-task={8 * int(memory[:-1]) // 122880} " in text
+
+    def test_memory_under_pbs(self, capsys):
+        assert ":ncpus=8:ngpus=2:mem=65536mb:mpiprocs=2" in rendered(capsys, "mem=64G", site="pbs")
+        assert "-l mem=131072mb" in rendered(capsys, "mem=64G", site="torque")
+        assert "#SBATCH --mem=" not in rendered(capsys)
+
+    @pytest.mark.parametrize(
+        ("settings", "why"),
+        [
+            ("mem=lots", "mem is 'lots': write a number and M, G or T, such as '480G'"),
+            ("gpu_request=slots", "gpu_request is 'slots': it must be 'gpus-per-node', 'gres' or 'gpus-per-task'"),
+            ("gpu_type=a100_1g.5gb", "is a MIG slice, and NCCL cannot connect ranks on slices: render single"),
+            ("placement=per-rank ranks_per_node=8 gpu_request=gpus-per-task", "8 ranks share 2 GPUs"),
+            (
+                "container=pyxis launcher=mpirun",
+                "container = 'pyxis' is an option of srun, and mpirun starts the ranks",
+            ),
+            ("container=docker", "container is 'docker': it must be 'apptainer', 'podman', 'pyxis', 'singularity' or"),
+        ],
+    )
+    def test_what_cannot_be(self, capsys, settings, why):
+        assert why in refused(capsys, *settings.split())
+
+    def test_a_slice_is_enough_for_one_process(self, capsys):
+        assert "--gpus-per-node=1g.10gb:1 " in rendered(capsys, "gpu_type=1g.10gb", spec="single")
+
+    def test_a_type_of_pbs_is_a_property(self, capsys):
+        assert "gpu_type is for Slurm; with PBS use node_properties" in refused(capsys, "gpu_type=a100", site="pbs")
+
+
+class TestContainers:
+    """What starts the ranks in the image."""
+
+    @pytest.mark.parametrize(
+        ("name", "library", "options"),
+        [
+            ("apptainer", "apptainer", "--nv"),
+            ("singularity", "apptainer", "--nv"),
+            ("podman", "podman", "--device=nvidia.com/gpu=all"),
+            ("pyxis", "pyxis", ""),
+        ],
+    )
+    def test_each_has_its_library_and_options(self, capsys, name, library, options):
+        text = rendered(capsys, f"container={name}", 'binds=["/a b"]')
+        assert f"\ncontainer_runtime={name} " in text
+        assert f'\nsource "$lib/{library}.bash"\n' in text
+        assert f"\nuse_container {options} -- '/a b'".replace("  ", " ") in text
+
+    @pytest.mark.parametrize("settings", [[], ["placement=per-rank"], ["placement=node-by-node"]])
+    def test_of_srun_its_options_stand_before_what_it_starts(self, capsys, settings):
+        text = rendered(capsys, "container=pyxis", *settings)
+        for launch in re.findall(r"(?ms)^launch_\w+\(\) \{\n(.*?)^\}", text):
+            before = launch.index('"${container[@]}"')
+            assert all(
+                before < launch.index(word) for word in ("sh ", "bash ", "torchrun", "python3") if word in launch
+            )
+        launch = re.search(r"(?ms)^launch_horovod\(\) \{\n(.*?)^\}", rendered(capsys, *settings))[1]
+        assert launch.index("lib/") < launch.index('"${container[@]}"')
+
+
 class TestDevicesPerRank:
     @pytest.mark.parametrize(
         ("settings", "gpus", "cpus"),
         [
             ([], 8, 96),  # all of the node: four ranks of two
-            (["devices_per_rank=3"], 8, 72),  # two ranks of three: two GPUs stay idle
+            (["devices_per_rank=3"], 6, 72),  # two ranks of three
             (["ranks_per_node=2"], 4, 48),  # the ranks' own
-            (["ranks_per_node=2", "devices_per_rank=1"], 8, 24),  # ranks may share GPUs, or start others
+            (["ranks_per_node=2", "devices_per_rank=1"], 2, 24),
+            (["ranks_per_node=16", "devices_per_rank=1"], 8, 96),  # two ranks share a GPU
             (["backend=single", "nodes=1"], 2, 24),
             (["placement=per-rank"], 8, 24),  # of a task, which is a rank
         ],
@@ -323,7 +475,9 @@ class TestRefusals:
     def test_an_unknown_site_with_those_there_are(self, capsys):
         text = refused(capsys, site="exampel")
         assert "no site 'exampel'. Did you mean 'example'? There are: amd, cray, example, " in text
-        assert text.endswith("; copy jobscripts/sites/example.toml to make one.\n")
+        command = "`jobgen site --detect --output exampel.toml` drafts one, which --site exampel.toml takes.\n"
+        assert text.endswith(f"; {command}")
+        assert "Did you mean" not in refused(capsys, site="mine")  # people's own are called anything
 
     def test_an_unknown_spec_likewise(self, capsys):
         assert "no spec 'dpp'. Did you mean 'ddp'? There are: cpu, dask, ddp, " in refused(capsys, spec="dpp")
@@ -474,8 +628,19 @@ class TestCheck:
         command = (
             f"jobgen render jobscripts/specs/ddp.toml --site jobscripts/sites/example.toml --standalone --output {path}"
         )
-        expected = f"jobgen: {path} is not what its files give; generate it anew: {command}\n"
-        assert capsys.readouterr().err == expected
+        out, err = capsys.readouterr()
+        assert err == f"jobgen: {path} is not what its files give (see above); generate it anew: {command}\n"
+        assert [line[:19] for line in out.splitlines()[3:]] == ["-#SBATCH --nodes=3 ", "+#SBATCH --nodes=2 "]
+
+    def test_a_script_of_an_earlier_version_alone(self, tmp_path, capsys):
+        path = self.written(tmp_path, "mine.job")
+        self.written(tmp_path, "other.job")
+        path.write_text(path.read_text().replace("By jobgen ", "By jobgen 0.0.7-"))
+        assert main(["check", str(path)]) == 1
+        assert f"(jobgen 0.0.7-{VERSION} made it, and this is {VERSION})" in capsys.readouterr().err
+        assert main(["check", str(tmp_path / "other.job")]) == 0
+        assert main(["check", str(tmp_path / "gone.job")]) == 78
+        assert capsys.readouterr().err == f"jobgen: cannot read {tmp_path}/gone.job: No such file or directory.\n"
 
     @pytest.mark.parametrize("header", ["", "# Generated:    rm -rf x", "# Generated:    jobgen render 'x"])
     def test_one_that_is_somebodys_own(self, tmp_path, capsys, header):

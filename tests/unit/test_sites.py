@@ -68,16 +68,17 @@ def test_every_site_is_valid():
         (SIXTY, "pbs", ["select=5:ncpus=12:mpiprocs=12:ompthreads=1 "]),
         ("--set name=digits", "example", ["--job-name=digits ", "$SLIPWAY_OUTPUT/digits-$job_id}"]),
         ("--set name=digits", "pbs", ["#PBS -N digits "]),
-        ("--set options.mem=32000M", "example", ["#SBATCH --mem=32000M "]),
-        ("--set 'node_properties=[\"mem=32gb\"]'", "pbs", [":ompthreads=4:mem=32gb -l place=scatter"]),
-        ("--set options.mem=32gb", "torque", [" -l mem=32gb\n"]),
+        ("--set mem=480G", "example", ["#SBATCH --mem=491520M "]),
+        ("--set mem=480G", "pbs", [":mem=491520mb:mpiprocs="]),
+        ("--set ranks_per_node=1", "example", ["#SBATCH --gpus-per-node=1 "]),
         ("--set options.partition=v100 --set options.gpus=1", "example", ["--partition=v100 ", "--gpus=1 "]),
     ],
 )
 def test_an_example_asks_for_what_the_page_says(capsys, monkeypatch, example, site, expected):
     monkeypatch.chdir(ROOT)
     assert f"{example}`" in PAGE or f"{example} --dry-run`" in PAGE
-    for spec in ("venv_build", "image_build") if "gpus" in example else ("cpu",):
+    specs = ("venv_build", "image_build") if "gpus" in example else ("ddp",) if example.endswith("=1") else ("cpu",)
+    for spec in specs if example != SIXTY else ("cpu",):
         assert main(["render", spec, "--site", site, *shlex.split(example)]) == 0
         text = capsys.readouterr().out
         assert [part for part in expected if part not in text] == []

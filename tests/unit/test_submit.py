@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ def environment(folder):
     return dict(line.partition("=")[::2] for line in text.splitlines())
 
 
+def given(folder):
+    """Return the settings that the submitted script sets where its environment does not."""
+    text = (folder / "script").read_text()
+    lines = text[text.index("\ngiven() {") : text.index("\n\n# The run folder")]
+    command = ["env", "-i", "/bin/bash", "-euc", f"{lines}\nexec /usr/bin/env --null"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return dict(pair.partition("=")[::2] for pair in done.stdout.split("\0") if pair)
+
+
 class TestWhatIsSubmitted:
     @pytest.mark.parametrize(
         ("inside", "name"), [("1", "SLIPWAY_IMAGE: slipway.sif"), ("0", "SLIPWAY_VENV: .venv/bin/p")]
@@ -84,15 +94,48 @@ class TestWhatIsSubmitted:
         monkeypatch.setenv("USE_CONTAINER", inside)
         out, err = submit(capsys, "--dry-run")
         assert "#SBATCH" in out
-        assert f"jobgen: {name}" in err
+        assert f"jobgen: would be refused now: {name}" in err
         assert "would submit this with" in err
 
     @pytest.mark.usefixtures("clone")
     def test_dry_run_shows_the_script_and_the_command(self, capsys):
         out, err = submit(capsys, "--dry-run", "--", "--epochs", "2")
         assert out.startswith("#!/usr/bin/env bash")
-        library = Path.cwd() / "jobscripts" / "lib"
-        assert err == f"jobgen: would submit this with: SLIPWAY_LIB={library} sbatch --parsable SCRIPT --epochs 2\n"
+        assert f"\ngiven SLIPWAY_LIB {Path.cwd() / 'jobscripts' / 'lib'}\n" in out
+        assert err.endswith("jobgen: would submit this with: sbatch --parsable SCRIPT --epochs 2\n")
+
+    @pytest.mark.usefixtures("clone")
+    def test_dry_run_shows_every_setting_and_who_says_it(self, capsys, monkeypatch):
+        monkeypatch.setenv("USE_CONTAINER", "0")
+        settings = ["--set", "output=$SCRATCH/runs", "--set", "data=/set of $USER", "--set", "local_disk=$NOWHERE"]
+        monkeypatch.setenv("USER", "me")
+        monkeypatch.setenv("SCRATCH", "/scratch/me")
+        monkeypatch.delenv("NOWHERE", raising=False)
+        lines = submit(capsys, "--dry-run", *settings).err.splitlines()
+        for line in (
+            "USE_CONTAINER=0 (set here)",
+            "SLIPWAY_OUTPUT=/scratch/me/runs (site example)",
+            "SLIPWAY_DATA='/set of me' (site example)",
+            "SLIPWAY_LOCAL_DISK=(by variables of the nodes) (site example)",
+            "SLIPWAY_CONFIG=configs/digits.toml (spec ddp)",
+        ):
+            assert f"jobgen: {line}" in lines
+        faults = [line for line in lines if "would be refused now" in line]
+        assert [fault.split(": ")[2] for fault in faults] == ["SLIPWAY_VENV", "SLIPWAY_DATA"]
+
+    # once: with SBATCH_EXPORT=NONE every setting was lost, and the job ran in the image
+    @pytest.mark.parametrize("site", ["example", "pbs"])
+    def test_settings_are_in_the_script_wherever_the_environment_goes(
+        self, capsys, login_node, monkeypatch, clone, site
+    ):
+        (clone / "my set").mkdir()
+        monkeypatch.setenv("SLIPWAY_DATA", "my set")
+        monkeypatch.setenv("SLIPWAY_STAGE", "1")
+        submit(capsys, site=site)
+        library = str(clone / "jobscripts" / "lib")
+        assert given(login_node).items() >= {
+            "SLIPWAY_DATA": "my set", "SLIPWAY_STAGE": "1", "SLIPWAY_LIB": library
+        }.items()  # fmt: skip
 
     @pytest.mark.usefixtures("clone")
     def test_only_asking_when_it_could_start(self, capsys, login_node):
@@ -100,12 +143,10 @@ class TestWhatIsSubmitted:
         assert (login_node / "arguments").read_text().startswith("--test-only\n")
 
     @pytest.mark.usefixtures("clone")
-    def test_pbs_gets_the_arguments_in_a_variable(self, capsys):
-        err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site="pbs").err
-        library = Path.cwd() / "jobscripts" / "lib"
-        assert (
-            err == f"jobgen: would submit this with: SLIPWAY_ARGS='--arch mlp' SLIPWAY_LIB={library} qsub -V SCRIPT\n"
-        )
+    def test_pbs_gets_the_arguments_as_a_setting(self, capsys):
+        out, err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site="pbs")
+        assert err.endswith("jobgen: would submit this with: qsub -V SCRIPT\n")
+        assert "\ngiven SLIPWAY_ARGS '--arch mlp'\n" in out
 
     def test_in_a_clone_it_is_the_script_alone_with_the_path_of_the_library(self, capsys, login_node, clone):
         assert submit(capsys, "--", "--epochs", "2").out == ""
@@ -114,13 +155,13 @@ class TestWhatIsSubmitted:
         assert arguments[1].endswith("/ddp.job")
         assert not Path(arguments[1]).exists()
         assert arguments[2:] == ["--epochs", "2"]
-        assert environment(login_node)["SLIPWAY_LIB"] == str(clone / "jobscripts" / "lib")
+        assert given(login_node)["SLIPWAY_LIB"] == str(clone / "jobscripts" / "lib")
 
     def test_a_library_of_the_site_wins(self, capsys, login_node, empty, monkeypatch):
         (empty / "site-lib").symlink_to(ROOT / "jobscripts" / "lib")
         monkeypatch.setenv("SLIPWAY_LIB", "site-lib")
         submit(capsys)
-        assert environment(login_node)["SLIPWAY_LIB"] == str(empty / "site-lib")
+        assert given(login_node)["SLIPWAY_LIB"] == str(empty / "site-lib")
         assert "--standalone" not in (login_node / "script").read_text()
 
     @pytest.mark.parametrize("hostile", ["a,b", "it's", 'a "b"', "$(touch x)", "ü"])
@@ -129,7 +170,7 @@ class TestWhatIsSubmitted:
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         submit(capsys, "--", hostile, "-x", site="pbs")
         assert (login_node / "arguments").read_text().splitlines()[0] == "-V"
-        assert shlex.split(environment(login_node)["SLIPWAY_ARGS"]) == [hostile, "-x"]
+        assert shlex.split(given(login_node)["SLIPWAY_ARGS"]) == [hostile, "-x"]
 
     @pytest.mark.usefixtures("clone")
     def test_what_a_job_exports_does_not_reach_the_jobs_that_it_submits(self, capsys, login_node, monkeypatch):
@@ -235,7 +276,9 @@ class TestWhatIsMissing:
             patch.setenv("PATH", "/nowhere")
             assert "no sbatch on this machine: submit on a login node" in refused(capsys)
         assert "site laptop has no scheduler" in refused(capsys, spec="ddp-local", site="laptop")
-        assert "dask is no job: run the script that `jobgen render` writes" in refused(capsys, spec="dask")
+        said = refused(capsys, spec="dask")
+        assert "dask is no job: run the script that `jobgen render " in said
+        assert "--output dask.sh` writes" in said
         assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")
 
 

@@ -5,7 +5,7 @@ Each module of this package is one, with its ``LAUNCHER``; everything else sees 
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, NamedTuple, Tuple
 
 from jobgen import registry
 from jobgen.model import Job
@@ -15,6 +15,15 @@ from jobgen.shell import Expansion, Layer
 NAME_NODE = Expansion('"$lib/name_node.sh"')
 NAME_RANK = Expansion('"$lib/name_rank.sh"')
 RANK_LOOP = Expansion('"$lib/rank_loop.bash"')
+
+
+class Start(NamedTuple):
+    """What starts a command on the nodes."""
+
+    launch: List[Layer]
+    """Words of the launcher, up to the command that it starts."""
+    naming: List[Layer]
+    """What it starts first on the node, which gives the process its number and then becomes the next command."""
 
 
 class Launcher:
@@ -42,11 +51,11 @@ class Launcher:
         """Return whether each rank that ``one_per_rank`` starts sees GPUs of its own alone."""
         return False
 
-    def one_per_node(self, job: Job) -> List[Layer]:
+    def one_per_node(self, job: Job) -> Start:
         """Return what runs a command once on each node, with the node's number in NODE_RANK and PET_NODE_RANK."""
         raise NotImplementedError
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:
         """Return what runs a command once for each rank; ``named``: and says by variables which one it is."""
         raise NotImplementedError
 

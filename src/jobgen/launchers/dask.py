@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List
-
-from jobgen.launchers import RANK_LOOP, Launcher
+from jobgen.launchers import RANK_LOOP, Launcher, Start
 from jobgen.model import Job
-from jobgen.shell import Layer
 
 
 class Dask(Launcher):
@@ -17,13 +14,13 @@ class Dask(Launcher):
     schedulers = ("dask",)
     setup = ("record_pid",)
 
-    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return the function that runs a command on all of them, without a time limit."""
-        return [["dask_each_node", "0"]]
+        return Start([["dask_each_node", "0"]], [])
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return the same, with a loop over the ranks on each node."""
-        return [["dask_each_node", "0"], ["bash", RANK_LOOP]]
+        return Start([["dask_each_node", "0"]], [["bash", RANK_LOOP]])
 
 
 LAUNCHER = Dask()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List
-
-from jobgen.launchers import RANK_LOOP, Launcher
+from jobgen.launchers import RANK_LOOP, Launcher, Start
 from jobgen.model import Job
-from jobgen.shell import Layer
 
 
 class Local(Launcher):
@@ -17,13 +14,13 @@ class Local(Launcher):
     schedulers = ("local",)
     setup = ("record_pid",)
 
-    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return nothing but exec, so that signals reach the command itself."""
-        return [["exec"]]
+        return Start([["exec"]], [])
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return a loop over the ranks."""
-        return [["exec", "bash", RANK_LOOP]]
+        return Start([["exec"]], [["bash", RANK_LOOP]])
 
 
 LAUNCHER = Local()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from jobgen.launchers import NAME_NODE, Launcher, name_rank
+from jobgen.launchers import NAME_NODE, Launcher, Start, name_rank
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Expansion, Layer, array, command
+from jobgen.shell import Expansion, array, command
 
 
 class Mpirun(Launcher):
@@ -25,14 +25,14 @@ class Mpirun(Launcher):
         why = "--hostfile: else mpirun knows no other node" if words else ""
         return [(f"mpirun_options=({command([*words, *job.site.mpirun_options])})", why)]
 
-    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return mpirun with a process a node."""
-        return [[array("mpirun"), "--map-by", "ppr:1:node:OVERSUBSCRIBE"], ["sh", NAME_NODE, "openmpi"]]
+        return Start([[array("mpirun"), "--map-by", "ppr:1:node:OVERSUBSCRIBE"]], [["sh", NAME_NODE, "openmpi"]])
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return mpirun with a process a rank."""
         ranks = Expansion('"ppr:$ranks_per_node:node:OVERSUBSCRIBE"')
-        return [[array("mpirun"), "--map-by", ranks], *name_rank("openmpi", named=named)]
+        return Start([[array("mpirun"), "--map-by", ranks]], name_rank("openmpi", named=named))
 
 
 LAUNCHER = Mpirun()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from jobgen.launchers import NAME_NODE, RANK_LOOP, Launcher, name_rank
+from jobgen.launchers import NAME_NODE, RANK_LOOP, Launcher, Start, name_rank
 from jobgen.model import Job
 from jobgen.schedulers import Scheduler
 from jobgen.shell import Layer, Word, array, option
@@ -25,20 +25,20 @@ class Srun(Launcher):
 
     def binds_gpus(self, job: Job) -> bool:
         """Return whether the site wants it so, and each rank is a task."""
-        return job.site.gpu_per_task and job.spec.placement != "node-by-node"
+        return job.site.bind_gpus and job.spec.placement != "node-by-node"
 
-    def one_per_node(self, job: Job) -> List[Layer]:
+    def one_per_node(self, job: Job) -> Start:
         """Return srun with a task a node, or an srun for each node."""
         if job.spec.placement == "node-by-node":
-            return [["srun_node_by_node"]]
-        return [
+            return Start([["srun_node_by_node"]], [])
+        launch: List[Layer] = [
             ["srun", option("--nodes", "nnodes"), option("--ntasks", "nnodes"), "--ntasks-per-node=1",
              option("--cpus-per-task", "cpus")],  # since 22.05 srun does not inherit --cpus-per-task
             [array("srun_options")],
-            ["sh", NAME_NODE, "slurm"],
         ]  # fmt: skip
+        return Start(launch, [["sh", NAME_NODE, "slurm"]])
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:
         """Return srun with a task a rank, or an srun for each node with a loop over its ranks.
 
         ``--gpus-per-task`` implies ``--gpu-bind=per_task`` with that number: the first task of a node gets its first
@@ -46,16 +46,16 @@ class Srun(Launcher):
         directly.
         """
         if job.spec.placement == "node-by-node":
-            return [["srun_node_by_node"], ["bash", RANK_LOOP]]
+            return Start([["srun_node_by_node"]], [["bash", RANK_LOOP]])
         gpus: Word = option("--gpus-per-task", "devices_per_rank") if self.binds_gpus(job) else "--gpu-bind=none"
         mpi: Layer = [] if named else ["--mpi=pmix"]
-        return [
+        launch: List[Layer] = [
             ["srun", *mpi, option("--nodes", "nnodes"), option("--ntasks", "world_size"),
              option("--ntasks-per-node", "ranks_per_node"), option("--cpus-per-task", "cpus_per_rank"),
              "--distribution=block", gpus],
             [array("srun_options")],
-            *name_rank("slurm", named=named),
         ]  # fmt: skip
+        return Start(launch, name_rank("slurm", named=named))
 
 
 LAUNCHER = Srun()

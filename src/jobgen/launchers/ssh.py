@@ -6,10 +6,10 @@ import shlex
 from typing import List, Tuple
 
 from jobgen.errors import JobgenError
-from jobgen.launchers import RANK_LOOP, Launcher
+from jobgen.launchers import RANK_LOOP, Launcher, Start
 from jobgen.model import Job, Site
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Layer, command
+from jobgen.shell import command
 
 
 class Ssh(Launcher):
@@ -23,13 +23,13 @@ class Ssh(Launcher):
         """Return the command of the site."""
         return [(f"remote_shell=({command(_words(job.site))})", "before the name of a node")]
 
-    def one_per_node(self, job: Job) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return the loop over the nodes, without a time limit."""
-        return [["ssh_each_node", "0"]]
+        return Start([["ssh_each_node", "0"]], [])
 
-    def one_per_rank(self, job: Job, *, named: bool) -> List[Layer]:  # noqa: ARG002 -- not needed
+    def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return the same, with a loop over the ranks on each node."""
-        return [["ssh_each_node", "0"], ["bash", RANK_LOOP]]
+        return Start([["ssh_each_node", "0"]], [["bash", RANK_LOOP]])
 
 
 def _words(site: Site) -> List[str]:

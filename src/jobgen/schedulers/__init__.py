@@ -124,8 +124,8 @@ class Scheduler:
         """Return the command that submits the script at ``path`` with ``arguments`` for what it trains."""
         raise NotImplementedError
 
-    def environment(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
-        """Return the variables by which those arguments reach the script, where the command cannot hold them."""
+    def settings_of(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
+        """Return the settings by which those arguments reach the script, where the command cannot hold them."""
         return {}
 
 

@@ -27,6 +27,7 @@ REASONS = {
     "select": NODES,
     "place": NODES,
     "nodes": NODES,
+    "mem": "memory of all nodes",
     "walltime": NODES,
 }
 """Why each option is there; the others are the site's."""
@@ -100,11 +101,11 @@ class PBS(Scheduler):
         row = (f"#PBS -{'t' if torque else 'J'} {range_of(tasks, at_once)}", array_reason(at_once))
         return Array([*self.directives(again), row], "$PBS_ARRAYID" if torque else "$PBS_ARRAY_INDEX")
 
-    def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the environment
+    def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the script
         """Hand the whole environment over, as Slurm does."""
         return ["qsub", "-V", path]
 
-    def environment(self, arguments: List[str]) -> Dict[str, str]:
+    def settings_of(self, arguments: List[str]) -> Dict[str, str]:
         """Return the arguments as SLIPWAY_ARGS; ``qsub -v`` would split them at commas."""
         return {"SLIPWAY_ARGS": join(arguments)} if arguments else {}
 
@@ -121,10 +122,12 @@ def _nodes(job: Job) -> Dict[str, Option]:
     properties = "".join(f":{text}" for text in job.site.node_properties)
     if job.site.pbs == "torque":
         gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""
-        return {"nodes": f"{nodes}:ppn={cpus}{gpus}{properties}"}
+        found: Dict[str, Option] = {"nodes": f"{nodes}:ppn={cpus}{gpus}{properties}"}
+        return {**found, "mem": f"{nodes * job.mem_per_node}mb"} if job.mem_per_node else found
     gpus = f":ngpus={job.gpus_per_node}" if job.gpus_per_node else ""
     # without ompthreads each rank would be given all cores of its node (OMP_NUM_THREADS)
-    chunk = f"{nodes}:ncpus={cpus}{gpus}:mpiprocs={ranks}:ompthreads={max(1, cpus // ranks)}{properties}"
+    memory = f":mem={job.mem_per_node}mb" if job.mem_per_node else ""
+    chunk = f"{nodes}:ncpus={cpus}{gpus}{memory}:mpiprocs={ranks}:ompthreads={max(1, cpus // ranks)}{properties}"
     return {"select": chunk, "place": "scatter"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Dict, List
 
+from jobgen.errors import JobgenError
 from jobgen.model import BUILDS, Job, Option
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 from jobgen.shell import one_line, quote
@@ -106,19 +107,34 @@ def _needs(job: Job) -> Dict[str, Option]:
             "job-name": job.spec.name,
             "nodes": 1,
             "cpus-per-task": job.cpus_per_node,
+            "mem": f"{job.mem_per_node}M" if job.mem_per_node else False,
             "time": f"{hours:02}:{minutes:02}:00",
         }
     return {
         "job-name": job.spec.name,
         "nodes": job.spec.nodes,
         "ntasks-per-node": tasks,
-        "gpus-per-node": job.gpus_per_node or False,
-        "cpus-per-task": job.cpus_per_node // tasks,
+        job.site.gpu_request: _gpus(job, tasks) if job.gpus_per_node else False,
+        "cpus-per-task": max(1, job.cpus_per_node // tasks),
+        "mem": f"{job.mem_per_node}M" if job.mem_per_node else False,
         "time": f"{hours:02}:{minutes:02}:00",
         "signal": f"B:USR1@{job.spec.save_seconds + EARLY_SECONDS}",
         "requeue": job.site.resume == "requeue",
         "open-mode": "append",
     }
+
+
+def _gpus(job: Job, tasks: int) -> str:
+    """Return the GPUs of a node, or of one of its tasks, as the site's option counts them."""
+    count = job.gpus_per_node // tasks if job.site.gpu_request == "gpus-per-task" else job.gpus_per_node
+    if not count:
+        raise JobgenError(
+            f"{job.spec.name} at {job.site.name}: {tasks} ranks share {job.gpus_per_node} GPUs, and with gpu_request = "
+            "'gpus-per-task' each task asks for GPUs of its own: lower ranks_per_node."
+        )
+    words = ["gpu"] if job.site.gpu_request == "gres" else []
+    words += [job.site.gpu_type] if job.site.gpu_type else []
+    return ":".join([*words, str(count)])
 
 
 def _reasons(job: Job) -> Dict[str, str]:
@@ -130,9 +146,13 @@ def _reasons(job: Job) -> Dict[str, str]:
     save = job.spec.save_seconds + EARLY_SECONDS
     each = job.spec.devices_per_rank
     gpus = "a rank each" if each == 1 else f"{each} for each rank"
+    if job.ranks_per_node > job.gpus_per_node:
+        gpus = f"for {job.ranks_per_node} ranks"
     return {
         "gpus-per-node": gpus,
+        "gpus-per-task": f"of a task; {gpus}",
         "gres": f"GPUs, {gpus}",
+        "mem": "of each node",
         "partition": partition,
         "ntasks-per-node": "a task is a rank" if job.per_rank else "a task starts all ranks of its node",
         "cpus-per-task": "threads and data loaders of " + ("a rank" if job.per_rank else "all ranks of a node"),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
+from jobgen.checks import find_config
 from jobgen.errors import JobgenError, UsageError
 from jobgen.flags import keys_of, load_schema
 from jobgen.model import BUILDS, Job
@@ -17,7 +18,7 @@ from jobgen.scripts import job_of
 from jobgen.studies.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.studies.record import STUDY, Entry, Study, read_study
 from jobgen.studies.states import lines_of
-from jobgen.submit import Submission, find_config, hand_over_for_number, own_environment, prepare
+from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare
 from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
@@ -82,7 +83,7 @@ def study(request: Request) -> int:
     refused = []
     with record.submitting():
         for name, submission in submissions.items():
-            if number := hand_over_for_number(submission):
+            if number := hand_over_for_number(submission, submission.script):
                 say(f"{name}: job {number}")
                 record.submitted({name: number})
             else:

@@ -251,7 +251,7 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     Raises:
         JobgenError: if the scheduler does not take them.
     """
-    job, of_each = submission.script.job, {trial.run: setup.arguments(trial) for trial in trials}
+    job, of_each = submission.job, {trial.run: setup.arguments(trial) for trial in trials}
     folder = _new_folder(record)
     script = folder / "job.sh"
     at_once = setup.request.at_once
@@ -263,7 +263,7 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
         shutil.rmtree(folder, ignore_errors=True)
         raise
     # Whatever else happens from here on, the scheduler may have it, and need the folder.
-    number = hand_over_for_number(submission._replace(script=array))
+    number = hand_over_for_number(submission, array)
     if not number:
         shutil.rmtree(folder, ignore_errors=True)
         raise JobgenError("the scheduler does not take the trials, see above; run the command again.")

@@ -8,3 +8,4 @@ set -euo pipefail
 readonly script_name=@{script} scheduler=@{scheduler}
 @{identity}
 readonly job_id
+@{given}

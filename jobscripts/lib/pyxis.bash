@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# Pyxis as the container runtime: options of srun, by which Slurm starts each task in the image. The
+# image is a squashfs file of `enroot import`, or a name in a registry, as docker://nvcr.io#nvidia/x.
+
+# check_image: fails if the image, or the plugin, is missing.
+check_image() {
+    local help
+    [[ $SLIPWAY_IMAGE == *://* ]] ||
+        require file SLIPWAY_IMAGE "\`enroot import\` makes one, or set USE_CONTAINER=0"
+    help=$(timeout 20 srun --help 2>&1) || :
+    [[ $help == *--container-image* ]] ||
+        die "srun has no option --container-image on $HOSTNAME: this Slurm is without Pyxis, so" \
+            "set USE_CONTAINER=0, or another container in the site's file"
+}
+
+# set_container OPTION...: the options of srun that stand before a command, from image and
+# bind_paths. Sets container; and on_head_node, as nothing but srun starts a container.
+set_container() {
+    local path mounts=()
+    for path in "${bind_paths[@]}"; do
+        [[ $path != *[:,]* ]] ||
+            die "$path: Pyxis cannot bind a path with a colon or a comma: rename it"
+        [ "$path" = / ] || mounts+=("$path:$path") # the image has its own root
+    done
+    container=(--container-image="${image#docker://}" --container-workdir="$PWD"
+        --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
+    # shellcheck disable=SC2154 # the site's lines assign srun_options
+    on_head_node=(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head_node" "${srun_options[@]}")
+}
