@@ -55,7 +55,7 @@ readonly job_id
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
 : "${SLIPWAY_OUTPUT:=runs}"                   # run folders are made here; all nodes share it
-run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id}
+run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \

@@ -112,6 +112,10 @@ stop_for_signal() {
 # again METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
 # next_job.
 again() {
+    if [ -n "${interactive:-}" ]; then
+        note "an interactive job does not return to the queue"
+        return 1
+    fi
     local after=(-W "depend=afterany:$PBS_JOBID")
     case $1 in
         requeue)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Pyxis as the container runtime: options of srun, by which Slurm starts each task in the image. The
-# image is a squashfs file of `enroot import`, or a name in a registry, as docker://nvcr.io#nvidia/x.
+# image is a squashfs file of `enroot import`, or a name in a registry (docker://nvcr.io#nvidia/x).
 
 # check_image: fails if the image, or the plugin, is missing.
 check_image() {

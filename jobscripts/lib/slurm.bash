@@ -19,9 +19,25 @@ find_allocation() {
     head_node=${nodes[0]}
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
+    [ -z "${interactive:-}" ] || join_interactively
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
+}
+
+# join_interactively: inside salloc this script may be on the login node, where Slurm does not say
+# how many GPUs a node has; and what holds the cores of a step that it runs in must not be waited
+# for. Sets gpus_per_node and on_head_node; changes srun_options.
+join_interactively() {
+    local step
+    srun_options+=(--overlap)
+    step=(srun --nodes=1 --ntasks=1 --nodelist="$head_node" "${srun_options[@]}")
+    [ "${SLURMD_NODENAME:-}" = "$head_node" ] || on_head_node=("${step[@]}")
+    [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
+    # shellcheck disable=SC2016 # for the shell on the node
+    output_of 60 "${step[@]}" sh -c 'echo "${SLURM_GPUS_ON_NODE:-0}"' ||
+        die "no step starts on $head_node: see above"
+    gpus_per_node=$output
 }
 
 # note_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
@@ -43,10 +59,10 @@ smallest_cpu_count() {
     echo "${smallest:-1}"
 }
 
-# Ranks that a signal reaches have got it from Slurm itself: scancel and preemption signal all
-# processes of a job.
+# stop_for_signal: ranks that a signal reaches have got it from Slurm itself, as scancel and
+# preemption signal all processes of a job. Inside salloc it is Ctrl-C, for this script alone.
 stop_for_signal() {
-    :
+    [ -z "${interactive:-}" ] || request_stop user
 }
 
 # watch_time_limit: nothing to do, as --signal in the directives warns this script by SIGUSR1.
@@ -54,9 +70,13 @@ watch_time_limit() {
     :
 }
 
-# again METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, or if
-# the job is being cancelled.
+# again METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, if the
+# job is being cancelled, and inside salloc.
 again() {
+    if [ -n "${interactive:-}" ]; then
+        note "an interactive allocation does not return to the queue"
+        return 1
+    fi
     # Slurm would requeue a job that somebody is cancelling at this moment.
     local state
     state=$(job_field JobState)

@@ -96,6 +96,7 @@ class Project:
         slurm = {
             "SLURM_SUBMIT_DIR": str(self.folder),
             "SLURM_JOB_ID": "4711",
+            "ENVIRONMENT": "BATCH",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
             "SLURM_GPUS_ON_NODE": "1" if script.name == "single.job" else "2",

@@ -559,7 +559,7 @@ class TestContainer:
 
     def test_podman(self, bash, stub, place):
         (place / "c.toml").touch()
-        code, _, err = bash("check_image", runtime="podman")
+        code, _, err = bash("PATH=/nowhere; check_image", runtime="podman")
         assert (code, "no podman on" in err) == (78, True)
         stub("podman", 'printf "%s\\n" "$@"; exit 3')
         code, _, err = bash("touch i.sif; check_image", runtime="podman")
@@ -725,6 +725,26 @@ class TestAllocation:
         assert (code, err in said, said.count("\n")) == (78, True, 1), said
 
     SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
+
+    def test_join_interactively(self, bash, stub):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
+        show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
+        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
+        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == "4 6 --export=ALL --overlap\n"
+        assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
+        code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
+        assert (code, err) == (0, "")
+        stub("srun", "exit 1")
+        code, _, err = bash(show, **self.SLURM)
+        assert (code, "no step starts on n1" in err) == (78, True)
+
+    def test_stop_for_signal_and_again_inside_an_interactive_job(self, bash, place):
+        for scheduler, words in (("slurm", "allocation"), ("pbs", "job")):
+            (place / "run" / "STOP").unlink(missing_ok=True)
+            err = bash("interactive=1; stop_for_signal; again requeue || echo no", scheduler=scheduler)[2]
+            assert f"an interactive {words} does not return to the queue" in err
+            assert (place / "run" / "STOP").read_text() == "user\n"
 
     def test_find_allocation_of_slurm(self, bash, stub):
         stub("scontrol", "printf '%s\\n' n1 n2")

@@ -34,7 +34,12 @@ REASONS = {
 
 
 IDENTITY = """\
-: "${PBS_JOBID:?is not set: submit this script with qsub}"
+if [ -z "${PBS_JOBID:-}" ]; then
+    echo "$script_name: this is no job of PBS: submit it with qsub, or run it inside qsub -I" >&2
+    exit 78
+fi
+interactive=1 # inside qsub -I, where each start of this script is a run of its own
+[ "${PBS_ENVIRONMENT:-}" = PBS_INTERACTIVE ] || interactive=''
 cd -- "$PBS_O_WORKDIR" # PBS starts in the home folder
 submit_folder=$PWD
 job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names

@@ -23,9 +23,14 @@ REASONS = {
 EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = """\
-: "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
+if [ -z "${SLURM_JOB_ID:-}" ]; then
+    echo "$script_name: this is no job of Slurm: submit it with sbatch, or run it inside salloc" >&2
+    exit 78
+fi
 job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before
+interactive=1 # inside salloc, where each start of this script is a run of its own
+[ "${ENVIRONMENT:-}" != BATCH ] || interactive=''
 submit_folder=${SLURM_SUBMIT_DIR:-$PWD} # not simply $PWD: where it is missing, Slurm goes to /tmp"""
 SCRIPT_PATH = """\
 script=$(realpath -- "$0")

@@ -3,7 +3,7 @@
 # The run folder. A later attempt, a requeue or `@{submit} RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
 @{output}
-run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id}
+run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
