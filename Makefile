@@ -5,7 +5,7 @@
 # leaves room above what the part takes on two idle cores with empty caches. Their sum, with the two
 # runs of `make train` in CI, is below the 90 minutes that CI allows.
 export BUDGET_SETUP       := 10
-export BUDGET_CHECK       := 4
+export BUDGET_LINT        := 4
 export BUDGET_UNIT        := 7
 export BUDGET_DISTRIBUTED := 22
 export BUDGET_IMAGE       := 15
@@ -15,14 +15,14 @@ export BUDGET_CLUSTER     := 17
 # The parts that `make test` runs after the set-up. Three more parts need root: image builds the CPU
 # image from both recipes; in-image tests it and trains in it; cluster trains on a Slurm cluster of
 # two nodes, also in the image (SYSTEM=1 installs Slurm). CI runs all of them:
-# make test SYSTEM=1 PARTS="check unit distributed image in-image cluster"
-export PARTS ?= check unit distributed
+# make test SYSTEM=1 PARTS="lint unit distributed image in-image cluster"
+export PARTS ?= lint unit distributed
 
 # Settings that the scripts read from the environment; each script describes its own.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick check cluster wheelhouse image test-image run pull \
+.PHONY: help setup train test test-quick lint cluster wheelhouse image test-image run pull \
     coverage bench mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
@@ -35,16 +35,16 @@ setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing 
 train: ## train the digits example on this machine, in the image if there is one (ARGS="--epochs 5" adds flags)
 	@build/train $(ARGS)
 
-test: ## set up, check, and run the tests, each part within its budget
+test: ## set up, lint, and run the tests, each part within its budget
 	@build/test
 
 test-quick: ## the unit tests alone, for the inner loop: under a minute
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n logical --dist worksteal tests/unit
 
-check: ## lint, format check, types, shellcheck
+lint: ## lint, format check, types, shellcheck
 	@build/setup test
-	@build/check
+	@build/lint
 
 cluster: ## a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster

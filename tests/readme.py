@@ -86,7 +86,7 @@ ELSEWHERE = {
     'make test PARTS="image in-image cluster" SYSTEM=1': (".ci/run", "image in-image cluster"),
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
     # docs/images.md
-    "make check": ("build/test", "build/check"),
+    "make lint": ("build/test", "build/lint"),
     "make test-image VARIANT=cuda12": ("tests/image/test_variants.py", '"make", "test-image", f"VARIANT='),
     "make test-image": ("build/test", "in-image)"),
     "make image ROUTES=docker": ("tests/recipes/test_bad_input.py", "ROUTES=route"),
@@ -283,8 +283,6 @@ NO_COMMANDS = {
     "time-limit JOB/ATTEMPT",
     "docker apptainer",
     "for step in session.steps(10_000)",
-    "gpus-per-node = false",
-    'gres = "gpu:4"',
     "ssh -o BatchMode=yes -o ConnectTimeout=20",
     "srun --nodes=1 --nodelist",
     "srun --nodes=1 --nodelist=NODE",

@@ -73,7 +73,7 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
 def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     """Return the calls between the settings and the launch."""
     site, spec = job.site, job.spec
-    arguments = '--self-test "$@"' if spec.task == "selftest" else '"$@"'
+    arguments = '--selftest "$@"' if spec.task == "selftest" else '"$@"'
     rows: List[Call] = []
     if scheduler.one_machine:
         rows.append(("choose_container", "USE_CONTAINER, where it is empty"))

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
-from jobgen.checks import faults_of, find_config, need
 from jobgen.errors import JobgenError, UsageError, note
+from jobgen.faults import faults_of, find_config, need
 from jobgen.model import BUILDS, Job
 from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_of

@@ -201,7 +201,7 @@ class Launch:
     stop_epoch: AtLeast1 | None = None
     """End the attempt behind this epoch of the run, whose schedules stay those of all epochs; a later attempt goes on;
     0: at the end."""
-    self_test: bool = False
+    selftest: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     dry_run: bool = False
     """Take one optimiser step, evaluate one batch, and write nothing into output-dir, but the figure of a split model's

@@ -32,7 +32,7 @@ REMEDIES: dict[type[SlipwayError], str] = {
     DamagedCheckpointError: "--resume auto takes the last valid one of the run in --output-dir.",
     NoCheckpointError: "Look at --resume.",
     OlderCheckpointError: "Go on from it in another --output-dir.",
-    FolderHoldsRunError: "--resume auto continues it; a new run, and --self-test, need another --output-dir.",
+    FolderHoldsRunError: "--resume auto continues it; a new run, and --selftest, need another --output-dir.",
 }
 """What to do about an error of slipway, in the words of this program's flags."""
 

@@ -54,10 +54,10 @@ def run(
     launch = settings.launch
     folder = RunFolder(Path(launch.output_dir or ""))
     set_threads(launch.threads, comm, environment)
-    if launch.self_test:
-        from trainer.selftest import self_test  # noqa: PLC0415 -- of no use to a run that trains
+    if launch.selftest:
+        from trainer.selftest import run_selftest  # noqa: PLC0415 -- of no use to a run that trains
 
-        return self_test(settings, comm, strategy, folder, environment)
+        return run_selftest(settings, comm, strategy, folder, environment)
     if not launch.dry_run:
         return _train(settings, comm, strategy, request, environment, folder=folder, resume_from=folder.checkpoints)
     with temporary_folder(folder, comm, environment, may_continue=bool(launch.resume)) as temporary:

@@ -18,7 +18,7 @@ def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, bac
     assert [line.partition(", cpu")[0] for line in ranks] == [
         f"node{1 + rank // 2}: rank {rank}, local rank {rank % 2}" for rank in range(4)
     ]
-    assert "self-test: 4 rank(s) on 2 node(s), nothing wrong" in job.output
+    assert "selftest: 4 rank(s) on 2 node(s), nothing wrong" in job.output
     table(f"selftest.job, BACKEND={backend}, {way}: {fields['RunTime']}", [[line] for line in ranks])
 
 
@@ -34,7 +34,7 @@ def test_a_node_with_other_sources_is_named(cluster, tmp_path, table):
     assert fields["JobState"] == "FAILED", job.output
     assert "trainer differs: " in job.output
     said = job.output.splitlines()[-1]
-    assert said.startswith("selftest.job: failed: self-test: trainer differs: ")
+    assert said.startswith("selftest.job: failed: selftest: trainer differs: ")
     assert "(node2)" in said
     table("selftest.job: node2 has other sources", [[said]])
 

@@ -54,7 +54,7 @@ def shortened(command):
     if DRY.match(command):
         return command if "--dry-run" in command else f"{command} --dry-run"
     trains = any(name in command for name in ("configs/digits.toml", "configs/split-toy.toml", "imagefolder"))
-    short = trains and not any(flag in command for flag in ("--dry-run", "--self-test"))
+    short = trains and not any(flag in command for flag in ("--dry-run", "--selftest"))
     small = SMALL if "digits.toml" in command else ""
     if "imagefolder" in command and "--image-size" not in command:
         small = " --image-size 64"

@@ -95,7 +95,7 @@ def test_the_expected_texts_hold_every_part_once():
         "build_image",
         "build_venv",
         "choose_container",
-        "--self-test",
+        "--selftest",
     ]
     assert [part for part in parts if part not in texts] == []
 

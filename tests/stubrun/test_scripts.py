@@ -37,7 +37,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert words[words.index("--output-dir") + 1] == str(ended.run_dir)
     assert words[-2:] == ["--epochs", "a b"]
     assert read_arguments([*words[words.index("trainer") + 1 : -2]], schema()).tables["launch"]["resume"] == "auto"
-    assert ("--self-test" in words) == (script == "selftest.job")
+    assert ("--selftest" in words) == (script == "selftest.job")
     # the plan
     ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 2 if script in SPLIT else 4)
     assert ended.env["DEVICES_PER_RANK"] == ("2" if script in SPLIT else "1")

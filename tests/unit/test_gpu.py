@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobgen import submit
+from jobgen import faults
 from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, fits, gpus_of_this_machine, mismatch
 from support import ROOT, pins
 from trainer import device as gpu
@@ -148,10 +148,10 @@ def test_the_trainer_looks_at_what_torch_can_do(monkeypatch, opens, architecture
 
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
-    submit._compare_gpus(lambda: "cuda12")
-    submit._compare_gpus(lambda: "of a site")
+    faults._compare_gpus(lambda: "cuda12")
+    faults._compare_gpus(lambda: "of a site")
     assert capsys.readouterr().err == ""
-    submit._compare_gpus(lambda: "cuda")
+    faults._compare_gpus(lambda: "cuda")
     assert capsys.readouterr().err == (
         "jobgen: the cuda variant does not run on this machine, which has GPUs of compute capability 7.0, 8.0 and a "
         "driver for CUDA 12.2; for nodes like it: build the cuda12 variant (VARIANT=cuda12)\n"
@@ -163,9 +163,9 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho slipway.torch: 2.15.0\necho slipway.variant: cuda\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert submit._variant_of("some.sif") == "cuda"
+    assert faults._variant_of("some.sif") == "cuda"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert submit._variant_of("some.sif") == ""
+    assert faults._variant_of("some.sif") == ""
 
 
 def test_the_table_is_that_of_the_pins():

@@ -29,7 +29,7 @@ LAYERS = [
     "sweeps",
     "studies",
     "submit",
-    "checks",
+    "faults",
     "runsets",
     "runs",
     "scripts",

@@ -1,4 +1,4 @@
-"""The self-test's verdict: which faults it finds in what ranks tell of themselves, and in which words."""
+"""The selftest's verdict: which faults it finds in what ranks tell of themselves, and in which words."""
 
 import dataclasses
 

@@ -66,7 +66,7 @@ def test_every_site_is_valid():
     [
         (SIXTY, "example", ["--nodes=5 ", "--cpus-per-task=12 ", "RANKS_PER_NODE:=12}"]),
         (SIXTY, "pbs", ["select=5:ncpus=12:mpiprocs=12:ompthreads=1 "]),
-        ("--set name=digits", "example", ["--job-name=digits ", "$SLIPWAY_OUTPUT/digits-$job_id}"]),
+        ("--set name=digits", "example", ["--job-name=digits ", "$SLIPWAY_OUTPUT/digits-$job_id"]),
         ("--set name=digits", "pbs", ["#PBS -N digits "]),
         ("--set mem=480G", "example", ["#SBATCH --mem=491520M "]),
         ("--set mem=480G", "pbs", [":mem=491520mb:mpiprocs="]),

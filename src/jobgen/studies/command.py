@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
-from jobgen.checks import find_config
 from jobgen.errors import JobgenError, UsageError
+from jobgen.faults import find_config
 from jobgen.flags import keys_of, load_schema
 from jobgen.model import BUILDS, Job
 from jobgen.runsets.cost import ask, cost_of, say

@@ -1,4 +1,4 @@
-"""The self-test: what ``--self-test`` does in the place of training, on the very ranks that a job has.
+"""The selftest: what ``--selftest`` does in the place of training, on the very ranks that a job has.
 
 Each rank measures itself and tells in one line what it found; rank 0 compares all of them with each other and with the
 plan, and says in one line what is wrong. Without a fault the run is done, like one that trained.
@@ -28,7 +28,7 @@ from trainer.strategies import Strategy, resolved
 log = logging.getLogger(__name__)
 
 
-def self_test(
+def run_selftest(
     settings: Settings, comm: Communicator, strategy: Strategy, folder: RunFolder, environment: Environment
 ) -> Reason:
     """Test the ranks and leave the verdict in ``folder``.
@@ -46,9 +46,9 @@ def self_test(
         gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
         ranks = [Facts(**found) for found in gathered]
         if found := faults(ranks, ranks_per_node=environment.planned_ranks_per_node):
-            error = ConfigError(f"self-test: {'; '.join(found)}")
+            error = ConfigError(f"selftest: {'; '.join(found)}")
             error.raised_on_all_ranks = True
             raise error
         attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))
-    log.info("self-test: %d rank(s) on %d node(s), nothing wrong", len(ranks), len({facts.host for facts in ranks}))
+    log.info("selftest: %d rank(s) on %d node(s), nothing wrong", len(ranks), len({facts.host for facts in ranks}))
     return Reason.NONE

@@ -48,8 +48,8 @@ class DDPStrategy:
         return open_default_group(
             world,
             device,
-            # Over NCCL, a node without its GPU could not even tell the self-test so.
-            backend="gloo" if launch.self_test else torch_backend(launch, device),
+            # Over NCCL, a node without its GPU could not even tell the selftest so.
+            backend="gloo" if launch.selftest else torch_backend(launch, device),
             init_method=launch.init_method,
             master=environment.master() if listens else None,
             timeout=launch.collective_timeout,

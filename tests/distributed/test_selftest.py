@@ -1,4 +1,4 @@
-"""`--self-test` on real ranks: healthy under every launcher, and what it says of faults planted in one of them."""
+"""`--selftest` on real ranks: healthy under every launcher, and what it says of faults planted in one of them."""
 
 import shutil
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from support import DIGITS, ROOT, TRAINER, started, status, train, verdict
 
-FLAGS = ["--self-test", "--device", "cpu"]
+FLAGS = ["--selftest", "--device", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
     for rank in range(ranks):
         assert f": rank {rank}, local rank {rank}, cpu, 1 thread(s) on " in said
     assert said.count(f"all-reduce {ranks * (ranks + 1) // 2} in ") == ranks
-    assert f"self-test: {ranks} rank(s) on 1 node(s), nothing wrong" in said
+    assert f"selftest: {ranks} rank(s) on 1 node(s), nothing wrong" in said
     assert status(tmp_path / "run")["state"] == "done"
     assert verdict(tmp_path / "run") == "done 0 complete\n"
 
@@ -64,9 +64,9 @@ def test_other_sources_on_one_node(tmp_path):
     codes, said = pair(tmp_path, source=other)
     assert codes == [78, 78]
     assert len(said) == 1
-    assert said[0].startswith("trainer: self-test: trainer differs: ")
+    assert said[0].startswith("trainer: selftest: trainer differs: ")
     assert status(tmp_path / "run")["state"] == "failed"
-    assert verdict(tmp_path / "run").startswith("failed 0 self-test: trainer differs: ")
+    assert verdict(tmp_path / "run").startswith("failed 0 selftest: trainer differs: ")
 
 
 def test_other_threads_on_one_node(tmp_path):
@@ -89,7 +89,7 @@ def throttle(launches):
 def test_a_rank_that_something_else_slows_down(tmp_path):
     codes, said = pair(tmp_path, meanwhile=throttle)
     assert codes == [78, 78], "".join(log.read_text() for log in tmp_path.glob("*.log"))
-    assert "self-test: rank 1 on " in said[0]
+    assert "selftest: rank 1 on " in said[0]
     assert "does something else run there" in said[0]
 
 
