@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusters import FIXED, Cluster, Job
+from jobgen.cli import main
 from support import ROOT, weights
 
 SETTINGS = {**FIXED, "SLIPWAY_VENV": sys.prefix}
@@ -105,3 +107,119 @@ class TestSalloc:
         )
         assert done.returncode == 78
         assert done.stderr == "ddp.job: this is no job of Slurm: submit it with sbatch, or run it inside salloc\n"
+
+
+INIT = Path("/usr/share/modules/init/bash")
+PYTORCH = """#%Module
+prepend-path PATH {bin}
+prepend-path PYTHONPATH {packages}
+"""
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not INIT.exists(), reason="no Environment Modules: apt-get install environment-modules")
+class TestPythonOfModules:
+    """PyTorch as EasyBuild and Spack install it: on PATH and PYTHONPATH, by a module."""
+
+    @pytest.fixture
+    def modules(self, tmp_path):
+        """Return the environment of a user who has a module PyTorch/1.0, and one of Python alone."""
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        (programs / "python3").symlink_to("/usr/bin/python3")
+        (programs / "torchrun").write_text("#!/usr/bin/env python3\nfrom torch.distributed.run import main\nmain()\n")
+        (programs / "torchrun").chmod(0o755)
+        paths = [path for path in sys.path if path.endswith("site-packages")] + [str(ROOT / "src")]
+        for name, packages in (("PyTorch", ":".join(paths)), ("Python", "/nowhere")):
+            file = tmp_path / "modulefiles" / name / "1.0"
+            file.parent.mkdir(parents=True)
+            file.write_text(PYTORCH.format(bin=programs, packages=packages))
+        return {
+            "BASH_ENV": str(INIT),  # each Bash has `module`, as by a centre's profile
+            "MODULEPATH": str(tmp_path / "modulefiles"),
+            "PYTHONPATH": "/of/the/submission",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "SLIPWAY_VENV": "modules",
+        }
+
+    def site(self, module):
+        return ("--set", "container=none", "--set", f'modules=["{module}"]')
+
+    @pytest.mark.parametrize("purge", ["true", "false"])
+    def test_the_trainer(self, cluster, tmp_path, config, modules, purge):
+        words = (*self.site("PyTorch/1.0"), "--set", f"purge_modules={purge}")
+        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules)
+        assert job.wait()["JobState"] == "COMPLETED", job.output
+
+    def test_a_script_of_ones_own(self, cluster, tmp_path, modules):
+        script = str(ROOT / "tests" / "scripts" / "unchanged" / "local_rank.py")
+        words = self.site("PyTorch/1.0")
+        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_SCRIPT=script, **modules)
+        assert job.wait()["JobState"] == "COMPLETED", job.output
+        assert "joined as 3 of 4" in job.output
+
+    def test_what_is_missing_is_named(self, cluster, tmp_path, config, modules):
+        words = self.site("Python/1.0")
+        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules)
+        assert job.wait()["ExitCode"] == "78:0", job.output
+        assert "SLIPWAY_VENV=modules: its Python lacks slipway-hpc (this project), msgspec, torch, " in job.output
+
+
+class TestOneImageForAll:
+    """A read-only image and a site's file in a folder of the centre's; root and alice, each with a clone."""
+
+    @pytest.fixture
+    def centre(self, cluster, image):
+        """Return the folder of the centre's software, with the image and the script that all submit."""
+        folder = cluster.folder / "software"
+        (folder / "sites").mkdir(parents=True)
+        apptainer = shutil.which("apptainer", path=image["PATH"])
+        words = [apptainer, "build", "--sandbox", folder / "image", image["SLIPWAY_IMAGE"]]
+        subprocess.run(words, check=True, capture_output=True)
+        site = f'name = "centre"\nimage = "{folder}/image"\ngpus_per_node = 2\n[options]\npartition = "gpu"\n'
+        (folder / "sites" / "centre.toml").write_text(site)
+        subprocess.check_call(["chmod", "--recursive", "a+rX,a-w", folder])
+        return folder
+
+    def clone(self, folder: Path, owner: int) -> Path:
+        for name in ("src", "configs", "jobscripts"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.check_call(["chown", "--recursive", f"{owner}:{owner}", folder])
+        return folder
+
+    def test_both_train_and_neither_writes_into_the_others_run(  # noqa: PLR0917 -- fixtures
+        self, cluster, users_folder, users_image, image, centre, monkeypatch
+    ):
+        monkeypatch.setenv("SLIPWAY_SITES", str(centre / "sites"))
+        words = ["render", "ddp", "--site", "centre", "--set", "nodes=1", "--output"]
+        clones = {"root": self.clone(cluster.folder / "clone", 0), "alice": self.clone(users_folder / "clone", 20001)}
+        paths = {"root": image["PATH"], "alice": users_image["PATH"]}
+        before = listing(centre)
+
+        def submitted(user: str, **env: str) -> Job:
+            clone = clones[user]
+            script = clone / "jobscripts" / "centre.job"
+            assert main([*words, str(script)]) == 0
+            log = clone / f"{len(list(clone.glob('*.log')))}.log"
+            binds = {"APPTAINER_BIND": f"{clone}/src:/opt/slipway/src", "PATH": paths[user], "CLUSTER_AS": user}
+            env = {"SLIPWAY_DEVICE": "cpu", **binds, **env}
+            command = ["env", f"--chdir={clone}", "sbatch", "--parsable", f"--output={log}", str(script)]
+            return cluster.job(cluster.run(*command, "--epochs", "1", **env).strip(), log)
+
+        jobs = {user: submitted(user) for user in clones}
+        runs = {}
+        for user, job in jobs.items():
+            assert job.wait()["JobState"] == "COMPLETED", job.output
+            runs[user] = clones[user] / "runs" / f"ddp-{job.number}"
+            assert (runs[user] / "verdict.1").read_text().startswith("done ")
+        for user, other in (("root", "alice"), ("alice", "root")):
+            intruder = submitted(user, SLIPWAY_RUN_DIR=str(runs[other]))
+            assert intruder.wait()["ExitCode"] == "78:0", intruder.output
+            assert "is not yours to write: set SLIPWAY_RUN_DIR" in intruder.output
+        assert listing(centre) == before
+
+
+def listing(folder: Path) -> list[tuple[str, int, int]]:
+    """Return name, mode and time of change of everything below a folder."""
+    found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
+    return [(str(path), stat.st_mode, stat.st_mtime_ns) for path, stat in found]
