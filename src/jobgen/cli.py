@@ -90,6 +90,12 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("target", metavar="RUN", help="a run folder or the number of a job")
     command.set_defaults(command=_cancel)
 
+    command = commands.add_parser("site", help="draft a site file from what this login node tells")
+    command.add_argument("--detect", action="store_true", required=True, help="ask the scheduler and this machine")
+    command.add_argument("--name", help="the site's name (default: the cluster's own)")
+    command.add_argument("--output", metavar="FILE", help="the file to write; without it, standard output")
+    command.set_defaults(command=_site)
+
     command = commands.add_parser("completion", help="print the completion of these commands for Bash")
     command.set_defaults(command=_completion)
     return top
@@ -157,6 +163,12 @@ def _cancel(arguments: argparse.Namespace) -> int:
     from jobgen.follow import cancel  # noqa: PLC0415
 
     return cancel(arguments.target)
+
+
+def _site(arguments: argparse.Namespace) -> int:
+    from jobgen.detect import write_draft  # noqa: PLC0415
+
+    return write_draft(name=arguments.name, output=arguments.output)
 
 
 def _completion(_: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ LAYERS = [
     "__main__",
     "cli",
     "completion",
+    "detect",
     "follow",
     "sweeps",
     "studies",

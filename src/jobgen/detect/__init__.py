@@ -1,0 +1,89 @@
+"""``jobgen site --detect``: the draft of a site file, from what a login node tells.
+
+Each line names its source, and what could not be found out is a question. Nothing here submits a job or changes
+anything, and a command that is missing, fails, hangs or prints rubbish costs no more than its answers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import List, NamedTuple, Optional
+
+from jobgen.detect.alone import draft_alone
+from jobgen.detect.ask import Asker
+from jobgen.detect.draft import Draft, Found
+from jobgen.detect.machine import draft_machine
+from jobgen.detect.pbs.facts import read_version
+from jobgen.detect.pbs.site import ask_launcher, draft_pbs
+from jobgen.detect.slurm.facts import read_config
+from jobgen.detect.slurm.site import draft_slurm
+from jobgen.errors import JobgenError, UsageError, note
+
+
+def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
+    """Write the draft to the file ``output``, or to standard output, and say how much of it was found.
+
+    Raises:
+        JobgenError: if the file exists, which may hold answers, or cannot be written.
+    """
+    if name is not None and not (name.strip() and name.isprintable()):
+        raise UsageError(f"--name {name[:60]!r}: a name is printable text.")
+    path = Path(output) if output else None
+    if path and os.path.lexists(path):
+        raise JobgenError(f"{path} exists, and may hold your answers: name another file, or remove it.")
+    draft = detect(name)
+    if path:
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(draft.text)
+        except OSError as error:
+            raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
+    else:
+        sys.stdout.write(draft.text)
+    note(f"{len(draft.found)} values were found; questions: {', '.join(draft.asked) or 'none'}")
+    return 0
+
+
+class Detected(NamedTuple):
+    """A draft, and what is said of it."""
+
+    text: str
+    found: List[str]
+    """Keys that have a value."""
+    asked: List[str]
+    """Keys with a question."""
+
+
+def detect(name: Optional[str] = None) -> Detected:
+    """Return the draft of a site file for this machine's cluster, called ``name``.
+
+    Raises:
+        JobgenError: if the cluster has a scheduler that jobgen does not know.
+    """
+    draft, asker = Draft(), Asker()
+    if name is not None:
+        draft.found["name"] = Found(name, "--name")
+    config = read_config(asker) if shutil.which("scontrol") else {}
+    pbs = read_version(asker) if not config and shutil.which("qstat") else ""
+    has_pyxis, spec = False, "ddp"
+    if config or (shutil.which("sbatch") and not pbs):
+        has_pyxis = draft_slurm(draft, asker, config)
+    elif pbs:
+        draft_pbs(draft, asker, pbs)
+    else:
+        draft_alone(draft, asker)
+        spec = "ddp-local"
+    draft_machine(draft, asker, has_pyxis=has_pyxis)
+    if pbs:
+        ask_launcher(draft)
+    for answer in asker.failed:
+        draft.note(f"No answer: {answer.command}: {answer.error}.")
+    head = [
+        f"A draft by `jobgen site --detect` on {platform.node()}: each value names its source.",
+        f"Answer the questions, then try it: `jobgen render {spec} --site FILE`. docs/sites.md explains the fields.",
+    ]
+    return Detected(draft.text(*head), list(draft.found), list(draft.questions))

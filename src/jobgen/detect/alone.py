@@ -1,0 +1,49 @@
+"""A draft for one machine without a scheduler."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.draft import Draft
+from jobgen.detect.words import is_plain
+from jobgen.errors import JobgenError
+
+OTHERS = {"bsub": "LSF", "qconf": "Grid Engine", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
+"""Commands of schedulers that jobgen does not know."""
+
+
+def draft_alone(draft: Draft, asker: Asker) -> None:
+    """Find out the fields of this machine.
+
+    Raises:
+        JobgenError: if it has a scheduler, one that jobgen does not know.
+    """
+    for command, scheduler in OTHERS.items():
+        if shutil.which(command):
+            raise JobgenError(
+                f"this is a cluster of {scheduler} ({command}), and jobgen knows Slurm, PBS and single machines: "
+                "docs/adding.md says how to add a scheduler."
+            )
+    host = platform.node().partition(".")[0]
+    draft.add("name", host if is_plain(host) else "machine", "its own name")
+    draft.add("scheduler", "local", "no sbatch and no qsub here")
+    draft.add("resume", "none", "nothing requeues a run without a scheduler")
+    nvidia = re.findall(r"(?m)^GPU [0-9]+: (.*?) \(UUID", asker.ask("nvidia-smi", "-L", expected=False).text)
+    amd = re.findall(r"(?m)^GPU\[([0-9]+)\]", asker.ask("rocm-smi", "--showid", expected=False).text)
+    if nvidia:
+        draft.add("accelerator", "nvidia", f"nvidia-smi -L: {nvidia[0]}")
+    elif amd:
+        draft.add("accelerator", "amd", "rocm-smi --showid")
+    else:
+        draft.add("accelerator", "none", "neither nvidia-smi nor rocm-smi lists a GPU")
+    gpus = len(nvidia) or len(set(amd)) or 1
+    counted = "nvidia-smi -L" if nvidia else "rocm-smi --showid" if amd else "no GPUs: ranks"
+    draft.add("gpus_per_node", gpus, counted)
+    cores = re.findall(r"(?m)^[0-9]+,[0-9]+", asker.ask("lscpu", "--parse=CORE,SOCKET", expected=False).text)
+    if cores:
+        draft.add("cpus_per_gpu", max(1, len(set(cores)) // gpus), f"lscpu: {len(set(cores))} cores")
+    else:
+        draft.ask("cpus_per_gpu", "How many cores are there for each GPU?", 4)

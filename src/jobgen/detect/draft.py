@@ -1,0 +1,110 @@
+"""The draft of a site file: values with their source, questions, and both as text."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from jobgen.errors import printable
+from jobgen.model import Site
+
+Value = Union[str, int, bool, Tuple[str, ...]]
+
+COLUMNS = 120
+"""Of the file. Comments that would be longer stand above their line."""
+LONGEST = 600
+"""Characters of a comment."""
+TABLES = ("options", "cpu_options", "env")
+"""The fields that are tables: last in the file, as TOML wants it."""
+
+
+class Found(NamedTuple):
+    """A value, and what it was read from."""
+
+    value: Value
+    source: str
+
+
+class Question(NamedTuple):
+    """What only a person can answer, and a value that the answer may be like."""
+
+    text: str
+    candidate: Optional[Value]
+
+
+class Draft:
+    """A site file that is being found out. Keys are fields, or ``options.NAME``."""
+
+    def __init__(self) -> None:
+        self.found: Dict[str, Found] = {}
+        self.questions: Dict[str, List[Question]] = {}
+        self.notes: List[str] = []
+
+    def add(self, key: str, value: Value, source: str) -> None:
+        """Set a value; the first one of a key counts."""
+        self.found.setdefault(key, Found(value, source))
+
+    def ask(self, key: str, question: str, candidate: Optional[Value] = None) -> None:
+        """Ask what the value of a key is, or where there is one whether it is right."""
+        self.questions.setdefault(key, []).append(Question(question, candidate))
+
+    def note(self, text: str) -> None:
+        """Say what no field holds."""
+        self.notes.append(text)
+
+    def text(self, *head: str) -> str:
+        """Return the file, with ``head`` as its first comments."""
+        keys = {*self.found, *self.questions}
+        plain = [name for name in Site.__struct_fields__ if name in keys]
+        parts = ["\n".join(_comment(line) for line in head)]
+        parts += self._paragraphs([(key, key) for key in plain])
+        for table in TABLES:
+            inside = sorted(key for key in keys if key.startswith(f"{table}."))
+            paragraphs = self._paragraphs([(key, key.partition(".")[2]) for key in inside])
+            parts += [f"[{table}]\n{paragraphs[0]}", *paragraphs[1:]] if paragraphs else []
+        parts.append("\n".join(_comment(text) for text in self.notes))
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _paragraphs(self, keys: List[Tuple[str, str]]) -> List[str]:
+        """Return the lines of keys and the names they have there: each question begins a paragraph."""
+        found: List[str] = []
+        for key, name in keys:
+            lines = self._lines(key, name)
+            if found and key not in self.questions and keys[keys.index((key, name)) - 1][0] not in self.questions:
+                found[-1] += f"\n{lines}"
+            else:
+                found.append(lines)
+        return found
+
+    def _lines(self, key: str, name: str) -> str:
+        """Return the line of a key below its questions."""
+        lines: List[str] = []
+        for question in self.questions.get(key, []):
+            lines.append(_comment(question.text))
+            if question.candidate is not None:
+                lines.append(f"# {name} = {_toml(question.candidate)}")
+        if key in self.found:
+            value, source = self.found[key]
+            line = f"{name} = {_toml(value)}"
+            beside = f"{line} # {printable(source[:COLUMNS])}"
+            lines += [beside] if len(beside) <= COLUMNS else [_comment(source), line]
+        return "\n".join(lines)
+
+
+def _comment(text: str) -> str:
+    """Return a comment, shortened where a command printed something endless."""
+    shown = printable(text[:LONGEST]) + ("..." if len(text) > LONGEST else "")
+    lines = textwrap.wrap(shown, COLUMNS - 2, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def _toml(value: Value) -> str:
+    """Return a value as TOML, whose strings have the escapes of JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "[" + ", ".join(_toml(part) for part in value) + "]"

@@ -1,0 +1,166 @@
+"""What the login node tells of the nodes: container runtime, namespaces, interfaces, folders, proxies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.draft import Draft
+from jobgen.detect.modules import COMMAND, loaded_schedulers, read_modules
+from jobgen.detect.words import is_plain, listed
+
+NAMESPACES = (
+    ("/proc/sys/user/max_user_namespaces", "0"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+    ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+)
+"""Files of the kernel, of Debian's and of Ubuntu's, and what in them forbids users namespaces."""
+WORK = ("SCRATCH", "WORK", "PSCRATCH", "WORKDIR")
+"""Variables by which sites name a large disk of all nodes."""
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
+    """Find out the fields that are the same whatever the scheduler is."""
+    modules = read_modules(asker)
+    _container(draft, asker, modules, has_pyxis=has_pyxis)
+    if loaded := loaded_schedulers():
+        draft.add("purge_modules", False, f"LOADEDMODULES: {listed(loaded)} is the scheduler's own")
+    _interfaces(draft, asker, modules)
+    _folders(draft)
+    for name in PROXIES:
+        value = os.environ.get(name, "")
+        if "@" in value:
+            draft.ask(f"env.{name}", f"Which {name} do nodes use? The one here holds a password.", "http://HOST:PORT")
+        elif value and value.isprintable():
+            draft.add(f"env.{name}", value, f"{name} on this node")
+    if exported := os.environ.get("SBATCH_EXPORT"):
+        draft.note(f"SBATCH_EXPORT={exported} here: sbatch takes no settings along from the environment; "
+                   "jobgen submit writes them into the script.")  # fmt: skip
+
+
+def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has_pyxis: bool) -> None:
+    """Find the container runtime: on PATH, as a plugin of Slurm, or as a module."""
+    torch = modules.get("torch", [])
+    version = _runtime(asker)
+    if version:
+        name, said = version
+        draft.add("container", name, said)
+        if name in {"apptainer", "singularity"}:
+            _namespaces(draft, asker, name)
+    elif has_pyxis:
+        draft.add("container", "pyxis", "srun --help: --container-image")
+    elif names := modules.get("apptainer") or modules.get("singularity"):
+        runtime = "apptainer" if modules.get("apptainer") else "singularity"
+        others = f"; others: {listed(names[1:])}" if names[1:] else ""
+        draft.add("container", runtime, f"{COMMAND}: {names[0]}")
+        draft.add("modules", (names[0],), f"{COMMAND}{others}")
+    elif shutil.which("podman"):
+        draft.add("container", "podman", asker.ask("podman", "--version").text.strip() or "podman is here")
+        draft.ask("container", "Is podman meant for jobs: without root, and on the nodes too?", "none")
+    else:
+        _no_container(draft, modules)
+    if torch and "venv" not in draft.found:
+        text = f"Without a container: {COMMAND} lists {listed(torch)}. Shall jobs use one, named in modules too?"
+        draft.ask("venv", text, "modules")
+
+
+def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
+    """Return which of Apptainer and Singularity is on PATH, and what it says: one may be a link to the other."""
+    for program in ("apptainer", "singularity"):
+        if shutil.which(program):
+            said = asker.ask(program, "--version").text.strip()
+            name = "singularity" if said.startswith("singularity") else program
+            name = "apptainer" if said.startswith("apptainer") else name
+            return name, f"{program} --version: {said}" if said else f"{program} is here, and does not say its version"
+    return None
+
+
+def _no_container(draft: Draft, modules: Dict[str, List[str]]) -> None:
+    torch = modules.get("torch", [])
+    draft.add("container", "none", f"no apptainer, singularity, podman or pyxis here, and none in {COMMAND}")
+    draft.ask("container", "Do the nodes have a container runtime that this one does not show?", "apptainer")
+    if torch:
+        others = f"; others: {listed(torch[1:])}" if torch[1:] else ""
+        draft.add("venv", "modules", f"{COMMAND}: {torch[0]}")
+        draft.add("modules", (torch[0],), f"{COMMAND}{others}")
+    elif pythons := modules.get("python"):
+        text = f"Is one of these needed to build .venv with, Python 3.11 or later? {COMMAND}: {listed(pythons)}."
+        draft.ask("modules", text, (pythons[0],))
+
+
+def _namespaces(draft: Draft, asker: Asker, program: str) -> None:
+    """Say where neither namespaces nor a setuid starter let users run containers."""
+    answer = asker.ask("unshare", "--user", "--map-root-user", "true", expected=False)
+    if not answer.error or _has_starter(program):
+        return
+    reasons = [path for path, value in NAMESPACES if _content(path) == value]
+    why = f" ({listed(reasons)})" if reasons else ""
+    text = f"Can users run containers on the nodes? Here they have no user namespaces{why}, and {program} no setuid "
+    draft.ask("container", f"{text}starter.", "none")
+
+
+def _has_starter(program: str) -> bool:
+    """Return whether the setuid part of Apptainer or Singularity is installed beside it.
+
+    https://apptainer.org/docs/admin/main/installation.html, "Setuid".
+    """
+    prefix = Path(os.path.realpath(shutil.which(program) or program)).parents[1]
+    for folder in ("apptainer", "singularity"):
+        try:
+            mode = (prefix / "libexec" / folder / "bin" / "starter-suid").stat().st_mode
+        except OSError:
+            continue
+        return bool(mode & stat.S_ISUID)
+    return False
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> None:
+    """Name the interfaces of a Slingshot network, and of InfiniBand where people may want it."""
+    text = asker.ask("ip", "-brief", "link", "show", expected=False).text
+    names = [line.split()[0].partition("@")[0] for line in text.splitlines() if line.strip()]
+    names = names or [path.name for path in Path("/sys/class/net").glob("*")]
+    fast = sorted(name for name in names if re.fullmatch(r"hsn[0-9]+", name))
+    if fast:
+        source = f"ip link: {listed(fast)}, a Slingshot network"
+        draft.add("env.NCCL_SOCKET_IFNAME", "hsn", source)
+        draft.add("env.GLOO_SOCKET_IFNAME", fast[0], source)
+    infiniband = sorted(name for name in names if re.fullmatch(r"ib[a-z0-9]*", name))
+    if infiniband and not fast:
+        text = f"Do nodes have {listed(infiniband)}, as this one? Dask reaches its workers by it; NCCL finds it itself."
+        draft.ask("interface", text, infiniband[0])
+    mpi = fast or modules.get("cray-mpich", [])
+    if mpi:
+        what = "Cray's MPI" if modules.get("cray-mpich") else "a Slingshot network, so probably Cray's MPI"
+        draft.add("mpi", "other", f"{what}: {listed(modules.get('cray-mpich') or fast)}")
+    elif shutil.which("mpirun"):
+        said = asker.ask("mpirun", "--version", both=True).text
+        if said and "Open MPI" not in said and "OpenRTE" not in said and "PRRTE" not in said:
+            draft.add("mpi", "other", f"mpirun --version: {said.strip().splitlines()[0][:80]}")
+
+
+def _folders(draft: Draft) -> None:
+    """Propose the large disk that the site names by a variable."""
+    named: List[Tuple[str, str]] = [(name, os.environ[name]) for name in WORK if os.environ.get(name)]
+    possible = [(name, path) for name, path in named if path.startswith("/") and path.isprintable()]
+    if possible:
+        name, path = possible[0]
+        others = f"; others: {listed(f'{other}={path}' for other, path in possible[1:])}" if possible[1:] else ""
+        draft.add("output", f"${name}/runs", f"{name}={path} on this node{others}")
+        draft.ask("output", f"How long do files stay in ${name}? Many sites remove them after some weeks.")
+    elif draft.found["scheduler"].value != "local":
+        text = "Where may run folders grow? By default in runs/, in the folder of submission."
+        user = os.environ.get("USER", "")
+        draft.ask("output", text, f"/scratch/{user if is_plain(user) else 'USER'}/runs")

@@ -1,0 +1,52 @@
+"""Environment modules: which there are of a container runtime, PyTorch, Python and MPI."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, Tuple
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.words import is_plain
+
+COMMAND = "module -t avail"
+SCRIPT = f'echo "BEGIN MODULES"; {COMMAND} 2>&1'
+"""A login shell defines `module`, and says other things first; what `module` lists it writes as errors (module(1))."""
+WANTED = {
+    "apptainer": r"apptainer",
+    "singularity": r"singularity(?:-?ce|pro)?",
+    "torch": r"(?:py-)?(?:py)?torch(?:-[\w.]+)?",
+    "python": r"(?:cray-)?python3?",
+    "openmpi": r"open-?mpi",
+    "cray-mpich": r"cray-mpich",
+    "cuda": r"(?:cuda|cudatoolkit|cudacore)",
+    "rocm": r"rocm",
+}
+"""Names of modules, without their version and the folders above."""
+
+
+def read_modules(asker: Asker) -> Dict[str, List[str]]:
+    """Return the modules of each kind in WANTED, the default or else the newest first."""
+    answer = asker.ask("bash", "--login", "-c", SCRIPT, expected=False)
+    lines = answer.text.partition("BEGIN MODULES\n")[2].splitlines()
+    found: Dict[str, List[Tuple[bool, Tuple[int, ...], str]]] = {kind: [] for kind in WANTED}
+    for line in lines:
+        name, *marks = line.strip().partition("(")
+        if not is_plain(name) or name.endswith(("/", ":")):  # a folder of modules
+            continue
+        parts = name.split("/")
+        for kind, pattern in WANTED.items():
+            if any(re.fullmatch(pattern, part, flags=re.IGNORECASE) for part in parts[-2:]):
+                is_default = "".join(marks).startswith("(") and re.search(r"default|\bD\b", "".join(marks)) is not None
+                found[kind].append((is_default, _version(parts[-1]), name))
+    return {kind: [name for *_, name in sorted(rows, reverse=True)] for kind, rows in found.items() if rows}
+
+
+def loaded_schedulers() -> List[str]:
+    """Return the loaded modules that are a scheduler: after `module purge` its commands would be gone."""
+    names = os.environ.get("LOADEDMODULES", "").split(":")
+    return [name for name in names if re.match(r"(?:.*/)?(?:slurm|pbs|openpbs|torque)(?:pro)?(?:/|$)", name.lower())]
+
+
+def _version(text: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,8}", text)[:4])

@@ -1,0 +1,112 @@
+"""Which queue of a PBS takes jobs with GPUs, and which those without."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.detect.pbs.facts import Attributes, Host, Pbs
+from jobgen.detect.slurm.facts import FOREVER
+from jobgen.detect.words import is_plain, number
+
+SHORT = 4 * 3600
+"""Seconds: a queue with a smaller limit is for tests and interactive work."""
+LOW = r"preempt|free|scaveng|backfill|low|idle"
+"""In names of queues whose jobs make way for others: PBS shows users no attribute of that."""
+
+
+class Queue(NamedTuple):
+    """A queue to which users submit."""
+
+    name: str
+    attributes: Attributes
+    hosts: List[Host]
+    """Where its jobs, or those of queues that it routes to, may run."""
+    seconds: int
+    wants_gpus: bool
+    """Whether something says that it is for GPUs: a minimum or default of them, its name, or its own nodes."""
+    takes_gpus: bool
+    takes_others: bool
+    """Whether jobs without GPUs may run there."""
+    is_default: bool
+
+
+def queues_of(pbs: Pbs) -> List[Queue]:
+    """Return the queues that the user may submit to."""
+    names = [name for name, attributes in pbs.queues.items() if is_plain(name) and _is_open(attributes, pbs)]
+    return [_queue(name, pbs) for name in names]
+
+
+def best(queues: List[Queue], *, gpus: bool) -> Optional[Queue]:
+    """Return the queue for jobs with GPUs, or without; None if there is none."""
+
+    def rank(queue: Queue) -> Tuple[int, ...]:
+        of_gpus = sum(host.gpus if gpus else 1 for host in queue.hosts if host.is_up)
+        apart = queue.wants_gpus if gpus else not queue.wants_gpus
+        low = bool(re.search(LOW, queue.name.lower()))
+        return (*map(int, (apart, queue.is_default, queue.seconds >= SHORT, not low)), of_gpus)
+
+    possible = [queue for queue in queues if (queue.takes_gpus if gpus else queue.takes_others)]
+    return max(possible, key=rank) if possible else None
+
+
+def _queue(name: str, pbs: Pbs) -> Queue:
+    attributes = pbs.queues[name]
+    targets = [part.partition("@")[0].strip() for part in attributes.get("route_destinations", "").split(",")]
+    leaves = [pbs.queues[target] for target in targets if target in pbs.queues] or [attributes]
+    hosts = list({host.name: host for leaf in leaves for host in _hosts_of(leaf, name, targets, pbs)}.values())
+    own = any(host.values.get("queue", frozenset()) & {name, *targets} for host in hosts)
+    having = [host for host in hosts if host.gpus]
+    smallest = [_gpus(leaf, "resources_min") for leaf in leaves]
+    named = bool(re.search(r"gpu|cuda|dgx|[vah]100|volta", name.lower()))
+    said = any(_gpus(leaf, kind) for leaf in leaves for kind in ("resources_min", "resources_default", "default_chunk"))
+    bound = own or any(_chunk(leaf) for leaf in leaves)
+    return Queue(
+        name=name,
+        attributes=attributes,
+        hosts=having or hosts,
+        seconds=max(_seconds(leaf.get("resources_max.walltime", "")) for leaf in leaves),
+        wants_gpus=said or named or (bound and bool(hosts) and len(having) == len(hosts) < len(pbs.hosts)),
+        takes_gpus=bool(having) and any(_gpus(leaf, "resources_max", missing=1) for leaf in leaves),
+        takes_others=not all(smallest) if leaves else True,
+        is_default=pbs.server.get("default_queue") == name,
+    )
+
+
+def _hosts_of(leaf: Attributes, name: str, targets: List[str], pbs: Pbs) -> List[Host]:
+    """Return the hosts where jobs of an execution queue may run: its own, and those that have what a chunk asks for."""
+    chunk, found = _chunk(leaf), []
+    for host in pbs.hosts:
+        queue = host.values.get("queue")
+        if queue and not queue & {name, *targets}:
+            continue
+        if all(value in host.values.get(key, frozenset()) for key, value in chunk.items()):
+            found.append(host)
+    return found
+
+
+def _chunk(leaf: Attributes) -> Dict[str, str]:
+    """Return the resources that each chunk of a queue's jobs gets, but for numbers: Qlist, queue_list, gputype."""
+    pairs = [(key.partition("default_chunk.")[2], value) for key, value in leaf.items()]
+    return {key: value for key, value in pairs if key and not re.fullmatch(r"[0-9.]+([kmgt]?b)?", value)}
+
+
+def _gpus(leaf: Attributes, kind: str, *, missing: int = 0) -> int:
+    text = leaf.get(f"{kind}.ngpus", leaf.get(f"{kind}.gpus"))
+    return missing if text is None else number(text)
+
+
+def _seconds(limit: str) -> int:
+    parts = [number(part) for part in limit.split(":")] if limit else []
+    return sum(part * unit for part, unit in zip(reversed(parts), (1, 60, 3600, 86400))) if parts else FOREVER
+
+
+def _is_open(attributes: Attributes, pbs: Pbs) -> bool:
+    """Return whether a queue takes jobs of the user."""
+    if "False" in {attributes.get("enabled"), attributes.get("started")} or attributes.get("from_route_only") == "True":
+        return False
+    for kind, mine in (("group", pbs.groups), ("user", frozenset({pbs.user}))):
+        listed = {word.strip().partition("@")[0] for word in attributes.get(f"acl_{kind}s", "").split(",")}
+        if attributes.get(f"acl_{kind}_enable") == "True" and mine and not (mine & listed):
+            return False
+    return True

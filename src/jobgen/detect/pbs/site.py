@@ -1,0 +1,150 @@
+"""A draft of a PBS site, from what PBS says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Dict, List, Optional
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.draft import Draft
+from jobgen.detect.gpus import maker
+from jobgen.detect.pbs.facts import Host, Pbs, read_pbs, size_of
+from jobgen.detect.pbs.queues import Queue, best, queues_of
+from jobgen.detect.words import is_plain, listed
+
+NODES = "pbsnodes -a"
+QUEUES = "qstat -Q -f"
+SERVER = "qstat -B -f"
+GIB = 1 << 30
+COMMON = frozenset({"arch", "host", "mem", "ncpus", "ngpus", "nmics", "vmem", "vnode", "vntype"})
+"""Resources that every OpenPBS has (pbs_resources(7B)), or that job scripts ask for anyway."""
+
+
+def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
+    """Find out the fields of a PBS site."""
+    pbs = read_pbs(asker, version)
+    draft.add("name", _name(pbs), f"{SERVER}: server_host={pbs.server.get('server_host', '')}")
+    draft.add("scheduler", "pbs", f"qstat --version: {version}" if version else "qsub is here")
+    if pbs.is_torque:
+        draft.add("pbs", "torque", f"qstat --version: {version}")
+    draft.add("resume", "chain", "qrerun is for operators (qrerun(1B))")
+    draft.ask("resume", "May a job run qsub on its node? Otherwise none. May you run qrerun? Then requeue.", "none")
+    queues = queues_of(pbs)
+    with_gpus, without = best(queues, gpus=True), best(queues, gpus=False)
+    hosts = (with_gpus.hosts if with_gpus else []) or [host for host in pbs.hosts if host.gpus]
+    if hosts:
+        _gpus(draft, pbs, hosts)
+    elif pbs.hosts:
+        _without_gpus(draft, pbs)
+    else:
+        draft.ask("gpus_per_node", f"How many GPUs has a node? {NODES} names no nodes.", 4)
+        draft.ask("cpus_per_gpu", "How many cores are there for each GPU of a node?", 8)
+    _queues(draft, queues, with_gpus, without)
+    draft.ask("options.A", "Which account or project pays? PBS does not list yours.", "PROJECT")
+    text = "Which other lines have the examples in the site's documentation? Some want licences, or file systems."
+    draft.ask("directives", text, ("-l filesystems=home",))
+    own = sorted({name for host in hosts for name in host.resources} - COMMON)
+    if own:
+        draft.ask(
+            "node_properties", f"Must a job name more of its nodes? They have {listed(own)}.", (f"{own[0]}=VALUE",)
+        )
+    draft.ask("local_disk", "Where is the nodes' own disk? In a job: echo $TMPDIR; df.", "$TMPDIR")
+    if wait := (with_gpus.attributes if with_gpus else {}).get("kill_delay"):
+        draft.note(f"{QUEUES}: kill_delay = {wait}: the seconds that ranks have to save when a job is deleted.")
+
+
+def _name(pbs: Pbs) -> str:
+    name = pbs.server.get("server_host", "").partition(".")[0]
+    return name if is_plain(name) else "pbs"
+
+
+def ask_launcher(draft: Draft) -> None:
+    """Ask what starts processes on other nodes."""
+    if shutil.which("mpirun") and "mpi" not in draft.found:
+        draft.ask("launcher", "Shall mpirun start the ranks, as it is here? By default a remote shell does.", "mpirun")
+    else:
+        draft.ask("remote_shell", "Can a job run commands on its nodes by ssh, without a password? Otherwise:", "rsh")
+
+
+def _gpus(draft: Draft, pbs: Pbs, hosts: List[Host]) -> None:
+    """Find out what the nodes with GPUs have."""
+    up = [host for host in hosts if host.is_up and host.gpus] or [host for host in hosts if host.gpus]
+    kind = _kind(draft, pbs, up)
+    fewest = min(host.gpus for host in kind)
+    counts = sorted({host.gpus for host in kind})
+    mixed = f"; they have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
+    word = "gpus" if pbs.is_torque else "ngpus"
+    draft.add("gpus_per_node", fewest, f"{NODES}: {word} of {len(kind)} nodes{mixed}")
+    smallest = min(kind, key=lambda host: host.cpus / host.gpus)
+    each = max(1, smallest.cpus // smallest.gpus)
+    what = "np" if pbs.is_torque else "ncpus"
+    draft.add("cpus_per_gpu", each, f"{NODES}: {smallest.name} has {smallest.cpus} CPUs ({what})")
+    if not smallest.are_cores:
+        draft.ask("cpus_per_gpu", f"Does {what} count hyper-threads? Then halve it: lscpu on a node.")
+    texts = {text for host in kind for values in (*host.values.values(), host.resources) for text in values}
+    made_by = maker(texts)
+    if made_by in {"nvidia", "amd"}:
+        draft.add("accelerator", made_by, f"{NODES}: by the name of {listed(sorted(filter(_tells, texts)))}")
+    else:
+        draft.ask("accelerator", f"Are the GPUs NVIDIA's or AMD's? {NODES} does not tell.", "nvidia")
+    _memory(draft, pbs, kind)
+
+
+def _tells(text: str) -> bool:
+    return bool(maker([text]))
+
+
+def _kind(draft: Draft, pbs: Pbs, hosts: List[Host]) -> List[Host]:
+    """Return the nodes with GPUs of the type that is there most, and name what requests them."""
+    names = sorted({key for host in hosts for key in host.values if "gpu" in key.lower()})
+    for name in [] if pbs.is_torque else names:
+        totals: Dict[str, int] = {}
+        for host in hosts:
+            for value in host.values.get(name, ()):
+                totals[value] = totals.get(value, 0) + host.gpus
+        if len(totals) > 1:
+            chosen = max(totals, key=lambda value: totals[value])
+            others = listed(sorted(value for value in totals if value != chosen))
+            if is_plain(chosen):
+                draft.add("node_properties", (f"{name}={chosen}",), f"{NODES}: {name}; others: {others}")
+                return [host for host in hosts if chosen in host.values.get(name, ())]
+    return hosts
+
+
+def _memory(draft: Draft, pbs: Pbs, hosts: List[Host]) -> None:
+    """Ask for the memory of a node, where a job that does not ask is given less."""
+    names = ("resources_default.mem", "default_chunk.mem")
+    everywhere = [*pbs.queues.values(), pbs.server]
+    defaults = [f"{name} = {part[name]}" for part in everywhere for name in names if size_of(part.get(name, ""))]
+    least = min((host.memory for host in hosts if host.memory), default=0)
+    if defaults and least >= GIB:
+        draft.add("mem", f"{least // GIB}G", f"{NODES}: memory; a job that does not ask gets {defaults[0]}")
+
+
+def _without_gpus(draft: Draft, pbs: Pbs) -> None:
+    smallest = min((host for host in pbs.hosts if host.is_up), key=lambda host: host.cpus, default=pbs.hosts[0])
+    draft.add("accelerator", "none", f"{NODES}: no node has {'gpus' if pbs.is_torque else 'ngpus'}")
+    draft.add("gpus_per_node", 1, "no GPUs: ranks of a node")
+    draft.add("cpus_per_gpu", max(1, smallest.cpus), f"{NODES}: {smallest.name}, the smallest")
+    hints = sorted({name for name in pbs.queues if re.search("gpu|cuda", name.lower())})
+    if hints:
+        draft.ask("accelerator", f"Do nodes have GPUs that PBS does not count? Queues: {listed(hints)}.", "nvidia")
+
+
+def _queues(draft: Draft, queues: List[Queue], with_gpus: Optional[Queue], without: Optional[Queue]) -> None:
+    if with_gpus:
+        others = [queue.name for queue in queues if queue.takes_gpus and queue.name != with_gpus.name]
+        default = ", the default queue" if with_gpus.is_default else ""
+        more = f"; others that take GPUs: {listed(others)}" if others else ""
+        draft.add("options.q", with_gpus.name, f"{QUEUES}{default}{more}")
+        if others:
+            draft.ask("options.q", "Is this the queue for such jobs?")
+        if without and without.name != with_gpus.name:
+            default = ", the default queue" if without.is_default else ""
+            draft.add("cpu_options.q", without.name, f"{QUEUES}{default}")
+    elif without:
+        default = ", the default queue" if without.is_default else ""
+        draft.add("options.q", without.name, f"{QUEUES}{default}")
+    else:
+        draft.ask("options.q", f"Which queue? {QUEUES} names none that you may use.", "QUEUE")

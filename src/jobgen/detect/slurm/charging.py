@@ -1,0 +1,92 @@
+"""Who pays for a job of Slurm: the account and the quality of service that a partition takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import List, Optional
+
+from jobgen.detect.draft import Draft
+from jobgen.detect.slurm.facts import Slurm
+from jobgen.detect.slurm.partitions import Partition, accounts_of, qos_of
+from jobgen.detect.words import is_plain, listed
+
+SACCTMGR = "sacctmgr show associations"
+
+
+def charge(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+    """Find out account and quality of service of jobs in ``partition``, and of those ``without`` GPUs in theirs."""
+    _accounts(draft, slurm, partition, without)
+    _qos(draft, slurm, partition, without)
+
+
+def _accounts(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+    """Tell who pays."""
+    enforced = slurm.config.get("AccountingStorageEnforce", "")
+    if forced := os.environ.get("SBATCH_ACCOUNT"):
+        if is_plain(forced):
+            draft.add("options.account", forced, "SBATCH_ACCOUNT in the environment, which wins over a script's line")
+        return
+    accounts = accounts_of(slurm, partition)
+    if not accounts:
+        if "associations" in enforced or "limits" in enforced or slurm.associations is None:
+            where = f" for partition {partition.name}" if partition and slurm.associations else ""
+            draft.ask("options.account", f"Which account pays? sacctmgr names none{where}.", "ACCOUNT")
+        return
+    chosen = _account(accounts, slurm, gpus=bool(without))
+    draft.add("options.account", chosen, _account_source(accounts, chosen, slurm))
+    if len(accounts) > 1:
+        draft.ask("options.account", "Is this the account that pays for such jobs?")
+    if without:
+        cpu_accounts = accounts_of(slurm, without)
+        cpu_chosen = _account(cpu_accounts, slurm, gpus=False) if cpu_accounts else ""
+        if cpu_chosen and cpu_chosen != chosen and (chosen not in cpu_accounts or _says(cpu_chosen, "cpu")):
+            draft.add("cpu_options.account", cpu_chosen, f"{SACCTMGR}: of partition {without.name}, or by its name")
+
+
+def _account(accounts: List[str], slurm: Slurm, *, gpus: bool) -> str:
+    """Return the account to name: by the word in its name where sites keep those for GPUs apart, or the default."""
+    other, mine = ("cpu", "gpu") if gpus else ("gpu", "cpu")
+    named = [text for text in accounts if _says(text, mine)]
+    if named and any(_says(text, other) for text in accounts):
+        return named[0]
+    return slurm.default_account if slurm.default_account in accounts else accounts[0]
+
+
+def _says(name: str, word: str) -> bool:
+    return word in re.split(r"[^a-z]+", name.lower())
+
+
+def _account_source(accounts: List[str], chosen: str, slurm: Slurm) -> str:
+    others = [text for text in accounts if text != chosen]
+    default = ", your default" if chosen == slurm.default_account else ""
+    return f"{SACCTMGR}{default}" + (f"; others: {listed(others)}" if others else "")
+
+
+def _qos(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+    """Name a quality of service where a partition does not take the user's default one."""
+    chosen = _qos_name(draft, "options.qos", slurm, partition)
+    if without:
+        own = _qos_name(draft, "cpu_options.qos", slurm, without)
+        allowed = qos_of(without)
+        if chosen and not own and allowed is not None and chosen not in allowed:
+            draft.add("cpu_options.qos", False, f"scontrol show partition: {without.name} does not take {chosen}")
+
+
+def _qos_name(draft: Draft, key: str, slurm: Slurm, partition: Optional[Partition]) -> str:
+    allowed = qos_of(partition) if partition else None
+    if not partition or allowed is None:
+        return ""
+    mine = [name for row in slurm.associations or [] for name in row.qos]
+    defaults = {row.default_qos for row in slurm.associations or []}
+    source = f"scontrol show partition {partition.name}: AllowQos={listed(sorted(allowed))}"
+    if defaults & allowed:
+        return ""
+    possible = [name for name in dict.fromkeys(mine) if name in allowed] or ([] if mine else sorted(allowed))
+    if not possible:
+        draft.ask(key, f"Which quality of service may you use there? {source}.", min(allowed))
+        return ""
+    draft.add(key, possible[0], source)
+    if len(possible) > 1:
+        draft.ask(key, f"Is this the quality of service for such jobs? You may use {listed(possible)}.")
+    return possible[0]

@@ -1,0 +1,159 @@
+"""What Slurm says of itself, by sinfo, scontrol and sacctmgr; nothing here lists each node of a large cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.gpus import Gpus, gpus_of
+from jobgen.detect.words import is_plain, number
+
+SINFO = "%P|%a|%l|%D|%T|%c|%z|%m|%d|%f|%G|%N"
+"""Partition, whether it is up, time limit, number of nodes, state, CPUs, sockets:cores:threads, MiB of memory and of
+disk, features, generic resources, names: of nodes that are alike (sinfo(1))."""
+ASSOCIATIONS = "format=account,partition,qos,defaultqos"
+FOREVER = 10**9
+"""Minutes of a time limit that is none."""
+
+
+class Nodes(NamedTuple):
+    """Nodes of a partition that are alike."""
+
+    partition: str
+    is_default: bool
+    is_up: bool
+    """Whether the partition takes jobs and the nodes are neither down nor drained."""
+    minutes: int
+    """The partition's time limit."""
+    size: int
+    """How many they are."""
+    cpus: int
+    """As Slurm counts them: cores or hyper-threads."""
+    cores: int
+    memory: int
+    """In MiB."""
+    disk: int
+    """MiB of the local disk; 0 where nobody told Slurm."""
+    features: Tuple[str, ...]
+    gpus: Tuple[Gpus, ...]
+    other_gres: Tuple[str, ...]
+    first: str
+    """The name of the first of them."""
+
+
+class Association(NamedTuple):
+    """An account that the user may charge."""
+
+    account: str
+    partition: str
+    """Where alone that holds; "": everywhere."""
+    qos: Tuple[str, ...]
+    default_qos: str
+
+
+class Slurm(NamedTuple):
+    """All of it. None, or nothing in it, is what Slurm did not say."""
+
+    config: Dict[str, str]
+    nodes: List[Nodes]
+    partitions: Dict[str, Dict[str, str]]
+    associations: Optional[List[Association]]
+    default_account: str
+    groups: FrozenSet[str]
+    mpi: FrozenSet[str]
+    """What srun's --mpi can be."""
+    has_pyxis: bool
+
+
+def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
+    """Ask Slurm, whose ``config`` is known, for the rest."""
+    rows = asker.ask("sinfo", "--exact", "--noheader", f"--format={SINFO}").text.splitlines()
+    partitions = [_pairs(line) for line in asker.ask("scontrol", "--oneliner", "show", "partition").text.splitlines()]
+    user = asker.ask("id", "--user", "--name").text.strip()
+    # an error where there is no accounting, which the configuration knows
+    has_accounts = "slurmdbd" in config.get("AccountingStorageType", "slurmdbd") and is_plain(user)
+    help_of_srun = asker.ask("srun", "--help").text
+    return Slurm(
+        config=config,
+        nodes=[nodes for nodes in map(_nodes, rows) if nodes],
+        partitions={facts["PartitionName"]: facts for facts in partitions if "PartitionName" in facts},
+        associations=_associations(asker, user) if has_accounts else [],
+        default_account=_default_account(asker, user) if has_accounts else "",
+        groups=frozenset(asker.ask("id", "--groups", "--name").text.split()),
+        mpi=frozenset(asker.ask("srun", "--mpi=list", both=True).text.split()),
+        has_pyxis="--container-image" in help_of_srun,
+    )
+
+
+def read_config(asker: Asker) -> Dict[str, str]:
+    """Return ``scontrol show config``; empty where no controller answers."""
+    text = asker.ask("scontrol", "show", "config").text
+    pairs = re.findall(r"(?m)^([A-Za-z_]\w*(?:\[\d+\])?) *= *(.*?) *$", text)
+    return {name: "" if value == "(null)" else value for name, value in pairs}
+
+
+def node_facts(asker: Asker, name: str) -> Dict[str, str]:
+    """Return ``scontrol show node`` of one node."""
+    return _pairs(asker.ask("scontrol", "--oneliner", "show", "node", name).text) if is_plain(name) else {}
+
+
+def minutes_of(limit: str) -> int:
+    """Return the minutes of 1-00:00:00, 4:00:00, 30:00 or infinite."""
+    found = re.fullmatch(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):[0-9]+", limit)
+    return sum(number(part or "") * unit for part, unit in zip(found.groups(), (1440, 60, 1))) if found else FOREVER
+
+
+def _pairs(line: str) -> Dict[str, str]:
+    """Return what a line of ``scontrol --oneliner`` says; the first of two values of a name counts."""
+    found: Dict[str, str] = {}
+    for name, value in re.findall(r"(?:^| )([A-Za-z][\w/:]*)=(\S*)", line):
+        found.setdefault(name, "" if value == "(null)" else value)
+    return found
+
+
+def _nodes(line: str) -> Optional[Nodes]:
+    """Return a row of sinfo; None for a line that is none."""
+    fields = line.strip().split("|")
+    if len(fields) != SINFO.count("|") + 1 or not is_plain(fields[0].rstrip("*")) or not number(fields[3]):
+        return None
+    name, up, limit, count, state, cpus, shape, memory, disk, features, gres, names = fields
+    sockets, cores, threads = ([max(1, number(part)) for part in shape.split(":")] + [1, 1, 1])[:3]
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)  # up to the first comma that is in no brackets
+    return Nodes(
+        partition=name.rstrip("*"),
+        is_default=name.endswith("*"),
+        is_up=up == "up" and not re.match("down|drain|fail|future|unk|inval", state),
+        minutes=minutes_of(limit),
+        size=number(count),
+        cpus=max(1, number(cpus)),
+        cores=min(sockets * cores, max(1, number(cpus))) if threads > 1 else max(1, number(cpus)),
+        memory=number(memory),
+        disk=number(disk),
+        features=tuple(text for text in features.split(",") if is_plain(text)),
+        gpus=gpus_of(gres),
+        other_gres=tuple(
+            text.split(":")[0] for text in re.split(r",(?![^(]*\))", gres) if not text.startswith(("gpu", "(null)"))
+        ),
+        first=re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first[0]) if first else "",
+    )
+
+
+def _associations(asker: Asker, user: str) -> Optional[List[Association]]:
+    answer = asker.ask(
+        "sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", ASSOCIATIONS
+    )  # fmt: skip
+    if answer.error:
+        return None
+    rows = [line.split("|") for line in answer.text.splitlines()]
+    return [
+        Association(account, partition, tuple(filter(None, qos.split(","))), default)
+        for account, partition, qos, default in (row for row in rows if len(row) == ASSOCIATIONS.count(",") + 1)
+        if is_plain(account)
+    ]
+
+
+def _default_account(asker: Asker, user: str) -> str:
+    words = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={user}", "format=defaultaccount")
+    account = asker.ask(*words).text.strip()
+    return account if is_plain(account) else ""

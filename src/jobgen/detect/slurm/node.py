@@ -1,0 +1,83 @@
+"""What one node of a Slurm cluster gives to jobs: cores, memory, local disk."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Tuple
+
+from jobgen.detect.draft import Draft
+from jobgen.detect.slurm.facts import Nodes
+from jobgen.detect.words import listed, number
+
+NODE = "scontrol show node"
+MEMORY_DEFAULTS = ("DefMemPerCPU", "DefMemPerNode")
+GIB = 1024
+"""MiB of a GiB."""
+
+
+class Node(NamedTuple):
+    """The node that others are measured by."""
+
+    nodes: Nodes
+    """The row of sinfo that it is in."""
+    facts: Dict[str, str]
+    """``scontrol show node``; empty where that has no answer."""
+    partition: Dict[str, str]
+    """``scontrol show partition``."""
+
+    @property
+    def source(self) -> str:
+        """Return what says how much it has."""
+        return f"{NODE} {self.nodes.first}" if self.facts else "sinfo"
+
+
+def draft_cores(draft: Draft, node: Node, *, shares: int) -> None:
+    """Divide the cores that jobs may have into so many ``shares``, one for each GPU."""
+    nodes = node.nodes
+    allocatable = re.search(r"(?:^|,)cpu=([0-9]+)", node.facts.get("CfgTRES", ""))
+    cpus = number(node.facts.get("CPUEfctv", "")) or (int(allocatable[1]) if allocatable else nodes.cpus)
+    threads = max(1, nodes.cpus // nodes.cores)
+    source = f"{node.source}: {cpus} CPUs"
+    most = number(node.partition.get("MaxCPUsPerNode", ""))
+    if 0 < most < cpus:
+        source += f", of which its partition gives {most} (MaxCPUsPerNode)"
+        cpus = most
+    source += f", {threads} to a core" if threads > 1 else ""
+    source += f", for {shares}" if shares > 1 else ""
+    draft.add("cpus_per_gpu", max(1, cpus // threads // shares), source)
+
+
+def draft_memory(draft: Draft, node: Node, config: Dict[str, str], *, share: float) -> None:
+    """Ask for a ``share`` of the node's memory, where Slurm counts memory and gives less to jobs that do not ask."""
+    counted = f"{node.partition.get('SelectTypeParameters', '')} {config.get('SelectTypeParameters', '')}"
+    defaults = [text for facts in (node.partition, config) for text in _limited(facts)]
+    if "MEMORY" not in counted.upper() or not defaults:
+        return
+    memory = (number(node.facts.get("RealMemory", "")) or node.nodes.memory) - number(
+        node.facts.get("MemSpecLimit", "")
+    )
+    if most := number(node.partition.get("MaxMemPerNode", "")):
+        memory = min(memory, most)
+    if memory * share >= GIB:
+        source = f"{node.source}: {memory} MiB; a job that does not ask gets {defaults[0]}"
+        draft.add("mem", f"{int(memory * share) // GIB}G", source)
+
+
+def _limited(facts: Dict[str, str]) -> List[str]:
+    """Return the defaults of memory that are a number, of a partition or the whole cluster."""
+    pairs: List[Tuple[str, str]] = [(name, facts.get(name, "")) for name in MEMORY_DEFAULTS]
+    pairs += re.findall(r"(DefMemPerGPU)=([0-9]+)", facts.get("JobDefaults", ""))
+    return [f"{name}={value}" for name, value in pairs if number(value)]
+
+
+def draft_local_disk(draft: Draft, node: Node, config: Dict[str, str]) -> None:
+    """Name the folder that Slurm calls temporary, if it knows that there is a disk."""
+    disk, resources = config.get("TmpFS", ""), sorted({*node.nodes.other_gres})
+    private = "; JobContainerType: each job has its own" if "tmpfs" in config.get("JobContainerType", "") else ""
+    gigabytes = (number(node.facts.get("TmpDisk", "")) or node.nodes.disk) // GIB
+    if re.fullmatch(r"/[\w./-]+", disk) and gigabytes:
+        draft.add("local_disk", disk, f"scontrol show config: TmpFS, {gigabytes} GB of {node.nodes.first}{private}")
+        return
+    extra = f" Nodes have the resources {listed(resources)}: is one asked for by --gres?" if resources else ""
+    text = f"Where is the nodes' own disk? scontrol show config: TmpFS={disk or 'unknown'}, of unknown size.{extra}"
+    draft.ask("local_disk", text, "$SLURM_TMPDIR")

@@ -1,0 +1,150 @@
+"""Which partition takes jobs with GPUs, and which those without: the one that a user of the cluster would name."""
+
+from __future__ import annotations
+
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+from jobgen.detect.gpus import Gpus
+from jobgen.detect.slurm.facts import Nodes, Slurm
+
+SHORT = 240
+"""Minutes: a partition with a smaller limit is for tests and interactive work."""
+
+
+class Partition(NamedTuple):
+    """A partition and what is known of it."""
+
+    name: str
+    nodes: List[Nodes]
+    facts: Dict[str, str]
+    """``scontrol show partition``."""
+    is_allowed: bool
+    """Whether nothing says that the user may not use it."""
+    is_preempted: bool
+    """Whether its jobs make way for those of other partitions."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether jobs that name no partition go there."""
+        return self.nodes[0].is_default
+
+    @property
+    def is_of_gpus(self) -> bool:
+        """Whether most of its nodes have GPUs."""
+        return 2 * sum(nodes.size for nodes in self.gpu_nodes) >= sum(nodes.size for nodes in self.nodes)
+
+    @property
+    def gpu_nodes(self) -> List[Nodes]:
+        """Return its nodes that have GPUs."""
+        return [nodes for nodes in self.nodes if nodes.gpus]
+
+    def total(self, *, gpus: bool) -> int:
+        """Return how many GPUs it has that can be used, or nodes without any."""
+        if gpus:
+            return sum(nodes.size * sum(part.per_node for part in nodes.gpus) for nodes in self.nodes if nodes.is_up)
+        return sum(nodes.size for nodes in self.nodes if nodes.is_up and not nodes.gpus)
+
+
+class Kind(NamedTuple):
+    """The GPUs that a job asks for, and the nodes of a partition that have them."""
+
+    gpus: Gpus
+    """With the smallest number that one of these nodes has."""
+    nodes: List[Nodes]
+    others: List[str]
+    """Other types of GPUs in the partition."""
+
+    def shares(self, nodes: Nodes) -> int:
+        """Return how many GPUs of a node share it: those of the type, or all its slices."""
+        return sum(part.per_node for part in nodes.gpus if self.gpus.is_slice or part.type == self.gpus.type)
+
+
+def partitions_of(slurm: Slurm) -> List[Partition]:
+    """Return all partitions, in sinfo's order."""
+    names = list(dict.fromkeys(nodes.partition for nodes in slurm.nodes))
+    highest = max((_tier(facts) for facts in slurm.partitions.values()), default=0)
+    found: List[Partition] = []
+    for name in names:
+        facts = slurm.partitions.get(name, {})
+        nodes = [row for row in slurm.nodes if row.partition == name]
+        preempted = facts.get("PreemptMode", "OFF").split(",")[-1] not in {"OFF", "N/A", ""}
+        found.append(
+            Partition(
+                name, nodes, facts, _is_allowed(name, facts, slurm), preempted and 0 < _tier(facts) < highest
+            )
+        )  # fmt: skip
+    return found
+
+
+def best(partitions: List[Partition], *, gpus: bool) -> Optional[Partition]:
+    """Return the partition for jobs with GPUs, or without; None if there is none.
+
+    Whole GPUs rather than slices, and no partition that mixes the two sorts; then the default one, one for work and
+    not for tests, one whose jobs are not preempted, and the one with the most.
+    """
+
+    def rank(partition: Partition) -> Tuple[int, ...]:
+        fits = any(not part.is_slice for nodes in partition.gpu_nodes for part in nodes.gpus) if gpus else True
+        alone = partition.is_of_gpus if gpus else not partition.gpu_nodes
+        long = partition.nodes[0].minutes >= SHORT
+        order = (fits, alone, partition.is_default, long, not partition.is_preempted)
+        return (*map(int, order), partition.total(gpus=gpus))
+
+    possible = [partition for partition in partitions if partition.is_allowed and partition.total(gpus=gpus)]
+    if not possible:  # all are down today
+        rows = [(partition, partition.gpu_nodes if gpus else partition.nodes) for partition in partitions]
+        possible = [partition for partition, nodes in rows if partition.is_allowed and nodes and gpus]
+    return max(possible, key=rank) if possible else None
+
+
+def kind_of(partition: Partition) -> Kind:
+    """Return the GPUs of a partition that has some: of the type that is there most, whole ones if possible."""
+    totals: Dict[Tuple[bool, str], int] = {}
+    for nodes in partition.gpu_nodes:
+        for gpus in nodes.gpus:
+            key = (not gpus.is_slice, gpus.type)
+            totals[key] = totals.get(key, 0) + nodes.size * gpus.per_node
+    chosen = max(totals, key=lambda key: (key[0], totals[key]))[1]
+    having = [(nodes, gpus) for nodes in partition.gpu_nodes for gpus in nodes.gpus if gpus.type == chosen]
+    having = [pair for pair in having if pair[0].is_up] or having
+    fewest = min(gpus.per_node for _, gpus in having)
+    others = sorted(kind for _, kind in totals if kind != chosen)
+    return Kind(Gpus(chosen, fewest), [nodes for nodes, _ in having], others)
+
+
+def accounts_of(slurm: Slurm, partition: Optional[Partition]) -> List[str]:
+    """Return the user's accounts, or those that a partition takes."""
+    name, facts = (partition.name, partition.facts) if partition else ("", {})
+    every = [row.account for row in slurm.associations or [] if row.partition in {"", name} or not name]
+    allowed, denied = _names(facts.get("AllowAccounts")), _names(facts.get("DenyAccounts"))
+    kept = [text for text in every if (allowed is None or text in allowed) and text not in (denied or ())]
+    return list(dict.fromkeys(kept))
+
+
+def qos_of(partition: Partition) -> Optional[FrozenSet[str]]:
+    """Return the qualities of service that a partition takes; None where it takes any."""
+    return _names(partition.facts.get("AllowQos"))
+
+
+def _is_allowed(name: str, facts: Dict[str, str], slurm: Slurm) -> bool:
+    """Return whether nothing forbids the user a partition: its state, groups, accounts, qualities of service."""
+    if facts.get("State", "UP") not in {"UP", ""} or facts.get("RootOnly") == "YES":
+        return False
+    groups = _names(facts.get("AllowGroups"))
+    if groups is not None and slurm.groups and not groups & slurm.groups:
+        return False
+    if not slurm.associations:
+        return True
+    bare = Partition(name, [], facts, is_allowed=True, is_preempted=False)
+    allowed, mine = qos_of(bare), {qos for row in slurm.associations for qos in row.qos}
+    return bool(accounts_of(slurm, bare)) and (allowed is None or not mine or bool(allowed & mine))
+
+
+def _names(text: Optional[str]) -> Optional[FrozenSet[str]]:
+    """Return a list of scontrol's; None for ALL, and for what it does not say."""
+    return None if text in {None, "", "ALL", "N/A"} else frozenset((text or "").split(","))
+
+
+def _tier(facts: Dict[str, str]) -> int:
+    text = facts.get("PriorityTier", "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,175 @@
+"""A draft of a Slurm site, from what Slurm says."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, Optional, Tuple
+
+from jobgen.detect.ask import Asker
+from jobgen.detect.draft import Draft
+from jobgen.detect.gpus import maker
+from jobgen.detect.slurm.charging import charge
+from jobgen.detect.slurm.facts import Slurm, node_facts, read_slurm
+from jobgen.detect.slurm.node import NODE, Node, draft_cores, draft_local_disk, draft_memory
+from jobgen.detect.slurm.partitions import Kind, Partition, best, kind_of, partitions_of
+from jobgen.detect.words import is_plain, listed, number
+
+CONFIG = "scontrol show config"
+SINFO = "sinfo"
+GPU_WORDS = r"gpu|cuda|dgx|accel|booster"
+"""In names of partitions and features: of nodes with GPUs, whatever Slurm counts."""
+LEAST_VERSION = (20, 11)
+"""Of Slurm, for job scripts."""
+
+
+def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
+    """Find out the fields of a Slurm site, whose ``config`` is known; return whether it has pyxis."""
+    slurm = read_slurm(asker, config)
+    version = config.get("SLURM_VERSION", "")
+    if is_plain(name := config.get("ClusterName", "")):
+        draft.add("name", name, f"{CONFIG}: ClusterName")
+    draft.add("name", "slurm", "no command tells what the cluster is called")
+    draft.add("scheduler", "slurm", f"{CONFIG}: SLURM_VERSION={version}" if version else "sbatch is here")
+    if version and _version(version) < LEAST_VERSION:
+        draft.note(f"Job scripts need Slurm {'.'.join(map(str, LEAST_VERSION))}; this one is {version}.")
+    partitions = partitions_of(slurm)
+    with_gpus, without = best(partitions, gpus=True), best(partitions, gpus=False)
+    if with_gpus:
+        kind = kind_of(with_gpus)
+        _gpus(draft, asker, slurm, with_gpus, kind)
+        _gpu_request(draft, slurm)
+        _partitions(draft, partitions, with_gpus, without)
+    elif without:
+        _without_gpus(draft, asker, config, partitions)
+    else:
+        draft.ask("gpus_per_node", "How many GPUs has a node? sinfo names no nodes.", 4)
+        draft.ask("cpus_per_gpu", "How many cores are there for each GPU of a node?", 8)
+        draft.ask("options.partition", "Which partition has the GPUs? sinfo names none.", "gpu")
+    charge(draft, slurm, with_gpus or without, without if with_gpus else None)
+    _plugins(draft, slurm, with_gpus)
+    _resume(draft, config)
+    if slurm.mpi and not any(text.startswith("pmix") for text in slurm.mpi):
+        draft.note(f"srun --mpi=list: {listed(sorted(slurm.mpi & {'none', 'openmpi', 'pmi2', 'cray_shasta'}))}, no "
+                   "pmix: horovod-srun cannot start ranks here; horovod and horovod-gloo can.")  # fmt: skip
+    return slurm.has_pyxis
+
+
+def _version(text: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in re.findall("[0-9]+", text)[:2])
+
+
+def _gpus(draft: Draft, asker: Asker, slurm: Slurm, partition: Partition, kind: Kind) -> None:
+    """Find out what a node of the partition has."""
+    gres = ":".join(filter(None, ["gpu", kind.gpus.type, str(kind.gpus.per_node)]))
+    counts = sorted({part.per_node for nodes in kind.nodes for part in nodes.gpus if part.type == kind.gpus.type})
+    mixed = f"; its nodes have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
+    count = 1 if kind.gpus.is_slice else kind.gpus.per_node
+    slices = "; slices of a GPU (MIG): a job takes one" if kind.gpus.is_slice else ""
+    draft.add("gpus_per_node", count, f"{SINFO}, partition {partition.name}: {gres}{mixed}{slices}")
+    if kind.gpus.type and (kind.others or kind.gpus.is_slice):
+        names = f"; others: {listed(text or 'no type' for text in kind.others)}" if kind.others else ""
+        draft.add("gpu_type", kind.gpus.type, f"{SINFO}, partition {partition.name}{names}")
+    types = [part.type for nodes in kind.nodes for part in nodes.gpus]
+    made_by = maker(types) or maker(text for nodes in kind.nodes for text in nodes.features) or maker([partition.name])
+    known = ", ".join(sorted({*filter(None, types)})[:3]) or f"{partition.name} and its nodes' features"
+    if made_by in {"nvidia", "amd"}:
+        draft.add("accelerator", made_by, f"{SINFO}: by the name of {known}")
+    elif made_by:
+        draft.add("accelerator", "none", f"{SINFO}: {known}; job scripts know NVIDIA's and AMD's GPUs alone")
+    else:
+        draft.ask("accelerator", f"Are the GPUs NVIDIA's or AMD's? {SINFO} does not tell ({gres}).", "nvidia")
+    fewest = min(kind.nodes, key=lambda nodes: nodes.cores / kind.shares(nodes))
+    node = Node(fewest, node_facts(asker, fewest.first), partition.facts)
+    draft_cores(draft, node, shares=kind.shares(fewest))
+    draft_local_disk(draft, node, slurm.config)
+    least = min(kind.nodes, key=lambda nodes: nodes.memory / kind.shares(nodes))
+    if least.memory / kind.shares(least) < fewest.memory / kind.shares(fewest):
+        node = Node(least, node_facts(asker, least.first), partition.facts)
+    draft_memory(draft, node, slurm.config, share=count / kind.shares(node.nodes))
+
+
+def _gpu_request(draft: Draft, slurm: Slurm) -> None:
+    """Tell which option asks for GPUs: those but --gres are of the plugin cons_tres alone, in Slurm 19.05 and later.
+
+    https://slurm.schedmd.com/gres.html, "Running Jobs".
+    """
+    version, plugin = slurm.config.get("SLURM_VERSION", ""), slurm.config.get("SelectType", "")
+    how = f"{CONFIG}: SelectType={plugin}"
+    inside = slurm.config.get("SelectTypeParameters", "").upper()
+    if plugin == "select/cons_tres" or "OTHER_CONS_TRES" in inside:
+        draft.add("gpu_request", "gpus-per-node", how)
+    elif plugin in {"select/linear", "select/cons_res", "select/serial"} or "OTHER_" in inside:
+        draft.add("gpu_request", "gres", f"{how}, which does not know --gpus-per-node")
+    elif version and _version(version) < (19, 5):
+        draft.add("gpu_request", "gres", f"{CONFIG}: SLURM_VERSION={version}; --gpus-per-node came with 19.05")
+    else:
+        draft.ask("gpu_request", f"How do jobs ask for GPUs? SelectType is {plugin or 'not known'}.", "gres")
+
+
+def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without: Optional[Partition]) -> None:
+    others = [part.name for part in every if part.gpu_nodes and part.is_allowed and part.name != chosen.name]
+    default = ", the default partition" if chosen.is_default else ""
+    source = f"{SINFO}: {chosen.total(gpus=True)} GPUs in {sum(n.size for n in chosen.gpu_nodes)} nodes{default}"
+    draft.add("options.partition", chosen.name, source + (f"; others with GPUs: {listed(others)}" if others else ""))
+    if forced := os.environ.get("SBATCH_PARTITION"):
+        draft.note(f"SBATCH_PARTITION={forced} in the environment wins over the partition of a script (sbatch(1)).")
+    if without and not without.is_of_gpus:
+        default = ", the default partition" if without.is_default else ""
+        source = f"{SINFO}: {without.total(gpus=False)} nodes without GPUs{default}"
+        draft.add("cpu_options.partition", without.name, source)
+
+
+def _without_gpus(draft: Draft, asker: Asker, config: Dict[str, str], every: List[Partition]) -> None:
+    """Find out what a cluster without GPUs has; a rank for each socket is near its memory."""
+    chosen = best(every, gpus=False)
+    assert chosen is not None
+    nodes = min((row for row in chosen.nodes if row.is_up), key=lambda row: row.cores)
+    node = Node(nodes, node_facts(asker, nodes.first), chosen.facts)
+    sockets = number(node.facts.get("Sockets", "")) or 1
+    draft.add("accelerator", "none", f"{SINFO}: no node has gpu as a generic resource")
+    draft.add("gpus_per_node", sockets, f"no GPUs: ranks of a node, one for each socket ({NODE} {nodes.first})")
+    draft_cores(draft, node, shares=sockets)
+    draft_memory(draft, node, config, share=1)
+    draft_local_disk(draft, node, config)
+    names = [text for row in every for part in row.nodes for text in (part.partition, *part.features)]
+    hints = sorted({text for text in names if re.search(GPU_WORDS, text.lower()) or maker([text])})
+    if hints:
+        text = f"Do nodes have GPUs that Slurm does not count? Names that sound so: {listed(hints)}."
+        draft.ask("accelerator", text, "nvidia")
+    default = ", the default partition" if chosen.is_default else ""
+    others = [part.name for part in every if part.name != chosen.name and part.is_allowed]
+    more = f"; others: {listed(others)}" if others else ""
+    draft.add("options.partition", chosen.name, f"{SINFO}: {chosen.total(gpus=False)} nodes{default}{more}")
+
+
+def _plugins(draft: Draft, slurm: Slurm, with_gpus: Optional[Partition]) -> None:
+    """Ask about what no command shows: rules of the site by which jobs are changed or refused."""
+    pairs = [(name, slurm.config.get(name, "")) for name in ("JobSubmitPlugins", "CliFilterPlugins")]
+    named = [f"{name}={value}" for name, value in pairs if value]
+    if not named:
+        return
+    text = (
+        f"What does the site's submit plugin ({listed(named)}) want or refuse? Compare its documentation's examples: "
+    )
+    draft.ask("options.partition", f"{text}--gres in place of --gpus-per-node, a type of GPU, no partition at all?")
+    if "cpu_options.partition" in draft.found:
+        draft.ask("cpu_options.partition", "The same here: or does the plugin choose?")
+    features = sorted({text for nodes in (with_gpus.gpu_nodes if with_gpus else []) for text in nodes.features})
+    if features:
+        draft.ask(
+            "options.constraint", f"Must a job name a feature of its nodes? They have {listed(features)}.", features[0]
+        )
+
+
+def _resume(draft: Draft, config: Dict[str, str]) -> None:
+    requeue, wait = config.get("JobRequeue", ""), config.get("KillWait", "")
+    if requeue == "1":
+        draft.add("resume", "requeue", f"{CONFIG}: JobRequeue=1")
+    elif requeue:
+        draft.add("resume", "requeue", f"{CONFIG}: JobRequeue={requeue}, and scripts ask for it by --requeue")
+        draft.ask("resume", "May users requeue their jobs (scontrol requeue)?", "none")
+    if number(wait):
+        draft.note(f"{CONFIG}: KillWait={wait}: the time that ranks have to save when a job is cancelled.")
+    if config.get("TaskPlugin") in {"task/none", ""} and "TaskPlugin" in config:
+        draft.note(f"{CONFIG}: TaskPlugin={config['TaskPlugin'] or 'none'}: nothing keeps a job to its cores and GPUs.")

@@ -1,0 +1,53 @@
+"""`jobgen site --detect` on a real Slurm and a real OpenPBS: the drafts load, and the schedulers take their scripts."""
+
+import shutil
+import sys
+
+import pytest
+
+from jobgen.load import load
+from jobgen.model import Site
+
+JOBGEN = [sys.executable, "-m", "jobgen"]
+TOOLS = ("id", "ip", "bash", "unshare")
+"""Programs that are asked besides the scheduler's."""
+
+
+def detected(cluster, folder, *words, **env):
+    """Return the site that is drafted on the head, where the draft is, and what was said."""
+    path = folder / "mine.toml"
+    said = cluster.run("env", *words, *JOBGEN, "site", "--detect", "--output", str(path), **env)
+    text = path.read_text()
+    print(text)
+    return load(str(path), [], Site), path, said + text
+
+
+def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
+    site, path, text = detected(cluster, users_folder, "-u", "SBATCH_EXPORT")
+    assert (site.name, site.scheduler, site.resume) == ("test", "slurm", "requeue")
+    assert (site.gpus_per_node, site.cpus_per_gpu, site.gpu_request) == (2, 8, "gpus-per-node")
+    assert (site.options, site.cpu_options, site.mem) == ({"partition": "gpu"}, {}, "")
+    assert "No answer" not in text
+    assert "KillWait=15 sec" in text
+    script = str(path.with_name("ddp.job"))
+    cluster.run(*JOBGEN, "render", "ddp", "--site", str(path), "--output", script)
+    cluster.run("sbatch", "--test-only", script)  # fails where it would never start
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_openpbs_tells_what_its_nodes_have(cluster, openpbs, users_folder):
+    programs = users_folder / "bin"  # the head has Slurm's commands too
+    programs.mkdir()
+    for name in TOOLS:
+        (programs / name).symlink_to(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin"))
+    site, path, text = detected(cluster, users_folder, f"PATH=/opt/pbs/bin:{programs}")
+    assert (site.name, site.scheduler, site.pbs, site.resume) == ("head", "pbs", "openpbs", "chain")
+    assert (site.gpus_per_node, site.cpus_per_gpu, site.mem) == (2, 4, "")
+    assert (site.options, site.cpu_options) == ({"q": "gpu"}, {"q": "cpu"})
+    assert "No answer" not in text
+    script = str(path.with_name("ddp.pbs"))
+    cluster.run(*JOBGEN, "render", "ddp", "--site", str(path), "--output", script)
+    number = openpbs.run("qsub", "-h", script).strip()
+    assert openpbs.job(number).fields["Resource_List.ngpus"] == "4"
+    openpbs.run("qdel", number)

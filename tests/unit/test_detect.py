@@ -1,0 +1,154 @@
+"""`jobgen site --detect` on recorded login nodes: what it finds, what it asks, and that scripts come out of it.
+
+Beside each recording (tests/unit/clusters) stands ``site.toml``, the file of somebody who knows the cluster.
+"""
+
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobgen.cli import main
+from jobgen.detect import Detected, detect
+from jobgen.detect.ask import Asker
+from jobgen.load import load
+from jobgen.model import Site
+from recorded import CLUSTERS, HOST, commands_of, login_node
+from support import ROOT
+
+SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2119,SC2120,SC2329"]
+"""As tests/golden checks the committed scripts; besides, a site without GPUs calls use_container without an option."""
+
+OUTCOMES = {
+    "accounts-modules": (16, {"resume"}, set()),
+    "amd": (14, {"output"}, set()),
+    "cloud": (10, {"local_disk", "output"}, set()),
+    "condo": (14, set(), set()),
+    "cpu-only": (13, set(), set()),
+    "cray": (18, {"options.constraint"}, set()),
+    "gres-only": (10, {"local_disk"}, set()),
+    "machine": (7, set(), set()),
+    "mig": (13, set(), set()),
+    "openpbs": (10, {"local_disk", "node_properties", "output"}, set()),
+    "pbspro": (12, {"container", "cpus_per_gpu", "directives", "local_disk", "options.A", "output"}, {"modules"}),
+    "pyxis": (10, {"output"}, set()),
+    "routed": (12, {"cpu_options.partition", "options.partition", "output"}, set()),
+    "torque": (9, {"output"}, set()),
+    "typed-gres": (14, set(), set()),
+}
+"""Of each cluster: how many values are right; fields that are asked for; fields that are wrong, or silently absent."""
+
+
+def edited(kind):
+    """Return what is done to a recording before it is played."""
+
+    def edit(text):
+        if kind == "condo":
+            rows = "".join(
+                f"pi{n}|up|7-00:00:00|2|mixed|32|1:32:1|256000|200000|CPU_GEN:RME|(null)|sh03-20n{n}\n"
+                for n in range(220)
+            )
+            facts = "".join(f"PartitionName=pi{n} AllowGroups=sh_g{n} State=UP PreemptMode=OFF\n" for n in range(220))
+            text = text.replace("owners|up", f"{rows}owners|up", 1)
+            text = text.replace("PartitionName=owners", f"{facts}PartitionName=owners", 1)
+        return text
+
+    return edit
+
+
+class Drafted(NamedTuple):
+    """A draft, the file that it is in, and the commands that were asked for it."""
+
+    draft: Detected
+    path: Path
+    commands: set[tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory):
+    """Return what is detected on each recorded cluster, by real programs."""
+    found, ask = {}, Asker.ask
+    for kind in OUTCOMES:
+        folder, commands = tmp_path_factory.mktemp(kind), set()
+        with pytest.MonkeyPatch.context() as patch:
+            login_node(kind, folder, patch, edit=edited(kind))
+            seen = commands.add
+            patch.setattr(Asker, "ask", lambda self, *words, seen=seen, **how: seen(words) or ask(self, *words, **how))
+            draft = detect()
+        (folder / "mine.toml").write_text(draft.text, encoding="utf-8")
+        found[kind] = Drafted(draft, folder / "mine.toml", commands)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def values_of(path):
+    """Return the values of a site file that are no defaults, those of tables by ``table.key``."""
+    site, plain = load(str(path), [], Site), Site(name="")
+    found = {}
+    for name in Site.__struct_fields__:
+        value = getattr(site, name)
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": part for key, part in value.items()}
+        elif value != getattr(plain, name):
+            found[name] = value
+    return found
+
+
+def compared(found, path, kind):
+    """Return which keys of a draft are right, which are asked for, and which are neither."""
+    known, drafted = values_of(CLUSTERS / kind / "site.toml"), values_of(path)
+    known = {key: HOST if value == "HOST" else value for key, value in known.items()}
+    differing = {key for key in {*known, *drafted} if known.get(key) != drafted.get(key)}
+    right = {*found.found, *drafted} - differing
+    asked = differing & {*found.asked}
+    return right, asked, differing - asked
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_what_is_found_is_right_or_asked_for(drafts, kind):
+    right, asked, wrong = compared(drafts[kind].draft, drafts[kind].path, kind)
+    assert (len(right), asked, wrong) == OUTCOMES[kind], sorted(right)
+
+
+def test_the_table_of_all_clusters(drafts, table):
+    rows = [["cluster", "right", "asked", "wrong or absent", "other questions"]]
+    for kind, (draft, path, _) in drafts.items():
+        right, asked, wrong = compared(draft, path, kind)
+        rows.append([kind, len(right), " ".join(sorted(asked)), " ".join(sorted(wrong)), len({*draft.asked} - asked)])
+    table("jobgen site --detect on recorded clusters: fields", rows)
+    assert {path.name for path in CLUSTERS.iterdir() if path.is_dir()} == {*OUTCOMES}
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_each_value_names_its_source_and_each_question_asks(drafts, kind):
+    draft = drafts[kind].draft
+    for before, line in pairwise(draft.text.splitlines()):
+        assert len(line) <= 120
+        if " = " in line and not line.startswith("#"):
+            assert " # " in line or before.startswith("# "), line
+    assert "No answer" not in draft.text
+    assert draft.text.count("?") >= len(draft.asked)
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_a_clean_script_comes_out_of_it(drafts, kind, tmp_path):
+    spec = "ddp-local" if kind == "machine" else "ddp"
+    for name, options in (("plain", []), ("standalone", ["--standalone"])):
+        words = ["render", spec, "--site", str(drafts[kind].path), *options, "--output", str(tmp_path / name)]
+        assert main(words) == 0
+        subprocess.run(["bash", "-n", tmp_path / name], check=True)
+    done = subprocess.run([*SHELLCHECK, tmp_path / "standalone"], capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if "SC" in line and "hare " not in line]
+    assert (done.returncode, found) == (0, []), done.stdout[:2000]
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_the_recording_has_no_command_that_nothing_asks(drafts, kind):
+    recorded = {tuple(words) for words, _ in commands_of(CLUSTERS / kind / "login.txt") if words[0] != "module"}
+    assert recorded - drafts[kind].commands == set()

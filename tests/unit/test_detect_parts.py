@@ -1,0 +1,431 @@
+"""`jobgen site --detect`: what single answers mean, and commands that hang, fail or print rubbish."""
+
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jobgen.detect
+import recorded
+from jobgen.cli import main
+from jobgen.detect import ask, detect
+from jobgen.detect.ask import Answer, Asker
+from jobgen.detect.draft import Draft
+from jobgen.detect.gpus import Gpus, gpus_of, maker
+from jobgen.detect.pbs.facts import size_of
+from jobgen.detect.slurm.facts import FOREVER, minutes_of
+from jobgen.detect.words import is_plain
+from jobgen.load import load
+from jobgen.model import Site
+from support import ROOT
+
+RUBBISH = {
+    "nothing": "",
+    "binary": "\x00\x01\x7f\xff\x1b[31mred\x1b[0m",
+    "one long line": "x" * 100_000,
+    "pipes": "|" * 11 + "\n" + "a|up|1:00|1|idle|1|1:1:1|1|1|f|gpu:0|n\n" + "|".join(["*"] * 12),
+    "equal signs": "=\n=a\nPartitionName=\nPartitionName== =\nSLURM_VERSION = ...\nSelectType =\n" + "= " * 100,
+    "numbers": "999999999999999999999999|" * 12 + "\nsmp = " + "9" * 400,
+    "quotes": 'ClusterName = a"\'\\\nname = "x"\n[options]\n' + '"' * 50,
+    "other letters": "Größe ½ 四 ²|" * 12 + "\n" + "²" * 9 + ":²",
+    "indented": "     state = free\n\tmore\n\n     np = ²\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """Return a function that detects a recorded cluster after replacing text of the recording."""
+
+    def found(kind, *pairs, **env):
+        def edit(text):
+            for old, new in pairs:
+                assert old in text, old
+                text = text.replace(old, new)
+            return text
+
+        with monkeypatch.context() as patch:
+            recorded.login_node(kind, tmp_path, patch, edit=edit)
+            for name, value in env.items():
+                patch.setenv(name, value)
+            draft = detect()
+        (tmp_path / "mine.toml").write_text(draft.text, encoding="utf-8")
+        return load(str(tmp_path / "mine.toml"), [], Site), draft
+
+    return found
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("gres", "expected"),
+        [
+            ("(null)", []),
+            ("", []),
+            ("gpu:2", [("", 2)]),
+            ("gpu", [("", 1)]),
+            ("gpu:tesla", [("tesla", 1)]),
+            ("gpu:a100:4(S:0-1)", [("a100", 4)]),
+            ("gpu:a100:4(S:0,2),nvme:1", [("a100", 4)]),
+            ("nvme:1,gpu:nvidia_a100-sxm4-80gb:8(S:0-7),shard:64", [("nvidia_a100-sxm4-80gb", 8)]),
+            ("gpu:(null):3(IDX:0-2)", [("", 3)]),
+            ("gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:0-1)", [("a100", 2), ("a100_1g.5gb", 14)]),
+            ("gpu:tesla:no_consume:2", [("tesla", 2)]),
+            ("gpumem:80G,gpu:v100:0", []),
+            ("gpu:a b:2,gpu:$(id):3,gpu:²", []),
+        ],
+    )
+    def test_gpus(self, gres, expected):
+        assert [*gpus_of(gres)] == [Gpus(*pair) for pair in expected]
+
+    @pytest.mark.parametrize(
+        ("name", "is_slice"), [("1g.5gb", True), ("a100_3g.20gb", True), ("nvidia_h100_80gb_hbm3_4g.40gb", True),
+                               ("a100", False), ("nvidia_a100-sxm4-80gb", False), ("", False)],
+    )  # fmt: skip
+    def test_slices(self, name, is_slice):
+        assert Gpus(name, 1).is_slice is is_slice
+
+    @pytest.mark.parametrize(
+        ("names", "expected"),
+        [
+            (["a100"], "nvidia"),
+            (["nvidia_a100-sxm4-80gb"], "nvidia"),
+            (["rtx6000"], "nvidia"),
+            (["GeForce GTX 1080 Ti"], "nvidia"),
+            (["tesla"], "nvidia"),
+            (["gh200"], "nvidia"),
+            (["h100-nvl"], "nvidia"),
+            (["1g.10gb"], "nvidia"),
+            (["mi250"], "amd"),
+            (["amd_mi100"], "amd"),
+            (["mi300a"], "amd"),
+            (["pvc"], "intel"),
+            (["a100", "mi210"], ""),
+            (["AMD_EPYC_7763", "x1005"], ""),  # a processor
+            (["a64fx", "rome", "haswell", "e5-2660v3", "ib"], ""),
+            ([""], ""),
+        ],
+    )
+    def test_makers(self, names, expected):
+        assert maker(names) == expected
+
+    @pytest.mark.parametrize(
+        ("limit", "minutes"),
+        [
+            ("30:00", 30),
+            ("4:00:00", 240),
+            ("1-00:00:00", 1440),
+            ("infinite", FOREVER),
+            ("n/a", FOREVER),
+            ("²:00", FOREVER),
+        ],
+    )
+    def test_time_limits(self, limit, minutes):
+        assert minutes_of(limit) == minutes
+
+    @pytest.mark.parametrize(
+        ("text", "size"), [("480gb", 480 << 30), ("527672492kb", 527672492 << 10), ("7", 0), ("²kb", 0)]
+    )
+    def test_sizes(self, text, size):
+        assert size_of(text) == size
+
+
+class TestSlurm:
+    def test_where_all_gpus_are_slices_a_job_takes_one(self, found):
+        site, draft = found("mig", ("gpu:a100:4(S:0-1)|a[02-03]", "gpu:a100_2g.20gb:12(S:0-1)|a[02-03]"))
+        assert (site.gpus_per_node, site.gpu_type) == (1, "a100_2g.20gb")
+        assert site.cpus_per_gpu == 128 // 12
+        assert "slices of a GPU (MIG)" in draft.text
+
+    def test_whole_gpus_beside_slices_in_a_node_are_counted_apart(self, found):
+        gres = "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)"
+        site, _ = found("mig", ("gpu:a100:4(S:0-1)|a[02-03]", f"{gres}|a[02-03]"))
+        assert (site.gpus_per_node, site.gpu_type, site.cpus_per_gpu) == (2, "a100", 64)
+
+    @pytest.mark.parametrize(
+        ("plugin", "version", "option"),
+        [
+            ("select/linear", "23.02.7", "gres"),
+            ("select/cons_res", "23.02.7", "gres"),
+            ("select/cray_aries", "18.08.9", "gres"),
+        ],
+    )
+    def test_gpus_are_asked_for_as_the_plugin_knows_them(self, found, plugin, version, option):
+        edits = [("select/cons_tres", plugin), ("23.11.10", version)]
+        site, draft = found("typed-gres", *edits)
+        assert site.gpu_request == option
+        assert ("Job scripts need Slurm 20.11" in draft.text) == version.startswith("18")
+
+    def test_an_unknown_plugin_is_a_question(self, found):
+        site, draft = found("typed-gres", ("select/cons_tres", "select/other"))
+        assert site.gpu_request == "gpus-per-node"
+        assert "gpu_request" in draft.asked
+
+    def test_an_account_that_is_needed_and_not_known_is_a_question(self, found):
+        site, draft = found("typed-gres", ("smith1||normal,qos_gpu|normal\n", ""))
+        assert "account" not in site.options
+        assert "Which account pays? sacctmgr names none." in draft.text
+
+    def test_without_accounting_there_is_no_question(self, found):
+        edits = [("associations,limits,qos,safe", "none"), ("accounting_storage/slurmdbd", "accounting_storage/none")]
+        _, draft = found("typed-gres", *edits)
+        assert "options.account" not in draft.asked
+
+    def test_an_account_in_the_environment_wins(self, found):
+        site, draft = found("typed-gres", SBATCH_ACCOUNT="other")
+        assert site.options["account"] == "other"
+        assert "SBATCH_ACCOUNT in the environment" in draft.text
+
+    def test_a_partition_that_is_for_other_accounts_is_not_chosen(self, found):
+        old = "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL"
+        site, draft = found("typed-gres", (old, old.replace("AllowAccounts=ALL", "AllowAccounts=jones2")))
+        assert site.options["partition"] == "l40s"
+        assert "others with GPUs: interactive, h100, nvl" in draft.text
+
+    def test_a_partition_with_its_own_quality_of_service_names_it(self, found):
+        old = "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL"
+        site, _ = found("typed-gres", (old, old.replace("AllowQos=ALL", "AllowQos=qos_gpu")))
+        assert site.options["qos"] == "qos_gpu"
+        assert "qos" not in site.cpu_options
+
+    def test_jobs_without_gpus_drop_a_quality_of_service_that_is_not_theirs(self, found):
+        edits = [(f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+                  f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos={qos}")
+                 for name, qos in (("a100", "qos_gpu"), ("cpu", "normal"))]  # fmt: skip
+        site, _ = found("typed-gres", *edits)
+        assert (site.options["qos"], site.cpu_options["qos"]) == ("qos_gpu", False)
+
+    def test_gpus_that_slurm_does_not_count_are_a_question(self, found):
+        site, draft = found("cpu-only", ("PartitionName=devel", "PartitionName=gpu-v100"), ("devel|up", "gpu-v100|up"))
+        assert site.accelerator == "none"
+        assert "Do nodes have GPUs that Slurm does not count? Names that sound so: gpu-v100." in draft.text
+
+    def test_gpus_of_a_maker_that_scripts_do_not_know(self, found):
+        site, draft = found("typed-gres", ("gpu:a100:8", "gpu:pvc:8"), ("epyc7443,a100", "epyc7443"))
+        assert site.accelerator == "none"
+        assert "job scripts know NVIDIA's and AMD's GPUs alone" in draft.text
+
+    def test_a_partition_that_is_down_today_is_still_there(self, found):
+        edits = [(f"|{state}|", "|down*|") for state in ("mixed", "idle", "allocated")]
+        site, _ = found("typed-gres", *edits)
+        assert site.gpus_per_node == 8
+
+    def test_variables_that_change_what_commands_print_do_not(self, found):
+        site, _ = found("typed-gres", SINFO_FORMAT="%N", SINFO_PARTITION="cpu", SCONTROL_FUTURE="1")
+        assert site.options["partition"] == "a100"
+
+
+class TestMachine:
+    def test_a_proxy_with_a_password_is_a_question(self, found):
+        site, draft = found("typed-gres", http_proxy="http://alice:secret@proxy:3128", no_proxy="localhost")
+        assert site.env == {"no_proxy": "localhost"}
+        assert "secret" not in draft.text
+        assert "env.http_proxy" in draft.asked
+
+    def test_a_scheduler_that_is_a_module_is_not_purged(self, found):
+        site, draft = found("typed-gres", LOADEDMODULES="gcc/13.1.0:slurm/23.11.10:cuda/12")
+        assert site.purge_modules is False
+        assert "slurm/23.11.10 is the scheduler's own" in draft.text
+
+    def test_settings_that_do_not_reach_a_job_are_named(self, found):
+        assert "SBATCH_EXPORT=NONE here" in found("typed-gres", SBATCH_EXPORT="NONE")[1].text
+
+    @pytest.mark.parametrize(
+        ("program", "said", "container"),
+        [
+            ("singularity", "apptainer version 1.2.5", "apptainer"),
+            ("apptainer", "apptainer version 1.3.4", "apptainer"),
+            ("singularity", "singularity-ce version 4.1.3", "singularity"),
+            ("singularity", "3.1.1-1.el7", "singularity"),
+        ],
+    )
+    def test_a_link_is_what_it_leads_to(self, found, program, said, container):
+        site, _ = found("typed-gres", ("apptainer --version\napptainer version 1.3.4", f"{program} --version\n{said}"))
+        assert site.container == container
+
+    def test_podman_comes_last_and_is_a_question(self, found):
+        edit = ("apptainer --version\napptainer version 1.3.4", "podman --version\npodman version 4.9.4-rhel")
+        site, draft = found("typed-gres", edit)
+        assert site.container == "podman"
+        assert "Is podman meant for jobs" in draft.text
+
+    @pytest.mark.parametrize("mode", [0o755, 0o4755])
+    def test_without_namespaces_a_setuid_starter_will_do(self, tmp_path, found, mode):
+        starter = tmp_path / "libexec" / "apptainer" / "bin" / "starter-suid"
+        starter.parent.mkdir(parents=True)
+        starter.touch()
+        starter.chmod(mode)
+        _, draft = found(
+            "typed-gres", ("--map-root-user true\n", "--map-root-user true\n[exit 1]\n[error] unshare: no\n")
+        )
+        assert ("Can users run containers" in draft.text) == (not mode & stat.S_ISUID)
+
+    def test_a_cluster_of_another_scheduler_is_refused(self, tmp_path, monkeypatch, capsys):
+        recorded.login_node("machine", tmp_path, monkeypatch)
+        (tmp_path / "bin" / "bsub").symlink_to("/bin/true")
+        assert main(["site", "--detect"]) == 78
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(
+            "jobgen: this is a cluster of LSF (bsub), and jobgen knows Slurm, PBS and single machines"
+        )
+
+    def test_a_cluster_of_grid_engine_is_no_pbs(self, tmp_path, monkeypatch, capsys):
+        recorded.login_node("torque", tmp_path, monkeypatch, edit=lambda text: text.replace("[error] Version", "GE"))
+        (tmp_path / "bin" / "qconf").symlink_to("/bin/true")
+        assert main(["site", "--detect"]) == 78
+        assert "a cluster of Grid Engine (qconf)" in capsys.readouterr().err
+
+
+class TestFile:
+    def test_the_draft_goes_into_a_file_that_is_not_there_yet(self, tmp_path, monkeypatch, capsys):
+        recorded.login_node("typed-gres", tmp_path, monkeypatch)
+        path = tmp_path / "mine.toml"
+        assert main(["site", "--detect", "--name", "Große Maschine", "--output", str(path)]) == 0
+        assert load(str(path), [], Site).name == "Große Maschine"
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", "jobgen: 14 values were found; questions: interface, output\n")
+        path.write_text("answers")
+        assert main(["site", "--detect", "--output", str(path)]) == 78
+        assert capsys.readouterr().err.endswith("exists, and may hold your answers: name another file, or remove it.\n")
+        assert path.read_text() == "answers"
+
+    @pytest.mark.parametrize(
+        ("words", "code", "said"),
+        [
+            (["--name", ""], 2, "a name is printable text"),
+            (["--name", "a\nb"], 2, "a name is printable text"),
+            (["--output", "/nowhere/mine.toml"], 78, "cannot write /nowhere/mine.toml: No such file"),
+            (["--output", "/"], 78, "/ exists"),
+        ],
+    )
+    def test_mistakes_are_answered_in_a_line(self, capsys, words, code, said):
+        assert main(["site", "--detect", *words]) == code
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert said in err
+
+    def test_there_is_nothing_else_to_do_yet(self, capsys):
+        with pytest.raises(SystemExit, match="2"):
+            main(["site"])
+        assert "required: --detect" in capsys.readouterr().err
+
+    def test_a_value_is_toml_whatever_is_in_it(self, tmp_path):
+        draft = Draft()
+        values = {"name": "a\"b\\c'd é", "modules": ('x"', "y"), "gpus_per_node": 3, "purge_modules": False}
+        for key, value in values.items():
+            draft.add(key, value, "a\nb\x1b[31m")
+        (tmp_path / "mine.toml").write_text(draft.text("head"))
+        site = load(str(tmp_path / "mine.toml"), [], Site)
+        assert {key: getattr(site, key) for key in values} == values
+
+    @pytest.mark.parametrize("name", ["a b", "$(id)", "-n", "", "a\nb", "a" * 200, "x'y", "é"])
+    def test_what_is_no_name_is_not_taken_for_one(self, name):
+        assert not is_plain(name)
+
+
+def script(folder, text):
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+class TestAsking:
+    def test_a_command_that_is_missing_or_fails(self, tmp_path):
+        asker = Asker()
+        assert asker.ask("no-such-program").error == "No such file or directory"
+        assert asker.ask(script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3"))[1:] == ("", "why")
+        assert asker.ask(script(tmp_path, "exit 3"))[1:] == ("", "exit code 3")
+        assert asker.ask("no\0thing").error == "embedded null byte"
+        assert len(asker.failed) == 4
+
+    def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(ask, "LIMIT", 0.5)
+        program = script(tmp_path, f'echo "$$" >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait')
+        asker, began = Asker(), time.monotonic()
+        assert asker.ask(program).error == "no answer within 0 s"
+        assert asker.ask(program, "again").error.startswith("not asked")
+        assert time.monotonic() - began < 5
+        assert len((tmp_path / "started").read_text().split()) == 1
+        child = int((tmp_path / "child").read_text())
+        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+    def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
+        began = time.monotonic()
+        assert Asker().ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
+        assert time.monotonic() - began < 5
+
+    def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(ask, "LIMIT", 0.5)
+        assert Asker().ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
+
+    def test_one_that_prints_without_end_ends(self, monkeypatch):
+        monkeypatch.setattr(ask, "LARGEST", 1 << 20)
+        assert Asker().ask("yes").error == "printed more than 1 MiB"
+
+    def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+        assert Asker().ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
+
+    def test_letters_that_are_none_do_no_harm(self, tmp_path):
+        assert Asker().ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
+
+
+class Played(Asker):
+    """Answers from a recording without a process for each command, one of them with rubbish."""
+
+    recording, spoilt, rubbish = "", 0, ""
+
+    def _run(self, words, command, *, both):
+        known = recorded.commands_of(self.recording)
+        number = next((n for n, (line, _) in enumerate(known) if line == words), None)
+        if words[0] == "bash":
+            number = next((n for n, (line, _) in enumerate(known) if line[0] == "module"), None)
+        if number is None:
+            return Answer(command, "", "not recorded")
+        text = self.rubbish if number == self.spoilt else known[number][1].replace("[error] ", "")
+        return Answer(command, "BEGIN MODULES\n" * (words[0] == "bash") + text, "")
+
+
+@pytest.mark.parametrize("kind", sorted(path.name for path in recorded.CLUSTERS.iterdir() if path.is_dir()))
+def test_rubbish_costs_its_own_answers_alone(tmp_path, monkeypatch, kind):
+    folder = recorded.login_node(kind, tmp_path, monkeypatch)
+    monkeypatch.setattr(jobgen.detect, "Asker", Played)
+    monkeypatch.setattr(Played, "recording", str(folder / "login.txt"))
+    texts = dict(RUBBISH)
+    for number, (_, printed) in enumerate(recorded.commands_of(folder / "login.txt")):
+        monkeypatch.setattr(Played, "spoilt", number)
+        texts |= {"half of it": printed[: len(printed) // 2], "upside down": "\n".join(printed.splitlines()[::-1])}
+        texts["in capitals"] = printed.upper()
+        for name, text in texts.items():
+            monkeypatch.setattr(Played, "rubbish", text)
+            (tmp_path / "mine.toml").write_text(detect().text, encoding="utf-8")
+            site = load(str(tmp_path / "mine.toml"), [], Site)
+            assert site.name, name
+
+
+def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monkeypatch, capsys):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sinfo", "scontrol", "sacctmgr", "srun", "sbatch", "id", "apptainer", "unshare", "ip", "bash"):
+        (programs / name).write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr(ask, "LIMIT", 0.3)
+    monkeypatch.setenv("PATH", str(programs))
+    for name in [name for name in os.environ if recorded.UNSET.match(name)]:
+        monkeypatch.delenv(name)
+    began = time.monotonic()
+    assert main(["site", "--detect"]) == 0
+    assert time.monotonic() - began < 20
+    text = capsys.readouterr().out
+    assert "# No answer: scontrol show config: no answer within 0 s." in text
+    assert "# No answer: scontrol --oneliner show partition: not asked, as scontrol did not answer before." in text
+    (tmp_path / "mine.toml").write_text(text)
+    assert load(str(tmp_path / "mine.toml"), [], Site).scheduler == "slurm"
