@@ -63,6 +63,11 @@ ELSEWHERE = {
         "tests/cluster/test_dask.py",
         'SLIPWAY_MIN_NODES="1"',
     ),
+    # docs/sites.md
+    "jobgen site --detect --output jobscripts/sites/mine.toml": (
+        "tests/cluster/test_detect.py",
+        '"site", "--detect", "--output"',
+    ),
     # docs/report.md
     "trainer report STUDY": ("tests/unit/test_report_study.py", "make_study(tmp_path"),
     "trainer report SWEEP": ("tests/unit/test_report_sweep.py", "make_sweep(tmp_path"),

@@ -182,6 +182,10 @@ class TestSlurm:
         assert site.options["account"] == "other"
         assert "SBATCH_ACCOUNT in the environment" in draft.text
 
+    def test_other_variables_that_win_are_named(self, found):
+        _, draft = found("typed-gres", SBATCH_PARTITION="h100")
+        assert "SBATCH_PARTITION=h100 in the environment wins over a line of a script" in draft.text
+
     def test_a_partition_that_is_for_other_accounts_is_not_chosen(self, found):
         old = "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL"
         site, draft = found("typed-gres", (old, old.replace("AllowAccounts=ALL", "AllowAccounts=jones2")))
@@ -339,7 +343,7 @@ def script(folder, text):
 
 class TestAsking:
     def test_a_command_that_is_missing_or_fails(self, tmp_path):
-        asker = Asker()
+        asker = Asker(os.environ)
         assert asker.ask("no-such-program").error == "No such file or directory"
         assert asker.ask(script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3"))[1:] == ("", "why")
         assert asker.ask(script(tmp_path, "exit 3"))[1:] == ("", "exit code 3")
@@ -349,7 +353,7 @@ class TestAsking:
     def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
         program = script(tmp_path, f'echo "$$" >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait')
-        asker, began = Asker(), time.monotonic()
+        asker, began = Asker(os.environ), time.monotonic()
         assert asker.ask(program).error == "no answer within 0 s"
         assert asker.ask(program, "again").error.startswith("not asked")
         assert time.monotonic() - began < 5
@@ -359,23 +363,23 @@ class TestAsking:
 
     def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
         began = time.monotonic()
-        assert Asker().ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
+        assert Asker(os.environ).ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
         assert time.monotonic() - began < 5
 
     def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
-        assert Asker().ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
+        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
 
     def test_one_that_prints_without_end_ends(self, monkeypatch):
         monkeypatch.setattr(ask, "LARGEST", 1 << 20)
-        assert Asker().ask("yes").error == "printed more than 1 MiB"
+        assert Asker(os.environ).ask("yes").error == "printed more than 1 MiB"
 
     def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-        assert Asker().ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
+        assert Asker(os.environ).ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
 
     def test_letters_that_are_none_do_no_harm(self, tmp_path):
-        assert Asker().ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
+        assert Asker(os.environ).ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
 
 
 class Played(Asker):

@@ -64,7 +64,7 @@ def detect(name: Optional[str] = None) -> Detected:
     Raises:
         JobgenError: if the cluster has a scheduler that jobgen does not know.
     """
-    draft, asker = Draft(), Asker()
+    draft, asker = Draft(), Asker(os.environ)
     if name is not None:
         draft.found["name"] = Found(name, "--name")
     config = read_config(asker) if shutil.which("scontrol") else {}

@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 from shlex import join
-from typing import Dict, List, NamedTuple, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Set, Tuple
 
 from jobgen.errors import printable
 
@@ -35,7 +35,9 @@ class Answer(NamedTuple):
 class Asker:
     """Runs commands, and remembers what did not answer: a program that hangs is not started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """``env``: the environment of the login node, in which commands run."""
+        self.env = env
         self.failed: List[Answer] = []
         self._hanging: Set[str] = set()
 
@@ -57,7 +59,7 @@ class Asker:
         try:
             process = subprocess.Popen(
                 words,
-                env=_environment(),
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if both else subprocess.PIPE,
@@ -78,10 +80,9 @@ class Asker:
             why = printable(said[-1].strip()[:200]) if said else f"exit code {process.returncode}"
         return Answer(command, "" if why else output, why)
 
-
-def _environment() -> Dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(CHANGE_OUTPUT)}
-    return {**kept, "LC_ALL": "C"}
+    def _environment(self) -> Dict[str, str]:
+        kept = {name: value for name, value in self.env.items() if not name.startswith(CHANGE_OUTPUT)}
+        return {**kept, "LC_ALL": "C"}
 
 
 def _read(process: subprocess.Popen[bytes]) -> Tuple[str, str, str]:

@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
@@ -29,17 +29,17 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
     """Find out the fields that are the same whatever the scheduler is."""
     modules = read_modules(asker)
     _container(draft, asker, modules, has_pyxis=has_pyxis)
-    if loaded := loaded_schedulers():
+    if loaded := loaded_schedulers(asker):
         draft.add("purge_modules", False, f"LOADEDMODULES: {listed(loaded)} is the scheduler's own")
     _interfaces(draft, asker, modules)
-    _folders(draft)
+    _folders(draft, asker.env)
     for name in PROXIES:
-        value = os.environ.get(name, "")
+        value = asker.env.get(name, "")
         if "@" in value:
             draft.ask(f"env.{name}", f"Which {name} do nodes use? The one here holds a password.", "http://HOST:PORT")
         elif value and value.isprintable():
             draft.add(f"env.{name}", value, f"{name} on this node")
-    if exported := os.environ.get("SBATCH_EXPORT"):
+    if exported := asker.env.get("SBATCH_EXPORT"):
         draft.note(f"SBATCH_EXPORT={exported} here: sbatch takes no settings along from the environment; "
                    "jobgen submit writes them into the script.")  # fmt: skip
 
@@ -151,9 +151,9 @@ def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> No
             draft.add("mpi", "other", f"mpirun --version: {said.strip().splitlines()[0][:80]}")
 
 
-def _folders(draft: Draft) -> None:
+def _folders(draft: Draft, env: Mapping[str, str]) -> None:
     """Propose the large disk that the site names by a variable."""
-    named: List[Tuple[str, str]] = [(name, os.environ[name]) for name in WORK if os.environ.get(name)]
+    named: List[Tuple[str, str]] = [(name, env[name]) for name in WORK if env.get(name)]
     possible = [(name, path) for name, path in named if path.startswith("/") and path.isprintable()]
     if possible:
         name, path = possible[0]
@@ -162,5 +162,5 @@ def _folders(draft: Draft) -> None:
         draft.ask("output", f"How long do files stay in ${name}? Many sites remove them after some weeks.")
     elif draft.found["scheduler"].value != "local":
         text = "Where may run folders grow? By default in runs/, in the folder of submission."
-        user = os.environ.get("USER", "")
+        user = env.get("USER", "")
         draft.ask("output", text, f"/scratch/{user if is_plain(user) else 'USER'}/runs")

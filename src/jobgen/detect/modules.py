@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Dict, List, Tuple
 
@@ -42,9 +41,9 @@ def read_modules(asker: Asker) -> Dict[str, List[str]]:
     return {kind: [name for *_, name in sorted(rows, reverse=True)] for kind, rows in found.items() if rows}
 
 
-def loaded_schedulers() -> List[str]:
+def loaded_schedulers(asker: Asker) -> List[str]:
     """Return the loaded modules that are a scheduler: after `module purge` its commands would be gone."""
-    names = os.environ.get("LOADEDMODULES", "").split(":")
+    names = asker.env.get("LOADEDMODULES", "").split(":")
     return [name for name in names if re.match(r"(?:.*/)?(?:slurm|pbs|openpbs|torque)(?:pro)?(?:/|$)", name.lower())]
 
 

@@ -106,7 +106,9 @@ def _is_open(attributes: Attributes, pbs: Pbs) -> bool:
     if "False" in {attributes.get("enabled"), attributes.get("started")} or attributes.get("from_route_only") == "True":
         return False
     for kind, mine in (("group", pbs.groups), ("user", frozenset({pbs.user}))):
-        listed = {word.strip().partition("@")[0] for word in attributes.get(f"acl_{kind}s", "").split(",")}
-        if attributes.get(f"acl_{kind}_enable") == "True" and mine and not (mine & listed):
+        words = [word.strip().partition("@")[0] for word in attributes.get(f"acl_{kind}s", "").split(",")]
+        denied = {word[1:] for word in words if word.startswith("-")}  # the signs: pbs_queue_attributes(7B)
+        allowed = {word.lstrip("+") for word in words} - {f"-{word}" for word in denied}
+        if attributes.get(f"acl_{kind}_enable") == "True" and mine and (not mine & allowed or mine & denied):
             return False
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import List, Optional
 
@@ -23,7 +22,7 @@ def charge(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: 
 def _accounts(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
     """Tell who pays."""
     enforced = slurm.config.get("AccountingStorageEnforce", "")
-    if forced := os.environ.get("SBATCH_ACCOUNT"):
+    if forced := slurm.variables.get("SBATCH_ACCOUNT"):
         if is_plain(forced):
             draft.add("options.account", forced, "SBATCH_ACCOUNT in the environment, which wins over a script's line")
         return

@@ -64,6 +64,8 @@ class Slurm(NamedTuple):
     mpi: FrozenSet[str]
     """What srun's --mpi can be."""
     has_pyxis: bool
+    variables: Dict[str, str]
+    """SBATCH_PARTITION and others of the environment, which win over the lines of a script (sbatch(1))."""
 
 
 def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
@@ -83,6 +85,7 @@ def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
         groups=frozenset(asker.ask("id", "--groups", "--name").text.split()),
         mpi=frozenset(asker.ask("srun", "--mpi=list", both=True).text.split()),
         has_pyxis="--container-image" in help_of_srun,
+        variables={name: value for name, value in asker.env.items() if name.startswith("SBATCH_")},
     )
 
 

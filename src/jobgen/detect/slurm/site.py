@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Dict, List, Optional, Tuple
 
@@ -19,6 +18,8 @@ CONFIG = "scontrol show config"
 SINFO = "sinfo"
 GPU_WORDS = r"gpu|cuda|dgx|accel|booster"
 """In names of partitions and features: of nodes with GPUs, whatever Slurm counts."""
+SAID_ELSEWHERE = {"SBATCH_ACCOUNT", "SBATCH_EXPORT"}
+"""Of the variables by which people set options of sbatch."""
 LEAST_VERSION = (20, 11)
 """Of Slurm, for job scripts."""
 
@@ -41,7 +42,7 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
         _gpu_request(draft, slurm)
         _partitions(draft, partitions, with_gpus, without)
     elif without:
-        _without_gpus(draft, asker, config, partitions)
+        _without_gpus(draft, asker, config, partitions, without)
     else:
         draft.ask("gpus_per_node", "How many GPUs has a node? sinfo names no nodes.", 4)
         draft.ask("cpus_per_gpu", "How many cores are there for each GPU of a node?", 8)
@@ -49,6 +50,8 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
     charge(draft, slurm, with_gpus or without, without if with_gpus else None)
     _plugins(draft, slurm, with_gpus)
     _resume(draft, config)
+    for name in sorted({*slurm.variables} - SAID_ELSEWHERE):
+        draft.note(f"{name}={slurm.variables[name]} in the environment wins over a line of a script (sbatch(1)).")
     if slurm.mpi and not any(text.startswith("pmix") for text in slurm.mpi):
         draft.note(f"srun --mpi=list: {listed(sorted(slurm.mpi & {'none', 'openmpi', 'pmi2', 'cray_shasta'}))}, no "
                    "pmix: horovod-srun cannot start ranks here; horovod and horovod-gloo can.")  # fmt: skip
@@ -112,18 +115,16 @@ def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without
     default = ", the default partition" if chosen.is_default else ""
     source = f"{SINFO}: {chosen.total(gpus=True)} GPUs in {sum(n.size for n in chosen.gpu_nodes)} nodes{default}"
     draft.add("options.partition", chosen.name, source + (f"; others with GPUs: {listed(others)}" if others else ""))
-    if forced := os.environ.get("SBATCH_PARTITION"):
-        draft.note(f"SBATCH_PARTITION={forced} in the environment wins over the partition of a script (sbatch(1)).")
     if without and not without.is_of_gpus:
         default = ", the default partition" if without.is_default else ""
         source = f"{SINFO}: {without.total(gpus=False)} nodes without GPUs{default}"
         draft.add("cpu_options.partition", without.name, source)
 
 
-def _without_gpus(draft: Draft, asker: Asker, config: Dict[str, str], every: List[Partition]) -> None:
+def _without_gpus(
+    draft: Draft, asker: Asker, config: Dict[str, str], every: List[Partition], chosen: Partition
+) -> None:
     """Find out what a cluster without GPUs has; a rank for each socket is near its memory."""
-    chosen = best(every, gpus=False)
-    assert chosen is not None
     nodes = min((row for row in chosen.nodes if row.is_up), key=lambda row: row.cores)
     node = Node(nodes, node_facts(asker, nodes.first), chosen.facts)
     sockets = number(node.facts.get("Sockets", "")) or 1
