@@ -22,12 +22,12 @@ SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2
 """As tests/golden checks the committed scripts; besides, a site without GPUs calls use_container without an option."""
 
 OUTCOMES = {
-    "accounts-modules": (16, {"resume"}, set()),
+    "accounts-modules": (17, {"resume"}, set()),
     "amd": (14, {"output"}, set()),
     "cloud": (10, {"local_disk", "output"}, set()),
-    "condo": (14, set(), set()),
+    "condo": (15, set(), set()),
     "cpu-only": (13, set(), set()),
-    "cray": (18, {"options.constraint"}, set()),
+    "cray": (19, {"options.constraint"}, set()),
     "gres-only": (10, {"local_disk"}, set()),
     "machine": (7, set(), set()),
     "mig": (13, set(), set()),
@@ -36,7 +36,7 @@ OUTCOMES = {
     "pyxis": (10, {"output"}, set()),
     "routed": (12, {"cpu_options.partition", "options.partition", "output"}, set()),
     "torque": (9, {"output"}, set()),
-    "typed-gres": (14, set(), set()),
+    "typed-gres": (15, set(), set()),
 }
 """Of each cluster: how many values are right; fields that are asked for; fields that are wrong, or silently absent."""
 

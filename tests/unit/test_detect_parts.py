@@ -1,18 +1,12 @@
-"""`jobgen site --detect`: what single answers mean, and commands that hang, fail or print rubbish."""
+"""`jobgen site --detect`: what single answers mean, on recorded login nodes that are changed in one place."""
 
-import os
 import stat
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-import jobgen.detect
 import recorded
 from jobgen.cli import main
 from jobgen.detect import ask, detect
-from jobgen.detect.ask import Answer, Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import Gpus, gpus_of, maker
 from jobgen.detect.pbs.facts import size_of
@@ -21,18 +15,6 @@ from jobgen.detect.words import is_plain
 from jobgen.load import load
 from jobgen.model import Site
 from support import ROOT
-
-RUBBISH = {
-    "nothing": "",
-    "binary": "\x00\x01\x7f\xff\x1b[31mred\x1b[0m",
-    "one long line": "x" * 100_000,
-    "pipes": "|" * 11 + "\n" + "a|up|1:00|1|idle|1|1:1:1|1|1|f|gpu:0|n\n" + "|".join(["*"] * 12),
-    "equal signs": "=\n=a\nPartitionName=\nPartitionName== =\nSLURM_VERSION = ...\nSelectType =\n" + "= " * 100,
-    "numbers": "999999999999999999999999|" * 12 + "\nsmp = " + "9" * 400,
-    "quotes": 'ClusterName = a"\'\\\nname = "x"\n[options]\n' + '"' * 50,
-    "other letters": "Größe ½ 四 ²|" * 12 + "\n" + "²" * 9 + ":²",
-    "indented": "     state = free\n\tmore\n\n     np = ²\n",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +150,7 @@ class TestSlurm:
         assert "gpu_request" in draft.asked
 
     def test_an_account_that_is_needed_and_not_known_is_a_question(self, found):
-        site, draft = found("typed-gres", ("smith1||normal,qos_gpu|normal\n", ""))
+        site, draft = found("typed-gres", ("dsai|smith1||normal,qos_gpu|normal\n", ""))
         assert "account" not in site.options
         assert "Which account pays? sacctmgr names none." in draft.text
 
@@ -215,6 +197,19 @@ class TestSlurm:
         assert site.accelerator == "none"
         assert "job scripts know NVIDIA's and AMD's GPUs alone" in draft.text
 
+    def test_a_default_partition_for_tests_is_not_for_work(self, found):
+        edits = [("cpu*|up", "cpu|up"), ("interactive|up|3-00:00:00|4", "interactive*|up|30:00|40")]
+        site, _ = found("typed-gres", *edits)
+        assert site.options["partition"] == "a100"
+
+    def test_accounts_of_another_cluster_in_the_same_database_are_not_taken(self, found):
+        site, draft = found("typed-gres", ("dsai|smith1||", "rockfish|smith1||normal|normal\nDSAI|smith2||"))
+        assert site.options["account"] == "smith2"
+        assert "smith1" not in draft.text.replace("/scratch/smith1", "")
+
+    def test_nodes_with_less_memory_for_each_core_get_the_default(self, found):
+        assert found("typed-gres")[0].cpu_options["mem"] is False
+
     def test_a_partition_that_is_down_today_is_still_there(self, found):
         edits = [(f"|{state}|", "|down*|") for state in ("mixed", "idle", "allocated")]
         site, _ = found("typed-gres", *edits)
@@ -223,6 +218,50 @@ class TestSlurm:
     def test_variables_that_change_what_commands_print_do_not(self, found):
         site, _ = found("typed-gres", SINFO_FORMAT="%N", SINFO_PARTITION="cpu", SCONTROL_FUTURE="1")
         assert site.options["partition"] == "a100"
+
+
+class TestPbs:
+    def test_vnodes_are_parts_of_one_node(self, found):
+        has = ("host = zeus1", "ncpus = 16", "ngpus = 1", "mem = 60gb", "queue_list = q_gpu", "gpu_cap = sm_86")
+        lines = "".join(f"     resources_available.{text}\n" for text in has)
+        vnodes = "".join(f"zeus1[{number}]\n     state = free\n{lines}\n" for number in range(8))
+        site, draft = found("openpbs", ("zero22\n     Mom", f"{vnodes}zero22\n     Mom"))
+        assert (site.gpus_per_node, site.cpus_per_gpu) == (4, 8)
+        assert "ngpus of 3 nodes; they have 4, 8: the smallest" in draft.text
+
+    def test_a_queue_that_takes_fewer_gpus_than_a_node_has(self, found):
+        site, _ = found(
+            "openpbs",
+            (
+                "resources_max.ngpus = 99\n    resources_max.walltime = 24",
+                "resources_max.ngpus = 2\n    resources_max.walltime = 24",
+            ),
+        )
+        assert (site.options["q"], site.gpus_per_node) == ("gpu", 2)
+
+    @pytest.mark.parametrize(
+        ("groups", "is_open"), [("meta-admins", False), ("users", True), ("+users", True), ("+users,-meta", False)]
+    )
+    def test_queues_are_for_their_groups(self, found, groups, is_open):
+        lines = [f"acl_groups = {groups}", "resources_min.ngpus = 1", "default_chunk.queue_list = q_gpu"]
+        _, draft = found("openpbs", ("acl_groups = meta-admins", "\n    ".join(lines)))
+        assert ("others that take GPUs: gpu_long, maintenance" in draft.text) is is_open
+
+    def test_what_qstat_does_not_say_qmgr_may(self, found):
+        lines = ["$ qmgr -c 'print server'", "create queue gpu", "set queue gpu queue_type = Execution"]
+        manager = "\n".join([*lines, "set server default_queue = gpu", ""])
+        edits = [
+            ("$ qstat -Q -f\n", "$ qstat -Q -f\n[exit 1]\n[error] qstat: not allowed\n$ old\n"),
+            ("$ pbsnodes -a", f"{manager}$ pbsnodes -a"),
+        ]
+        site, draft = found("torque", *edits)
+        assert site.options["q"] == "gpu"
+        assert "No answer: qstat -Q -f: qstat: not allowed." in draft.text
+
+    def test_gpus_that_torque_does_not_count_are_a_question(self, found):
+        site, draft = found("torque", ("     gpus = 2\n", ""))
+        assert site.accelerator == "none"
+        assert "Names that sound so: gpu." in draft.text
 
 
 class TestMachine:
@@ -259,6 +298,23 @@ class TestMachine:
         assert site.container == "podman"
         assert "Is podman meant for jobs" in draft.text
 
+    def test_warnings_before_a_version_are_none(self, found):
+        old = "--version\napptainer version 1.3.4"
+        _, draft = found("typed-gres", (old, old.replace("\n", "\nWARNING: no squashfuse\n")))
+        assert 'container = "apptainer" # apptainer --version: apptainer version 1.3.4\n' in draft.text
+
+    def test_packages_for_pytorch_are_not_pytorch(self, found):
+        new = "PyTorch-Lightning/2.2.1-foss-2023a\nPyTorch-Geometric/2.5.0\nTorchvision/0.17\nPyTorch/2.1.2-foss"
+        site, _ = found("accounts-modules", ("PyTorch/2.1.2-foss", new))
+        assert site.modules == ("PyTorch/2.1.2-foss-2023a-CUDA-12.1.1",)
+
+    def test_a_profile_that_hangs_is_named(self, found, tmp_path, monkeypatch):
+        monkeypatch.setattr(recorded, "PROFILE", "sleep 60\n")
+        monkeypatch.setattr(ask, "LIMIT", 1.0)
+        site, draft = found("mig")
+        assert site.container == "none"
+        assert "# No answer: bash --login -c" in draft.text
+
     @pytest.mark.parametrize("mode", [0o755, 0o4755])
     def test_without_namespaces_a_setuid_starter_will_do(self, tmp_path, found, mode):
         starter = tmp_path / "libexec" / "apptainer" / "bin" / "starter-suid"
@@ -294,7 +350,7 @@ class TestFile:
         assert main(["site", "--detect", "--name", "Große Maschine", "--output", str(path)]) == 0
         assert load(str(path), [], Site).name == "Große Maschine"
         out, err = capsys.readouterr()
-        assert (out, err) == ("", "jobgen: 14 values were found; questions: interface, output\n")
+        assert (out, err) == ("", "jobgen: 15 values were found; questions: interface, output\n")
         path.write_text("answers")
         assert main(["site", "--detect", "--output", str(path)]) == 78
         assert capsys.readouterr().err.endswith("exists, and may hold your answers: name another file, or remove it.\n")
@@ -332,104 +388,3 @@ class TestFile:
     @pytest.mark.parametrize("name", ["a b", "$(id)", "-n", "", "a\nb", "a" * 200, "x'y", "é"])
     def test_what_is_no_name_is_not_taken_for_one(self, name):
         assert not is_plain(name)
-
-
-def script(folder, text):
-    path = folder / "program"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-class TestAsking:
-    def test_a_command_that_is_missing_or_fails(self, tmp_path):
-        asker = Asker(os.environ)
-        assert asker.ask("no-such-program").error == "No such file or directory"
-        assert asker.ask(script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3"))[1:] == ("", "why")
-        assert asker.ask(script(tmp_path, "exit 3"))[1:] == ("", "exit code 3")
-        assert asker.ask("no\0thing").error == "embedded null byte"
-        assert len(asker.failed) == 4
-
-    def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(ask, "LIMIT", 0.5)
-        program = script(tmp_path, f'echo "$$" >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait')
-        asker, began = Asker(os.environ), time.monotonic()
-        assert asker.ask(program).error == "no answer within 0 s"
-        assert asker.ask(program, "again").error.startswith("not asked")
-        assert time.monotonic() - began < 5
-        assert len((tmp_path / "started").read_text().split()) == 1
-        child = int((tmp_path / "child").read_text())
-        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
-
-    def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
-        began = time.monotonic()
-        assert Asker(os.environ).ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
-        assert time.monotonic() - began < 5
-
-    def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(ask, "LIMIT", 0.5)
-        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
-
-    def test_one_that_prints_without_end_ends(self, monkeypatch):
-        monkeypatch.setattr(ask, "LARGEST", 1 << 20)
-        assert Asker(os.environ).ask("yes").error == "printed more than 1 MiB"
-
-    def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-        assert Asker(os.environ).ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
-
-    def test_letters_that_are_none_do_no_harm(self, tmp_path):
-        assert Asker(os.environ).ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
-
-
-class Played(Asker):
-    """Answers from a recording without a process for each command, one of them with rubbish."""
-
-    recording, spoilt, rubbish = "", 0, ""
-
-    def _run(self, words, command, *, both):
-        known = recorded.commands_of(self.recording)
-        number = next((n for n, (line, _) in enumerate(known) if line == words), None)
-        if words[0] == "bash":
-            number = next((n for n, (line, _) in enumerate(known) if line[0] == "module"), None)
-        if number is None:
-            return Answer(command, "", "not recorded")
-        text = self.rubbish if number == self.spoilt else known[number][1].replace("[error] ", "")
-        return Answer(command, "BEGIN MODULES\n" * (words[0] == "bash") + text, "")
-
-
-@pytest.mark.parametrize("kind", sorted(path.name for path in recorded.CLUSTERS.iterdir() if path.is_dir()))
-def test_rubbish_costs_its_own_answers_alone(tmp_path, monkeypatch, kind):
-    folder = recorded.login_node(kind, tmp_path, monkeypatch)
-    monkeypatch.setattr(jobgen.detect, "Asker", Played)
-    monkeypatch.setattr(Played, "recording", str(folder / "login.txt"))
-    texts = dict(RUBBISH)
-    for number, (_, printed) in enumerate(recorded.commands_of(folder / "login.txt")):
-        monkeypatch.setattr(Played, "spoilt", number)
-        texts |= {"half of it": printed[: len(printed) // 2], "upside down": "\n".join(printed.splitlines()[::-1])}
-        texts["in capitals"] = printed.upper()
-        for name, text in texts.items():
-            monkeypatch.setattr(Played, "rubbish", text)
-            (tmp_path / "mine.toml").write_text(detect().text, encoding="utf-8")
-            site = load(str(tmp_path / "mine.toml"), [], Site)
-            assert site.name, name
-
-
-def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monkeypatch, capsys):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sinfo", "scontrol", "sacctmgr", "srun", "sbatch", "id", "apptainer", "unshare", "ip", "bash"):
-        (programs / name).write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setattr(ask, "LIMIT", 0.3)
-    monkeypatch.setenv("PATH", str(programs))
-    for name in [name for name in os.environ if recorded.UNSET.match(name)]:
-        monkeypatch.delenv(name)
-    began = time.monotonic()
-    assert main(["site", "--detect"]) == 0
-    assert time.monotonic() - began < 20
-    text = capsys.readouterr().out
-    assert "# No answer: scontrol show config: no answer within 0 s." in text
-    assert "# No answer: scontrol --oneliner show partition: not asked, as scontrol did not answer before." in text
-    (tmp_path / "mine.toml").write_text(text)
-    assert load(str(tmp_path / "mine.toml"), [], Site).scheduler == "slurm"

@@ -74,7 +74,8 @@ def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
     """Return which of Apptainer and Singularity is on PATH, and what it says: one may be a link to the other."""
     for program in ("apptainer", "singularity"):
         if shutil.which(program):
-            said = asker.ask(program, "--version").text.strip()
+            lines = asker.ask(program, "--version").text.split("\n")
+            said = next((line for line in lines if re.search("version [0-9]|^[0-9]", line)), "").strip()
             name = "singularity" if said.startswith("singularity") else program
             name = "apptainer" if said.startswith("apptainer") else name
             return name, f"{program} --version: {said}" if said else f"{program} is here, and does not say its version"

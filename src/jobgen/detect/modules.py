@@ -14,7 +14,7 @@ SCRIPT = f'echo "BEGIN MODULES"; {COMMAND} 2>&1'
 WANTED = {
     "apptainer": r"apptainer",
     "singularity": r"singularity(?:-?ce|pro)?",
-    "torch": r"(?:py-)?(?:py)?torch(?:-[\w.]+)?",
+    "torch": r"(?:py-)?(?:py)?torch(?:-(?:bundle|conda|gpu|amd|(?:cuda|rocm)[\d.]*))?",
     "python": r"(?:cray-)?python3?",
     "openmpi": r"open-?mpi",
     "cray-mpich": r"cray-mpich",
@@ -27,6 +27,8 @@ WANTED = {
 def read_modules(asker: Asker) -> Dict[str, List[str]]:
     """Return the modules of each kind in WANTED, the default or else the newest first."""
     answer = asker.ask("bash", "--login", "-c", SCRIPT, expected=False)
+    if answer.error.startswith("no "):  # it hangs; that there are no modules is no failure
+        asker.failed.append(answer)
     lines = answer.text.partition("BEGIN MODULES\n")[2].splitlines()
     found: Dict[str, List[Tuple[bool, Tuple[int, ...], str]]] = {kind: [] for kind in WANTED}
     for line in lines:

@@ -26,6 +26,8 @@ class Queue(NamedTuple):
     wants_gpus: bool
     """Whether something says that it is for GPUs: a minimum or default of them, its name, or its own nodes."""
     takes_gpus: bool
+    most_gpus: int
+    """That a job may ask for; 0 where there is no limit."""
     takes_others: bool
     """Whether jobs without GPUs may run there."""
     is_default: bool
@@ -68,6 +70,7 @@ def _queue(name: str, pbs: Pbs) -> Queue:
         seconds=max(_seconds(leaf.get("resources_max.walltime", "")) for leaf in leaves),
         wants_gpus=said or named or (bound and bool(hosts) and len(having) == len(hosts) < len(pbs.hosts)),
         takes_gpus=bool(having) and any(_gpus(leaf, "resources_max", missing=1) for leaf in leaves),
+        most_gpus=max(_gpus(leaf, "resources_max") for leaf in leaves),
         takes_others=not all(smallest) if leaves else True,
         is_default=pbs.server.get("default_queue") == name,
     )

@@ -34,7 +34,7 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
     with_gpus, without = best(queues, gpus=True), best(queues, gpus=False)
     hosts = (with_gpus.hosts if with_gpus else []) or [host for host in pbs.hosts if host.gpus]
     if hosts:
-        _gpus(draft, pbs, hosts)
+        _gpus(draft, pbs, hosts, with_gpus)
     elif pbs.hosts:
         _without_gpus(draft, pbs)
     else:
@@ -67,11 +67,13 @@ def ask_launcher(draft: Draft) -> None:
         draft.ask("remote_shell", "Can a job run commands on its nodes by ssh, without a password? Otherwise:", "rsh")
 
 
-def _gpus(draft: Draft, pbs: Pbs, hosts: List[Host]) -> None:
+def _gpus(draft: Draft, pbs: Pbs, hosts: List[Host], with_gpus: Optional[Queue]) -> None:
     """Find out what the nodes with GPUs have."""
     up = [host for host in hosts if host.is_up and host.gpus] or [host for host in hosts if host.gpus]
     kind = _kind(draft, pbs, up)
     fewest = min(host.gpus for host in kind)
+    if limit := (with_gpus.most_gpus if with_gpus else 0):
+        fewest = min(fewest, limit)
     counts = sorted({host.gpus for host in kind})
     mixed = f"; they have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
     word = "gpus" if pbs.is_torque else "ngpus"
@@ -127,9 +129,11 @@ def _without_gpus(draft: Draft, pbs: Pbs) -> None:
     draft.add("accelerator", "none", f"{NODES}: no node has {'gpus' if pbs.is_torque else 'ngpus'}")
     draft.add("gpus_per_node", 1, "no GPUs: ranks of a node")
     draft.add("cpus_per_gpu", max(1, smallest.cpus), f"{NODES}: {smallest.name}, the smallest")
-    hints = sorted({name for name in pbs.queues if re.search("gpu|cuda", name.lower())})
+    names = {*pbs.queues, *(text for host in pbs.hosts for text in host.values.get("properties", ()))}
+    hints = sorted(name for name in names if re.search("gpu|cuda", name.lower()) or maker([name]))
     if hints:
-        draft.ask("accelerator", f"Do nodes have GPUs that PBS does not count? Queues: {listed(hints)}.", "nvidia")
+        text = f"Do nodes have GPUs that PBS does not count? Names that sound so: {listed(hints)}."
+        draft.ask("accelerator", text, "nvidia")
 
 
 def _queues(draft: Draft, queues: List[Queue], with_gpus: Optional[Queue], without: Optional[Queue]) -> None:

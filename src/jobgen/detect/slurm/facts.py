@@ -12,7 +12,7 @@ from jobgen.detect.words import is_plain, number
 SINFO = "%P|%a|%l|%D|%T|%c|%z|%m|%d|%f|%G|%N"
 """Partition, whether it is up, time limit, number of nodes, state, CPUs, sockets:cores:threads, MiB of memory and of
 disk, features, generic resources, names: of nodes that are alike (sinfo(1))."""
-ASSOCIATIONS = "format=account,partition,qos,defaultqos"
+ASSOCIATIONS = "format=cluster,account,partition,qos,defaultqos"
 FOREVER = 10**9
 """Minutes of a time limit that is none."""
 
@@ -80,7 +80,7 @@ def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
         config=config,
         nodes=[nodes for nodes in map(_nodes, rows) if nodes],
         partitions={facts["PartitionName"]: facts for facts in partitions if "PartitionName" in facts},
-        associations=_associations(asker, user) if has_accounts else [],
+        associations=_associations(asker, user, config.get("ClusterName", "")) if has_accounts else [],
         default_account=_default_account(asker, user) if has_accounts else "",
         groups=frozenset(asker.ask("id", "--groups", "--name").text.split()),
         mpi=frozenset(asker.ask("srun", "--mpi=list", both=True).text.split()),
@@ -142,7 +142,7 @@ def _nodes(line: str) -> Optional[Nodes]:
     )
 
 
-def _associations(asker: Asker, user: str) -> Optional[List[Association]]:
+def _associations(asker: Asker, user: str, cluster: str) -> Optional[List[Association]]:
     answer = asker.ask(
         "sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", ASSOCIATIONS
     )  # fmt: skip
@@ -151,12 +151,12 @@ def _associations(asker: Asker, user: str) -> Optional[List[Association]]:
     rows = [line.split("|") for line in answer.text.splitlines()]
     return [
         Association(account, partition, tuple(filter(None, qos.split(","))), default)
-        for account, partition, qos, default in (row for row in rows if len(row) == ASSOCIATIONS.count(",") + 1)
-        if is_plain(account)
+        for its, account, partition, qos, default in (row for row in rows if len(row) == ASSOCIATIONS.count(",") + 1)
+        if is_plain(account) and its.lower() in {cluster.lower(), ""}  # a database may be of several clusters
     ]
 
 
 def _default_account(asker: Asker, user: str) -> str:
     words = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={user}", "format=defaultaccount")
-    account = asker.ask(*words).text.strip()
+    account = asker.ask(*words).text.strip().partition("\n")[0]
     return account if is_plain(account) else ""

@@ -73,7 +73,8 @@ def _limited(facts: Dict[str, str]) -> List[str]:
 def draft_local_disk(draft: Draft, node: Node, config: Dict[str, str]) -> None:
     """Name the folder that Slurm calls temporary, if it knows that there is a disk."""
     disk, resources = config.get("TmpFS", ""), sorted({*node.nodes.other_gres})
-    private = "; JobContainerType: each job has its own" if "tmpfs" in config.get("JobContainerType", "") else ""
+    plugins = f"{config.get('JobContainerType', '')} {config.get('NamespaceType', '')}"  # the name since Slurm 25.11
+    private = "; each job has its own (tmpfs)" if "tmpfs" in plugins else ""
     gigabytes = (number(node.facts.get("TmpDisk", "")) or node.nodes.disk) // GIB
     if re.fullmatch(r"/[\w./-]+", disk) and gigabytes:
         draft.add("local_disk", disk, f"scontrol show config: TmpFS, {gigabytes} GB of {node.nodes.first}{private}")

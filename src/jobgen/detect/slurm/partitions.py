@@ -79,15 +79,15 @@ def partitions_of(slurm: Slurm) -> List[Partition]:
 def best(partitions: List[Partition], *, gpus: bool) -> Optional[Partition]:
     """Return the partition for jobs with GPUs, or without; None if there is none.
 
-    Whole GPUs rather than slices, and no partition that mixes the two sorts; then the default one, one for work and
-    not for tests, one whose jobs are not preempted, and the one with the most.
+    Whole GPUs rather than slices, and no partition that mixes the two sorts; then the default one if it is for work and
+    not for tests, another such one, one whose jobs are not preempted, and the one with the most.
     """
 
     def rank(partition: Partition) -> Tuple[int, ...]:
         fits = any(not part.is_slice for nodes in partition.gpu_nodes for part in nodes.gpus) if gpus else True
         alone = partition.is_of_gpus if gpus else not partition.gpu_nodes
         long = partition.nodes[0].minutes >= SHORT
-        order = (fits, alone, partition.is_default, long, not partition.is_preempted)
+        order = (fits, alone, partition.is_default and long, long, not partition.is_preempted, partition.is_default)
         return (*map(int, order), partition.total(gpus=gpus))
 
     possible = [partition for partition in partitions if partition.is_allowed and partition.total(gpus=gpus)]

@@ -41,6 +41,8 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
         _gpus(draft, asker, slurm, with_gpus, kind)
         _gpu_request(draft, slurm)
         _partitions(draft, partitions, with_gpus, without)
+        if without and "mem" in draft.found:
+            _memory_without_gpus(draft, kind, without)
     elif without:
         _without_gpus(draft, asker, config, partitions, without)
     else:
@@ -119,6 +121,14 @@ def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without
         default = ", the default partition" if without.is_default else ""
         source = f"{SINFO}: {without.total(gpus=False)} nodes without GPUs{default}"
         draft.add("cpu_options.partition", without.name, source)
+
+
+def _memory_without_gpus(draft: Draft, kind: Kind, without: Partition) -> None:
+    """Leave the memory to Slurm where nodes have less for each core than those with GPUs."""
+    own = min(nodes.memory / nodes.cores for nodes in without.nodes)
+    if own < min(nodes.memory / nodes.cores for nodes in kind.nodes):
+        source = f"{SINFO}: nodes of {without.name} have less memory for each core: Slurm's default"
+        draft.add("cpu_options.mem", False, source)
 
 
 def _without_gpus(

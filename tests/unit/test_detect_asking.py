@@ -1,0 +1,135 @@
+"""`jobgen site --detect` where commands are missing, hang, fail or print rubbish: it costs their answers alone."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jobgen.detect
+import recorded
+from jobgen.cli import main
+from jobgen.detect import ask, detect
+from jobgen.detect.ask import Answer, Asker
+from jobgen.load import load
+from jobgen.model import Site
+from support import ROOT
+
+RUBBISH = {
+    "nothing": "",
+    "binary": "\x00\x01\x7f\xff\x1b[31mred\x1b[0m",
+    "one long line": "x" * 100_000,
+    "pipes": "|" * 11 + "\n" + "a|up|1:00|1|idle|1|1:1:1|1|1|f|gpu:0|n\n" + "|".join(["*"] * 12),
+    "equal signs": "=\n=a\nPartitionName=\nPartitionName== =\nSLURM_VERSION = ...\nSelectType =\n" + "= " * 100,
+    "numbers": "999999999999999999999999|" * 12 + "\nsmp = " + "9" * 400,
+    "quotes": 'ClusterName = a"\'\\\nname = "x"\n[options]\n' + '"' * 50,
+    "other letters": "Größe ½ 四 ²|" * 12 + "\n" + "²" * 9 + ":²",
+    "indented": "     state = free\n\tmore\n\n     np = ²\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def script(folder, text):
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+class TestAsking:
+    def test_a_command_that_is_missing_or_fails(self, tmp_path):
+        asker = Asker(os.environ)
+        assert asker.ask("no-such-program").error == "No such file or directory"
+        assert asker.ask(script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3"))[1:] == ("", "why")
+        assert asker.ask(script(tmp_path, "exit 3"))[1:] == ("", "exit code 3")
+        assert asker.ask("no\0thing").error == "embedded null byte"
+        assert len(asker.failed) == 4
+
+    def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(ask, "LIMIT", 0.5)
+        program = script(tmp_path, f'echo "$$" >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait')
+        asker, began = Asker(os.environ), time.monotonic()
+        assert asker.ask(program).error == "no answer within 0 s"
+        assert asker.ask(program, "again").error.startswith("not asked")
+        assert time.monotonic() - began < 5
+        assert len((tmp_path / "started").read_text().split()) == 1
+        child = int((tmp_path / "child").read_text())
+        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+    def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
+        began = time.monotonic()
+        assert Asker(os.environ).ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
+        assert time.monotonic() - began < 5
+
+    def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(ask, "LIMIT", 0.5)
+        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
+
+    def test_one_that_prints_without_end_ends(self, monkeypatch):
+        monkeypatch.setattr(ask, "LARGEST", 1 << 20)
+        assert Asker(os.environ).ask("yes").error == "printed more than 1 MiB"
+
+    def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+        assert Asker(os.environ).ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
+
+    def test_letters_that_are_none_do_no_harm(self, tmp_path):
+        assert Asker(os.environ).ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
+
+
+class Played(Asker):
+    """Answers from a recording without a process for each command, one of them with rubbish."""
+
+    recording, spoilt, rubbish = "", 0, ""
+
+    def _run(self, words, command, *, both):
+        known = recorded.commands_of(self.recording)
+        number = next((n for n, (line, _) in enumerate(known) if line == words), None)
+        if words[0] == "bash":
+            number = next((n for n, (line, _) in enumerate(known) if line[0] == "module"), None)
+        if number is None:
+            return Answer(command, "", "not recorded")
+        text = self.rubbish if number == self.spoilt else known[number][1].replace("[error] ", "")
+        return Answer(command, "BEGIN MODULES\n" * (words[0] == "bash") + text, "")
+
+
+@pytest.mark.parametrize("kind", sorted(path.name for path in recorded.CLUSTERS.iterdir() if path.is_dir()))
+def test_rubbish_costs_its_own_answers_alone(tmp_path, monkeypatch, kind):
+    folder = recorded.login_node(kind, tmp_path, monkeypatch)
+    monkeypatch.setattr(jobgen.detect, "Asker", Played)
+    monkeypatch.setattr(Played, "recording", str(folder / "login.txt"))
+    texts = dict(RUBBISH)
+    for number, (_, printed) in enumerate(recorded.commands_of(folder / "login.txt")):
+        monkeypatch.setattr(Played, "spoilt", number)
+        texts |= {"half of it": printed[: len(printed) // 2], "upside down": "\n".join(printed.splitlines()[::-1])}
+        texts["in capitals"] = printed.upper()
+        for name, text in texts.items():
+            monkeypatch.setattr(Played, "rubbish", text)
+            (tmp_path / "mine.toml").write_text(detect().text, encoding="utf-8")
+            site = load(str(tmp_path / "mine.toml"), [], Site)
+            assert site.name, name
+
+
+def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monkeypatch, capsys):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sinfo", "scontrol", "sacctmgr", "srun", "sbatch", "id", "apptainer", "unshare", "ip", "bash"):
+        (programs / name).write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr(ask, "LIMIT", 0.3)
+    monkeypatch.setenv("PATH", str(programs))
+    for name in [name for name in os.environ if recorded.UNSET.match(name)]:
+        monkeypatch.delenv(name)
+    began = time.monotonic()
+    assert main(["site", "--detect"]) == 0
+    assert time.monotonic() - began < 20
+    text = capsys.readouterr().out
+    assert "# No answer: scontrol show config: no answer within 0 s." in text
+    assert "# No answer: scontrol --oneliner show partition: not asked, as scontrol did not answer before." in text
+    (tmp_path / "mine.toml").write_text(text)
+    assert load(str(tmp_path / "mine.toml"), [], Site).scheduler == "slurm"
