@@ -51,20 +51,21 @@ class TestAsking:
         assert len(asker.failed) == 4
 
     def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(ask, "LIMIT", 0.5)
-        program = script(tmp_path, f'echo "$$" >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait')
+        monkeypatch.setattr(ask, "LIMIT", 3.0)
+        program = script(tmp_path, f"echo x >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait")
         asker, began = Asker(os.environ), time.monotonic()
-        assert asker.ask(program).error == "no answer within 0 s"
+        assert asker.ask(program).error == "no answer within 3 s"
         assert asker.ask(program, "again").error.startswith("not asked")
-        assert time.monotonic() - began < 5
-        assert len((tmp_path / "started").read_text().split()) == 1
-        child = int((tmp_path / "child").read_text())
-        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+        assert time.monotonic() - began < 20
+        assert (tmp_path / "started").read_text() == "x\n"
+        child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+        while child.exists() and ") Z " not in child.read_text():
+            assert time.monotonic() - began < 20, "its child goes on"
 
     def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
         began = time.monotonic()
         assert Asker(os.environ).ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
     def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)

@@ -22,6 +22,8 @@ NAMESPACES = (
 """Files of the kernel, of Debian's and of Ubuntu's, and what in them forbids users namespaces."""
 WORK = ("SCRATCH", "WORK", "PSCRATCH", "WORKDIR")
 """Variables by which sites name a large disk of all nodes."""
+LONGEST = 1000
+"""Characters of a variable that becomes a value."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -37,7 +39,7 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
         value = asker.env.get(name, "")
         if "@" in value:
             draft.ask(f"env.{name}", f"Which {name} do nodes use? The one here holds a password.", "http://HOST:PORT")
-        elif value and value.isprintable():
+        elif value and value.isprintable() and len(value) <= LONGEST:
             draft.add(f"env.{name}", value, f"{name} on this node")
     if exported := asker.env.get("SBATCH_EXPORT"):
         draft.note(f"SBATCH_EXPORT={exported} here: sbatch takes no settings along from the environment; "
