@@ -92,6 +92,7 @@ remove_scratch() {
 # use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
 # container needs to see besides the job's own files. Reads container_options, where the site has
 # any. Sets container and bind_paths.
+# shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
 use_container() {
     local path gpu_options=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
