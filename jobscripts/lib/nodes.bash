@@ -21,8 +21,10 @@ for_each_node() {
 
 # until_nodes_end HOW PID...: wait for all. Returns the exit code of the first that failed.
 # It looks at each, as plain `wait` is for one, and `wait -n` does not say which (before Bash 5.1).
+# SIGTERM is sent once more after a second: a process that has just been forked loses the first, as
+# it still has the trap of this shell.
 until_nodes_end() {
-    local pid ended code=0 left=("${@:2}") alive nothing
+    local pid ended code=0 left=("${@:2}") alive nothing once_more=''
     exec {nothing}<> <(:)
     while [ ${#left[@]} -gt 0 ]; do
         alive=()
@@ -36,8 +38,13 @@ until_nodes_end() {
             [ "$ended" != 0 ] && [ "$code" = 0 ] || continue
             code=$ended
             [ "$1" = apart ] || end_nodes "${left[@]}"
+            once_more=$((SECONDS + 2))
         done
         left=("${alive[@]}")
+        if [ "$1" = together ] && ((SECONDS >= ${once_more:-SECONDS + 1})); then
+            end_nodes "${left[@]}"
+            once_more=''
+        fi
         # A short sleep that starts no process.
         [ ${#left[@]} -eq 0 ] || read -r -t 0.2 <&"$nothing" || :
     done
