@@ -72,14 +72,17 @@ note_idle_gpus() {
 
 # set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless
-# it is set) temporary files, and the plan (TRAINER_*).
+# it is set) temporary files, the plan (TRAINER_*), and what quotas leave in the run folder.
 set_rank_environment() {
+    local quota=''
     unset -v PYTHONHOME PYTHONSTARTUP # made for another Python
     keeps_python_path || unset -v PYTHONPATH
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
         note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
+    # read does not wait for a program that cannot be killed
+    read -r -t 12 quota < <(sh "$lib/quota_left.sh" "$RUN_DIR") || :
     export_variables \
         PYTHONNOUSERSITE=1 \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
@@ -97,7 +100,8 @@ set_rank_environment() {
         TRAINER_JOB_ID="$job_id" \
         TRAINER_ATTEMPT="$attempt" \
         TRAINER_WORLD_SIZE="$world_size" \
-        TRAINER_RANKS_PER_NODE="$ranks_per_node"
+        TRAINER_RANKS_PER_NODE="$ranks_per_node" \
+        TRAINER_QUOTA="$quota"
     [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
         export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
 }

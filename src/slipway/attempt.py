@@ -31,6 +31,8 @@ class Attempt:
         """Begin in ``folder``, whose ``lock`` is ours, at ``step``; makes logs/N for it, with a number nobody had."""
         self.folder = folder
         self._lock = lock
+        self.quota = environment.quota
+        """What quotas leave in the folder; None if nobody has asked."""
         self.number = environment.attempt
         if self.number:
             self._own.mkdir(exist_ok=True)  # the job script has made it

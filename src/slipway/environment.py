@@ -87,6 +87,8 @@ class Environment:
     """OMP_NUM_THREADS, where it is a number."""
     run_dir: str
     """The run folder that the job script names; "" if there is none."""
+    quota: str | None
+    """What quotas leave in the run folder, as quota_left.sh says it; None if nobody has asked."""
     trackers: str
     """The trackers that SLIPWAY_TRACKERS names, separated by commas."""
     mpi: str
@@ -197,6 +199,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         planned_ranks_per_node=variables.get("TRAINER_RANKS_PER_NODE", ""),
         threads=(int(threads) or None) if threads.isdecimal() else None,
         run_dir=variables.get("RUN_DIR", ""),
+        quota=variables.get("TRAINER_QUOTA"),
         trackers=variables.get("SLIPWAY_TRACKERS", ""),
         mpi=variables.get("TRAINER_MPI", ""),
         pmix=variables.get("PMIX_VERSION", ""),

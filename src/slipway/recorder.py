@@ -62,7 +62,7 @@ class Recorder:
         """
         self.attempt.check()
         if not self._has_saved:
-            warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep)
+            warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
         self._saver.save(checkpoint)
 
