@@ -51,7 +51,7 @@ fi
 : "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
 : "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how
 : "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
-: "${SLIPWAY_DATA:=}"                         # data folder; empty for built-in data sets
+: "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
 : "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
 : "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: as many as the job's GPUs suffice for
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one

@@ -148,6 +148,15 @@ ELSEWHERE = {
         "ranks_for_gpus(settings(split, **launch)) == ranks",
     ),
     # docs/data.md
+    "mksquashfs data/aerial aerial.sqsh": ("tests/image/test_data.py", '[mksquashfs, folder, found["squashfs"]'),
+    "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.sqsh sbatch jobscripts/ddp.job": (
+        "tests/image/test_data.py",
+        '"squashfs": {},',
+    ),
+    "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.tar SLIPWAY_STAGE=1 sbatch jobscripts/ddp.job": (
+        "tests/image/test_data.py",
+        '"tar, staged": {"SLIPWAY_STAGE": "1"},',
+    ),
     "trainer configs/aerial.toml --weights resnet101.pt --normalise --lr 0.001": (
         "tests/unit/test_models.py",
         'torch.save(get_model("resnet101").state_dict(), path)',

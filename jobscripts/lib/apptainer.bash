@@ -17,7 +17,8 @@ image_runs() {
     "$container_runtime" exec "$SLIPWAY_IMAGE" true
 }
 
-# set_container OPTION...: the words before a command, from image and bind_paths. Sets container.
+# set_container OPTION...: the words before a command, from image and bind_paths, and from
+# data_image, which is mounted as data. Sets container.
 # --no-eval: the run script of an image from Docker would have a shell expand the arguments. No
 # --cleanenv: ranks that a launcher numbers by variables would each be rank 0.
 set_container() {
@@ -26,6 +27,7 @@ set_container() {
     for path in "${bind_paths[@]}"; do
         [ "$path" = / ] || container+=(--mount "$(bind_mount "$path")") # the image has its own root
     done
+    [ -z "$data_image" ] || container+=(--mount "$(image_mount "$data_image" "$data")")
     container+=("$image")
 }
 
@@ -34,4 +36,11 @@ set_container() {
 bind_mount() {
     local quoted=${1//\"/\"\"}
     printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
+}
+
+# image_mount FILE FOLDER: the root of a squashfs file as that folder inside, read-only (Apptainer's
+# manual, "Bind Paths and Mounts"). A runtime without this function cannot do that.
+image_mount() {
+    local quoted=${1//\"/\"\"} folder=${2//\"/\"\"}
+    printf 'type=bind,"source=%s","destination=%s",image-src=/,ro' "$quoted" "$folder"
 }

@@ -5,7 +5,7 @@
 
 # check_inputs: fails if the environment, or what is to be trained, is missing. Nothing has been
 # written yet. Sets image, venv and data, the paths that are used: the settings, unless copies on
-# the local disk take their place.
+# the local disk take their place; and data_kind.
 check_inputs() {
     image=$SLIPWAY_IMAGE
     data=$SLIPWAY_DATA
@@ -18,35 +18,40 @@ check_inputs() {
     else
         require file SLIPWAY_CONFIG
     fi
-    [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
+    check_data
     require folder SLIPWAY_LOCAL_DISK
 }
 
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
 # job's owner may enter: whoever else could write there could put code into the caches. Sets
-# scratch. It goes at the end of the job.
+# scratch, and mount_point, a folder in it, where the data are to be mounted. It goes at the end of
+# the job.
 make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
+    mount_point=''
+    [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
     printf '%s\n' "$scratch" >"$log_dir/scratch"
     trap end_job EXIT
-    make_folder_on_each_node "$scratch" ||
-        die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node within" \
-            "SLIPWAY_PREFLIGHT_SECONDS ($SLIPWAY_PREFLIGHT_SECONDS): see above"
+    make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
+        die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
     remove_old_scratch
 }
 
-# make_folder_on_each_node PATH: once more where the launcher was killed for taking too long, as
-# Open MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second try
-# finds the folder where the first has made it, as does the second of two Dask workers on one node:
-# not a link, which others could make once the name is known.
+# make_folder_on_each_node PATH [BELOW]: once more where the launcher was killed for taking too
+# long, as Open MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second
+# try finds the folder where the first has made it, as does the second of two Dask workers on one
+# node: not a link, which others could make once the name is known. BELOW is a folder in PATH.
 make_folder_on_each_node() {
     local try code
     for try in 1 2; do
         code=0
         # shellcheck disable=SC2016 # for the shell on the node
-        on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" sh -c \
-            'mkdir -m 700 -- "$1" 2>/dev/null || { [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } ||
-            mkdir -m 700 -- "$1"' sh "$1" || code=$?
+        step_on_each_node 0 sh -c \
+            'set -e
+            mkdir -m 700 -- "$1" 2>/dev/null ||
+                { [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } ||
+                mkdir -m 700 -- "$1"
+            [ $# = 1 ] || mkdir -p -- "$2"' sh "$@" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # as timeout(1) ends
         [ "$try" = 2 ] || note "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"
     done
@@ -66,8 +71,19 @@ remove_old_scratch() {
         old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||
-        on_each_node 60 rm -rf -- "${old[@]}" ||
+        remove_on_each_node 60 "${old[@]}" ||
         note "old folders stay: ${old[*]}"
+}
+
+# remove_on_each_node SECONDS FOLDER...: also what lies in read-only folders, of a tar or of a
+# user's program.
+remove_on_each_node() {
+    # shellcheck disable=SC2016 # for the shell on the node
+    on_each_node "$1" sh -c \
+        'rm -rf -- "$@" 2>/dev/null || {
+            find "$@" -type d ! -perm -700 -exec chmod u+rwx -- {} \; 2>/dev/null
+            rm -rf -- "$@"
+        }' sh "${@:2}"
 }
 
 # random_name: 16 hexadecimal digits.
@@ -81,7 +97,7 @@ remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
     scratch=''
-    if on_each_node "${cleanup_seconds:-20}" rm -rf -- "$path" 2>/dev/null; then
+    if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
         rm -f -- "$log_dir/scratch" # nothing for a later attempt to look after
         return 0
     fi
@@ -91,7 +107,7 @@ remove_scratch() {
 
 # use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
 # container needs to see besides the job's own files. Reads container_options, where the site has
-# any. Sets container and bind_paths.
+# any. Sets container and bind_paths; and data_image, where that is mounted as data.
 # shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
 use_container() {
     local path gpu_options=()
@@ -100,13 +116,19 @@ use_container() {
         shift
     done
     container=()
+    data_image=''
     bind_paths=("$PWD" "$RUN_DIR" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     else
         bind_paths+=("$SLIPWAY_CONFIG")
     fi
-    [ -z "$data" ] || bind_paths+=("$data")
+    if [ -n "$mount_point" ]; then
+        data_image=$data
+        data=$mount_point
+    elif [ -n "$data" ] && [[ $data != "$scratch"/* ]]; then # copies are on SLIPWAY_LOCAL_DISK
+        bind_paths+=("$data")
+    fi
     for path in "${bind_paths[@]}"; do
         [ -r "$path" ] ||
             die "$path is missing or cannot be read, and the job needs it: see the binds in this" \
@@ -119,21 +141,25 @@ use_container() {
 }
 
 # stage_to_local_disk: with SLIPWAY_STAGE=1 copy image and data to every node, and use the copies:
-# many ranks that open the same files stall a shared disk. Sets image and data.
+# many ranks that open the same files stall a shared disk. A tar is unpacked there. Sets image and
+# data.
 stage_to_local_disk() {
-    local pairs=()
+    local steps=()
     [ "$SLIPWAY_STAGE" = 1 ] || return 0
     if [ "$USE_CONTAINER" = 1 ] && [ -f "$image" ]; then # a sandbox folder is used where it is
-        pairs+=("$image" "$scratch/image")
+        steps+=(copy "$image" "$scratch/image")
         image=$scratch/image/${image##*/}
     fi
-    if [ -n "$data" ]; then
-        pairs+=("$data" "$scratch/data")
+    if [ "$data_kind" = tar ]; then
+        steps+=(unpack "$data" "$scratch/data")
+        data=$scratch/data
+    elif [ -n "$data" ]; then
+        steps+=(copy "$data" "$scratch/data")
         data=$scratch/data/${data##*/}
     fi
-    [ ${#pairs[@]} -gt 0 ] || return 0
+    [ ${#steps[@]} -gt 0 ] || return 0
     cleanup_seconds=${cleanup_seconds:-60} # many files
     note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
-    on_each_node 3600 sh "$lib/stage.sh" "$scratch" "${pairs[@]}" ||
-        die "image or data could not be copied to every node: see above"
+    step_on_each_node 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
+        die "image or data could not be copied to every node$step_failure"
 }

@@ -18,8 +18,10 @@ check_client() {
     [ -x "$python" ] ||
         die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing, and the client runs by it, also" \
             "with USE_CONTAINER=1"
-    output_of 120 "${client[@]}" check ||
+    output_of 120 "${client[@]}" check || {
+        [ "$step_failure" = ': see above' ] || die "Dask was not imported by $python$step_failure"
         die "no Dask in $SLIPWAY_VENV: $python -m pip install dask-jobqueue cryptography"
+    }
 }
 
 # find_allocation: what a node will have. Sets cpus (of one node), ranks_per_node, gpus_per_node and

@@ -18,6 +18,7 @@ shopt -u nullglob failglob
 
 source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
+source "${BASH_SOURCE[0]%/*}/data.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
 source "${BASH_SOURCE[0]%/*}/python.bash"
 source "${BASH_SOURCE[0]%/*}/ranks.bash"

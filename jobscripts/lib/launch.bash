@@ -27,16 +27,38 @@ on_each_node() {
     wait_limited $!
 }
 
-# output_of SECONDS COMMAND...: run it for at most so long. Sets output, the little that it printed.
-# Unlike with $(...), traps run meanwhile.
+# step_on_each_node SECONDS COMMAND...: the same, for SLIPWAY_PREFLIGHT_SECONDS where that is more.
+# Where it fails, sets step_failure, the end of a message: it took too long, or has said why.
+step_on_each_node() {
+    local began=$SECONDS limit=$1 code=0
+    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
+    on_each_node "$limit" "${@:2}" || code=$?
+    explain_failure "$code" "$limit" "$began"
+    return "$code"
+}
+
+# output_of SECONDS COMMAND...: run it for at most so long, or SLIPWAY_PREFLIGHT_SECONDS where that
+# is more. Sets output, the little that it printed; and step_failure where it fails. Unlike with
+# $(...), traps run meanwhile.
 output_of() {
-    local from code=0
+    local from began=$SECONDS limit=$1 code=0
+    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     step_may_run=1
-    exec {from}< <(exec timeout --kill-after=5 "$@")
+    exec {from}< <(exec timeout --kill-after=5 "$limit" "${@:2}")
     wait_limited $! || code=$?
+    explain_failure "$code" "$limit" "$began"
     output=$(cat <&"$from")
     exec {from}<&-
     return "$code"
+}
+
+# explain_failure CODE LIMIT BEGAN: why a step has failed that could run for LIMIT seconds, and began
+# at BEGAN of SECONDS. timeout(1) ends with 124 then, or 137. Sets step_failure.
+explain_failure() {
+    step_failure=': see above'
+    if [[ $1 == 124 || $1 == 137 ]] && ((SECONDS - $3 >= $2)); then
+        step_failure=" within $2 s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more"
+    fi
 }
 
 # wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears

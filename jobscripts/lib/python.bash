@@ -96,8 +96,8 @@ build_local_venv() {
     venv=$scratch/venv
     PATH=$venv/bin:$PATH
     [ -x build/setup ] || die "no build/setup in $PWD: submit this job in a clone of the project"
-    on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
+    step_on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
         WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
         build/setup train ||
-        die "there is no environment on every node: see above"
+        die "no environment could be made on every node$step_failure"
 }

@@ -158,14 +158,15 @@ choose_port() {
     local output=${MASTER_PORT:-}
     [ -n "$port_is_given" ] ||
         output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" ||
-        die "no free port on $head_node: see above"
+        die "no free port was found on $head_node$step_failure"
     export_variables MASTER_PORT="${output##*$'\n'}" # behind what an image's entry point prints
 }
 
 # start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
 # is needed. Sets horovod_server, its process, and from_server, the descriptor of its output.
 start_horovod_server() {
-    local port='' waited=0
+    local port='' waited=0 limit=120
+    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     exec {from_server}< <(
         trap '' TERM USR1 INT
         exec "${on_head_node[@]}" "${container[@]}" \
@@ -174,8 +175,10 @@ start_horovod_server() {
     horovod_server=$!
     until [[ $port =~ ^[0-9]+$ ]]; do # behind what an image's entry point prints
         # Second by second, as Bash runs traps only when `read` has returned.
-        read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < 120)); } ||
-            die "Horovod's rendezvous server did not start: see above"
+        read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < limit)); } || {
+            explain_failure 124 "$limit" "$((SECONDS - waited))"
+            die "Horovod's rendezvous server did not start$step_failure"
+        }
     done
     export_variables \
         HOROVOD_CONTROLLER=gloo \
@@ -194,8 +197,8 @@ start_horovod_server() {
 check_mpi() {
     local output
     output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
-        die "no MPI on $HOSTNAME: load its module, or submit horovod-gloo, which needs none;" \
-            "$1 printed: $output"
+        die "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or submit" \
+            "horovod-gloo, which needs none; $1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large
     # message hangs.
     export_variables \
@@ -231,9 +234,8 @@ preflight() {
     local check=(python3 -m trainer.preflight "${program[@]:2}")
     check_packages
     if [ -n "$SLIPWAY_SCRIPT" ]; then
-        check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}")
+        check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}" ${data:+"$data"})
     fi
-    on_each_node "$SLIPWAY_PREFLIGHT_SECONDS" "${container[@]}" "${check[@]}" ||
-        die "not every node was ready within $SLIPWAY_PREFLIGHT_SECONDS s" \
-            "(SLIPWAY_PREFLIGHT_SECONDS): see above"
+    step_on_each_node 0 "${container[@]}" "${check[@]}" ||
+        die "not every node was ready$step_failure"
 }

@@ -11,6 +11,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional
 
 from jobgen.containers import container_of
 from jobgen.data import data_folder
+from jobgen.datafile import data_refusal
 from jobgen.errors import JobgenError, UsageError, nearest, note
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
@@ -42,7 +43,7 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
         yield from _of_backend(job, settings)
         yield from _of_environment(job, settings, site=site)
-        yield from _of_inputs(settings)
+        yield from _of_inputs(job, settings)
 
 
 def find_config(path: Path) -> Path:
@@ -156,7 +157,7 @@ def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[Jobg
         yield from need("SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
 
 
-def _of_inputs(settings: Settings) -> Iterator[JobgenError]:
+def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
     """Look for what the job trains, and on what."""
     if script := settings.get("SLIPWAY_SCRIPT"):
         yield from need("SLIPWAY_SCRIPT", script, "correct it", file=True)
@@ -164,7 +165,11 @@ def _of_inputs(settings: Settings) -> Iterator[JobgenError]:
         path = Path(settings["SLIPWAY_CONFIG"] or "")
         yield from need("SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
     if data := settings["SLIPWAY_DATA"]:
-        yield from need("SLIPWAY_DATA", data, "correct it")
+        missing = list(need("SLIPWAY_DATA", data, "correct it"))
+        yield from missing
+        mounts = container_of(job.site.container).mounts_squashfs
+        if not missing and (why := data_refusal(settings, mounts_squashfs=mounts)):
+            yield JobgenError(f"SLIPWAY_DATA: {why}.")
 
 
 def _variant_of(image: str) -> str:

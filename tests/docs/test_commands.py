@@ -40,6 +40,7 @@ NEEDED = {
     "make train": ".venv",
     "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
     "trainer configs/digits.toml --output-dir runs/mine --resume auto": "runs/mine/checkpoints",
+    "trainer make-data aerial data/aerial --per-class 10": "data/aerial",
     "trainer --dataset imagefolder --data-dir images --arch resnet18 --image-size 64 --ema-decay 0.99 "
     "--output-dir runs/photos": "runs/photos/checkpoints",
     "trainer export runs/photos photos.pt": "photos.pt",

@@ -1,13 +1,17 @@
 """The functions of jobscripts/lib, one by one, in a small Bash with stubs: working, failing, silent and hanging."""
 
 import ast
+import gzip
+import io
 import os
+import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -41,12 +45,24 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 : "${{USE_CONTAINER:=1}}" "${{BACKEND:=ddp}}"
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
-image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given=''
+image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
+
+
+def tar_of(*names):
+    """Return a tar with empty files of these names."""
+    with io.BytesIO() as stream:
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for name in names:
+                tar.addfile(tarfile.TarInfo(name))
+        return stream.getvalue()
+
+
+TAR = tar_of("one", "two")
 
 
 @pytest.fixture
@@ -360,6 +376,14 @@ class TestScratch:
         assert code != 0
         assert "once more" not in err
 
+    def test_remove_on_each_node(self, bash, stub):
+        # root may remove anything, unless it gives that up
+        mortal = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+        stub("srun", SRUN.replace("exec", f"exec {' '.join(mortal)}"))
+        code = "mkdir -p disk/x/a/b disk/y; touch disk/x/a/b/c; chmod 0 disk/x/a/b; chmod 500 disk/x/a disk/x; "
+        code += '! srun rm -rf disk/x 2>/dev/null; remove_on_each_node 9 "$PWD/disk/x" "$PWD/disk/y"; ls -A disk'
+        assert bash(code) == (0, "", "")
+
     @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 30"])
     def test_remove_scratch_never_fails(self, bash, stub, place, broken):
         stub("srun", broken)
@@ -491,7 +515,78 @@ class TestScratch:
         assert bash(f"{local}scratch=x; build_local_venv")[0] == 78
 
 
+class TestData:
+    def test_kind_of_data(self, bash, place):
+        (place / "folder.tar").mkdir()
+        (place / "image.tar").write_bytes(b"hsqs" + bytes(200))
+        (place / "cut.sqsh").write_bytes(b"hsqs" + bytes(36) + (10**12).to_bytes(8, "little") + bytes(200))
+        (place / "plain").write_bytes(TAR)
+        (place / "packed").write_bytes(gzip.compress(TAR))
+        (place / "text.tar").write_text("not a tar\n")
+        (place / "text.gz").write_bytes(gzip.compress(b"not a tar\n" * 900))
+        (place / "cut.gz").write_bytes(gzip.compress(random.Random(1).randbytes(9000))[:20])
+        (place / "empty").touch()
+        (place / "nothing.tar").write_bytes(bytes(10240))
+        said = bash('for name in *; do echo "$name $(kind_of_data "$PWD/$name")"; done', TAR_OPTIONS="--wildcards")[1]
+        found = dict(line.split(" ", 1) for line in said.splitlines())
+        kinds = {name: found[name] for name in ("folder.tar", "image.tar", "plain", "packed", "text.tar", "empty")}
+        assert kinds == {
+            "folder.tar": "folder",
+            "image.tar": "squashfs",
+            "plain": "tar",
+            "packed": "tar",
+            "text.tar": "file",
+            "empty": "file",
+        }
+        assert found["nothing.tar"] == "file"
+        why = "only 248 of 1000000000000 bytes of a squashfs image are there"
+        assert found["cut.sqsh"] == f"damaged {why}"
+        assert bash("kind_of_squashfs cut.sqsh; kind_of_squashfs image.tar")[1] == f"damaged {why}\nsquashfs\n"
+        assert found["text.gz"] == "file tar: This does not look like a tar archive"
+        assert "unexpected end of file" in found["cut.gz"]
+
+    def test_check_data_and_inspect_data(self, bash, place):
+        assert bash('SLIPWAY_DATA=; inspect_data; check_data; echo "<$data_kind>"') == (0, "<>\n", "")
+        (place / "image").write_bytes(b"hsqs" + bytes(200))
+        (place / "tar").write_bytes(TAR)
+        (place / "file").write_text("x")
+        see = 'check_data; echo "$data_kind"'
+        assert bash(f"SLIPWAY_DATA=$PWD; {see}", USE_CONTAINER="0")[1] == "folder\n"
+        assert bash(f"SLIPWAY_DATA=image; {see}")[1] == "squashfs\n"
+        assert bash(f"SLIPWAY_DATA=tar SLIPWAY_STAGE=1; {see}", USE_CONTAINER="0")[1] == "tar\n"
+        assert bash(f"SLIPWAY_DATA=file SLIPWAY_SCRIPT=x.py; {see}")[1] == "file\n"
+        for name, why in (
+            ("image", "is a squashfs image, which only a container mounts: set USE_CONTAINER=1, or unpack it with "),
+            ("tar", "is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1"),
+            ("file", "is neither a folder, a squashfs image nor a tar"),
+        ):
+            code, out, err = bash(f"SLIPWAY_DATA={name}; {see}", USE_CONTAINER="0")
+            assert (code, out, err.count("\n")) == (78, "", 1)
+            assert err.startswith(f"x.job: SLIPWAY_DATA: {name} {why}")
+        code, _, err = bash(f"SLIPWAY_DATA=gone; {see}")
+        assert (code, "gone is missing" in err) == (78, True)
+
+
 class TestContainer:
+    def test_image_mount(self, bash):
+        words = 'type=bind,"source=/a,b:c""d","destination=/e f",image-src=/,ro'
+        assert bash("image_mount '/a,b:c\"d' '/e f'")[1] == words
+
+    def test_data_are_mounted_only_where_they_are_an_image(self, bash, place):
+        (place / "c.toml").touch()
+        (place / "d").mkdir()
+        show = 'SLIPWAY_DEVICE=cpu; use_container --nv; printf "%s\\n" "${container[@]}" "data is $data"'
+        words = bash(f"data=$PWD/d data_kind=folder scratch=/s; {show}")[1].splitlines()
+        quoted = f"{place}/d".replace('"', '""')
+        assert f'type=bind,"source={quoted}","destination={quoted}"' in words
+        assert words[-1] == f"data is {place}/d"
+        words = bash(f"data=$PWD/x data_kind=squashfs scratch=/s mount_point=/s/mounted; {show}")[1].splitlines()
+        assert [word for word in words if word.endswith('"destination=/s/mounted",image-src=/,ro')] == [words[-3]]
+        assert words[-1] == "data is /s/mounted"
+        # the copy need not be on this machine, which may be a client's
+        words = bash(f"data=/s/data/x data_kind=folder scratch=/s; {show}")[1].splitlines()
+        assert [word for word in words if "/s/data/x" in word] == ["data is /s/data/x"]
+
     def test_bind_mount(self, bash):
         assert bash("bind_mount '/a,b:c\"d'")[1] == 'type=bind,"source=/a,b:c""d","destination=/a,b:c""d"'
 
@@ -871,8 +966,51 @@ class TestEachNode:
     def test_output_of_and_wait_limited(self, bash):
         assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
-        assert bash('output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
+        short = "SLIPWAY_PREFLIGHT_SECONDS=1"
+        assert bash(f'{short}; output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
+
+    @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
+    def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
+        stub("srun", SRUN)
+        stub("ssh", "exec bash")
+        stub("mpirun", 'while [[ $1 == -* ]]; do shift 2; done; exec "$@"')
+        scheduler = "local" if launcher == "local" else "slurm"
+        show = '|| echo "$?$step_failure"'
+        start = f"launcher={launcher} SLIPWAY_PREFLIGHT_SECONDS=1"
+        assert bash(f"{start}; step_on_each_node 0 sh -c 'exit 3' {show}", scheduler=scheduler)[1] == "3: see above\n"
+        late = " within 1 s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more\n"
+        # 137: of mpirun, which is started with SIGTERM blocked
+        said = bash(f"{start}; step_on_each_node 0 sleep 20 {show}", scheduler=scheduler)[1]
+        assert said == ("137" if launcher == "mpirun" else "124") + late
+        assert bash(f"{start}; step_on_each_node 2 sleep 1.2 {show}", scheduler=scheduler)[:2] == (0, "")
+        assert bash(f"{start}; SECONDS=7; explain_failure 137 3600 6; echo $step_failure")[1] == ": see above\n"
+
+    @pytest.mark.parametrize(
+        ("call", "limit"),
+        [
+            ("make_scratch", 5),
+            ("SLIPWAY_STAGE=1; stage_to_local_disk", 3600),
+            ("SLIPWAY_STAGE=1 SLIPWAY_PREFLIGHT_SECONDS=7200; stage_to_local_disk", 7200),
+            ("mkdir build; ln -s /bin/true build/setup; build_local_venv cpu", 3600),
+            ("program=(-m trainer c.toml); preflight", 5),
+            ("choose_port 24711", 60),
+            ("check_mpi mpirun --version", 60),
+            ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port 24711", 300),
+            ("check_client", 120),
+        ],
+    )
+    def test_a_step_that_takes_too_long_names_the_setting(self, bash, stub, place, call, limit):
+        stub("timeout", 'echo "$2" >>limit; exit 124')
+        (place / "i.sif").touch()
+        (place / "venv" / "bin").mkdir(parents=True)
+        (place / "venv" / "bin" / "python").symlink_to("/bin/true")
+        # the clock of a step whose time is up
+        clock = "scratch_id=1; wait_limited() { wait $1 || SECONDS=$((SECONDS + 7200)); return 124; }"
+        scheduler = "dask" if call == "check_client" else "slurm"
+        code, _, err = bash(f"{clock}; {call}", scheduler=scheduler)
+        assert (code, (place / "limit").read_text().split()[0]) == (78, str(limit)), err
+        assert err.count(f" within {limit} s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more") == 1
 
     # once: a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
     def test_output_of_lets_a_trap_run(self, bash):
@@ -1009,7 +1147,7 @@ class TestRanks:
         assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
         stub("python3", "exit 1")
         code, _, err = bash("choose_port 24711")
-        assert (code, "no free port on" in err) == (78, True)
+        assert (code, "no free port was found on n1: see above" in err) == (78, True)
 
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
         stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
@@ -1066,7 +1204,11 @@ class TestRanks:
         run = "program=(-m trainer c.toml --x); preflight"
         assert bash(run)[1] == "-m trainer.preflight c.toml --x "
         code, _, err = bash(run, STUB="1")
-        assert (code, "not every node was ready within 5 s" in err) == (78, True)
+        assert (code, err) == (78, "x.job: not every node was ready: see above\n")
+        stub("python3", "exec sleep 20")
+        code, _, err = bash(f"SLIPWAY_PREFLIGHT_SECONDS=1; {run}")
+        assert (code, err.count("\n")) == (78, 1)
+        assert "not every node was ready within 1 s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more" in err
         own = "SLIPWAY_SCRIPT=t.py bind_paths=(/usr /gone) program=(t.py); preflight"
         code, _, err = bash(own)
         assert (code, "/gone is not there" in err) == (78, True)
@@ -1354,44 +1496,6 @@ class TestFreePort:
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
             assert imports <= set(sys.stdlib_module_names), name
-
-
-class TestStage:
-    def stage(self, *words):
-        return run("sh", str(LIB / "stage.sh"), *map(str, words))
-
-    def test_each_is_copied_by_its_name(self, place):
-        (place / "in put").mkdir()
-        (place / "in put" / "-x").write_text("x")
-        (place / "file").write_text("y")
-        (place / "link").symlink_to("file")
-        (place / "scratch").mkdir()
-        pairs = []
-        for number, name in enumerate(("in put", "file", "link")):
-            pairs += [place / name, place / "scratch" / str(number)]
-        done = self.stage(place / "scratch", *pairs)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert (place / "scratch/0/in put/-x").read_text() == "x"
-        assert (place / "scratch/2/link").read_text() == "y"
-        assert not (place / "scratch/2/link").is_symlink()
-        assert (place / "scratch/0").stat().st_mode & 0o77 == 0
-
-    def test_a_disk_that_is_too_small_is_told_before_copying(self, place, tmp_path):
-        (place / "data").write_text("x")
-        (place / "scratch").mkdir()
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / "df").write_text("#!/bin/sh\nprintf 'Avail\\n0\\n'\n")
-        (tmp_path / "bin" / "df").chmod(0o755)
-        words = ("sh", LIB / "stage.sh", place / "scratch", place / "data", place / "scratch" / "d")
-        done = run(*map(str, words), PATH=f"{tmp_path}/bin:/usr/bin:/bin")
-        assert (done.returncode, "another SLIPWAY_LOCAL_DISK" in done.stderr) == (1, True)
-        assert list((place / "scratch").iterdir()) == []
-
-    def test_what_is_missing_is_told(self, place):
-        (place / "scratch").mkdir()
-        done = self.stage(place / "scratch", place / "gone", place / "scratch" / "d")
-        assert done.returncode == 1
-        assert "gone" in done.stderr
 
 
 class TestNames:

@@ -37,7 +37,7 @@ def test_it_trains_alone(project, standalone, name):
     assert (ended.code, ended.notes) == (0, [])
     assert payload_of(ended)[-2:] == ["--epochs", "a b"]
     helpers = {path.name for path in (ended.run_dir / "lib").iterdir()}
-    assert {"free_port.py", "name_rank.sh", "stage.sh", "rank_loop.bash", "preflight.sh"} <= helpers
+    assert {"free_port.py", "name_rank.sh", "stage.bash", "rank_loop.bash", "preflight.sh"} <= helpers
     for path in (ended.run_dir / "lib").iterdir():
         assert path.read_bytes() == (ROOT / "jobscripts" / "lib" / path.name).read_bytes()
 

@@ -48,6 +48,7 @@ LAYERS = [
     "queues",
     "registry",
     "model",
+    "datafile",
     "data",
     "template",
     "shell",

@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,64 @@ class TestWhatIsMissing:
         assert "dask is no job: run the script that `jobgen render " in said
         assert "--output dask.sh` writes" in said
         assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")
+
+
+@pytest.mark.usefixtures("clone")
+class TestData:
+    """In the words of the job itself: tests/stubrun/test_data.py."""
+
+    @pytest.fixture(autouse=True)
+    def data(self, clone, monkeypatch):
+        (clone / "my train.py").touch()
+        (clone / "image").write_bytes(b"hsqs" + bytes(200))
+        with tarfile.open(clone / "tar", "w") as tar:
+            tar.addfile(tarfile.TarInfo("x"))
+        (clone / "text file").write_text("text")
+        (clone / "folder").mkdir()
+        (clone / "venv" / "bin").mkdir(parents=True)
+        (clone / "venv" / "bin" / "python").touch()
+        monkeypatch.setenv("TAR_OPTIONS", "--nonsense")
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "why"),
+        [
+            (
+                "image",
+                {"USE_CONTAINER": "0", "SLIPWAY_VENV": "venv"},
+                "a squashfs image, which only a container mounts",
+            ),
+            ("tar", {}, "a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1.\n"),
+            ("tar", {"SLIPWAY_STAGE": "0", "SLIPWAY_SCRIPT": "my train.py"}, "a tar, which each node unpacks"),
+            ("text file", {"SLIPWAY_STAGE": "1"}, "neither a folder, a squashfs image nor a tar.\n"),
+        ],
+    )
+    def test_what_the_job_would_refuse_is_refused(self, capsys, monkeypatch, name, settings, why):
+        for key, value in {"SLIPWAY_DATA": name, **settings}.items():
+            monkeypatch.setenv(key, value)
+        said = refused(capsys)
+        assert said.startswith(f"jobgen: SLIPWAY_DATA: {name} is ")
+        assert why in said
+
+    @pytest.mark.parametrize(
+        ("name", "settings"),
+        [
+            ("folder", {}),
+            ("image", {}),
+            ("image", {"SLIPWAY_STAGE": "1"}),
+            ("tar", {"SLIPWAY_STAGE": "1"}),
+            ("text file", {"SLIPWAY_SCRIPT": "my train.py"}),
+        ],
+    )
+    def test_what_it_would_take_is_submitted(self, capsys, monkeypatch, name, settings):
+        for key, value in {"SLIPWAY_DATA": name, **settings}.items():
+            monkeypatch.setenv(key, value)
+        assert submit(capsys).err == ""
+
+    def test_a_site_without_containers(self, capsys, monkeypatch):
+        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
+        Path("mine.toml").write_text(f'container = "none"\nvenv = "local"\n{text}')
+        monkeypatch.setenv("SLIPWAY_DATA", "image")
+        assert "set USE_CONTAINER=1, or unpack it with unsquashfs" in refused(capsys, site="mine.toml")
 
 
 class TestBuilds:

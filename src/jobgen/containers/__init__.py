@@ -28,6 +28,8 @@ class Container:
     """Its options for a node's GPUs and their driver."""
     of_launcher = ""
     """The launcher whose options start the container; "": it is a command, which any launcher can start."""
+    mounts_squashfs = False
+    """Whether it mounts a squashfs image as a folder inside: data of a job. Its library has ``image_mount`` then."""
     needs: str
     """Which version."""
 

@@ -13,6 +13,7 @@ class Apptainer(Container):
     name = "apptainer"
     library = "apptainer"
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": ("--nv",), "amd": ("--rocm",)}
+    mounts_squashfs = True
     needs = "Apptainer 1.1"
 
 

@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# What SLIPWAY_DATA is: a folder, or one file in place of its many, which a shared disk serves
+# better: a squashfs image, which the container mounts, or a tar, which each node unpacks on its
+# local disk. `jobgen submit` sources this file alone, to say the same before the job waits.
+
+# kind_of_data PATH: folder, squashfs, tar, damaged, or file, which is anything else; behind the
+# last two why. By the content, whatever the name. A tar must be one that `tar` here can read: some
+# machines lack zstd.
+kind_of_data() {
+    local magic ustar why
+    local list=(timeout 20 env --unset=TAR_OPTIONS tar --list --force-local --file="$1")
+    if [ -d "$1" ]; then
+        echo folder
+        return 0
+    fi
+    magic=$(od --address-radix=n --format=x1 --read-bytes=6 -- "$1" | tr --delete ' \n')
+    ustar=$(od --address-radix=n --format=c --skip-bytes=257 --read-bytes=5 -- "$1" 2>/dev/null |
+        tr --delete ' \n') || :
+    case $magic.$ustar in
+        68737173*) # hsqs, little-endian as all of squashfs 4
+            kind_of_squashfs "$1"
+            return 0
+            ;;
+        *.ustar) ;;
+        # Compressed by gzip, compress, bzip2, xz, zstd, lzip, lzop, lzma: what tar knows by itself.
+        1f8b* | 1f9d* | 425a68* | fd377a585a00* | 28b52ffd* | 4c5a4950* | 894c5a4f* | 5d0000*) ;;
+        *) echo file && return 0 ;;
+    esac
+    if [ -n "$("${list[@]}" 2>/dev/null | head --lines=1 || :)" ]; then # it need not read it all
+        echo tar
+    else
+        why=$("${list[@]}" 2>&1 >/dev/null | grep --max-count=1 . || :)
+        echo "file ${why:-tar: it holds nothing}"
+    fi
+}
+
+# kind_of_squashfs PATH: squashfs, or damaged where it is shorter than its superblock says
+# (bytes_used, at 40), as after an interrupted copy: a container's message would not name it.
+kind_of_squashfs() {
+    local whole there number=(--address-radix=n --format=u8 --endian=little)
+    whole=$(od "${number[@]}" --skip-bytes=40 --read-bytes=8 -- "$1" 2>/dev/null) ||
+        whole=96 # the superblock's own
+    there=$(stat --dereference --format=%s -- "$1")
+    if ((there < whole)); then
+        echo "damaged only $there of ${whole// /} bytes of a squashfs image are there"
+    else
+        echo squashfs
+    fi
+}
+
+# inspect_data: sets data_kind, and data_refusal, why SLIPWAY_DATA cannot be used as USE_CONTAINER,
+# SLIPWAY_STAGE and SLIPWAY_SCRIPT are set; empty if it can. A script may read any file by itself.
+# mounts_squashfs: 1 if the container runtime mounts images.
+inspect_data() {
+    local why=''
+    data_kind=''
+    data_refusal=''
+    [ -n "$SLIPWAY_DATA" ] || return 0
+    read -r data_kind why < <(kind_of_data "$SLIPWAY_DATA") || :
+    case $data_kind.$mounts_squashfs$USE_CONTAINER.$SLIPWAY_STAGE.${SLIPWAY_SCRIPT:+script} in
+        squashfs.0*)
+            why="is a squashfs image, which the container runtime of this site does not mount:"
+            why+=" unpack it with unsquashfs and name the folder, or take a tar"
+            ;;
+        squashfs.?0.*)
+            why="is a squashfs image, which only a container mounts: set USE_CONTAINER=1, or unpack"
+            why+=" it with unsquashfs and name the folder"
+            ;;
+        tar.*.0.*) why="is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1" ;;
+        damaged.*) why="is damaged: $why; copy it again" ;;
+        file.*.) why="is neither a folder, a squashfs image nor a tar${why:+ ($why)}" ;;
+        *) return 0 ;;
+    esac
+    data_refusal="$SLIPWAY_DATA $why"
+}
+
+# check_data: fails if SLIPWAY_DATA is missing, or cannot be used. Sets data_kind: folder, squashfs,
+# tar, file, or empty.
+check_data() {
+    local mounts_squashfs=0
+    [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
+    ! declare -F image_mount >/dev/null || mounts_squashfs=1
+    inspect_data
+    [ -z "$data_refusal" ] || die "SLIPWAY_DATA: $data_refusal"
+}
