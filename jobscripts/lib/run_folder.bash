@@ -3,13 +3,19 @@
 # to the clone.
 
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
-# attempt. Sets RUN_DIR, attempt and log_dir. Fails if the folder cannot be written or belongs to
-# somebody else.
+# attempt. Sets RUN_DIR, attempt and log_dir; with mode 750 exports TRAINER_UMASK, for ranks on
+# other nodes. Fails if the folder cannot be written or belongs to somebody else.
 open_run_folder() {
     local mode=${1:-700}
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
-    mkdir --parents -- "$(dirname -- "$RUN_DIR")" || die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
-    [ "$mode" != 750 ] || umask 027 # the site lets the group read it
+    (
+        [ "$mode" != 750 ] || umask g=rx
+        mkdir --parents -- "$(dirname -- "$RUN_DIR")"
+    ) || die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
+    if [ "$mode" = 750 ]; then # the site lets the group read it, and write nothing
+        umask 027
+        export_variables TRAINER_UMASK=027
+    fi
     [ -d "$RUN_DIR" ] || mkdir --mode="$mode" -- "$RUN_DIR" || [ -d "$RUN_DIR" ] ||
         die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
@@ -103,7 +109,7 @@ keep_library() {
 
 # copy_library FOLDER: a script with the library inside (jobgen render --standalone) has its own.
 copy_library() {
-    cp --recursive -- "$lib" "$1"
+    cp --recursive --no-preserve=mode -- "$lib" "$1"
 }
 
 # keep_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments that it
@@ -113,7 +119,7 @@ keep_script() {
     local kept=$RUN_DIR/.job.sh.$attempt
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
         ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
-        cp -- "$SLIPWAY_CONFIG" "$RUN_DIR/input.toml" ||
+        cp --no-preserve=mode -- "$SLIPWAY_CONFIG" "$RUN_DIR/input.toml" ||
             die "cannot write $RUN_DIR/input.toml: is the disk full?"
         SLIPWAY_CONFIG=$RUN_DIR/input.toml
     fi

@@ -2,6 +2,7 @@
 
 It acts when the script joins the others, by torch.distributed or by Horovod, in whatever environment that is installed:
 
+- Its files can be read by the group where the site wants that (TRAINER_UMASK).
 - The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
 - MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
   SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and what else Slurm says of a task likewise.
@@ -169,6 +170,8 @@ def import_next() -> None:
         sys.modules["sitecustomize"] = this
 
 
+if re.fullmatch("[0-7]{3}", STARTED.get("TRAINER_UMASK", "")):
+    os.umask(int(STARTED["TRAINER_UMASK"], 8))
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]
 sys.meta_path.insert(0, Watcher())
 if IS_RANK:

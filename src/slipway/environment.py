@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -89,6 +90,8 @@ class Environment:
     """The run folder that the job script names; "" if there is none."""
     quota: str | None
     """What quotas leave in the run folder, as quota_left.sh says it; None if nobody has asked."""
+    umask: int | None
+    """Of the files that this rank makes, where the job script says it."""
     trackers: str
     """The trackers that SLIPWAY_TRACKERS names, separated by commas."""
     mpi: str
@@ -189,6 +192,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
     if attempt and not (attempt.isascii() and attempt.isdecimal()):
         raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=attempt)
     threads = variables.get("OMP_NUM_THREADS", "")
+    umask = variables.get("TRAINER_UMASK", "")
     siblings = [name for name in SIZE_VARIABLES if variables.get(name, "1") != "1"]
     return Environment(
         variables=dict(variables),
@@ -200,6 +204,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         threads=(int(threads) or None) if threads.isdecimal() else None,
         run_dir=variables.get("RUN_DIR", ""),
         quota=variables.get("TRAINER_QUOTA"),
+        umask=int(umask, 8) if re.fullmatch("[0-7]{3}", umask) else None,
         trackers=variables.get("SLIPWAY_TRACKERS", ""),
         mpi=variables.get("TRAINER_MPI", ""),
         pmix=variables.get("PMIX_VERSION", ""),

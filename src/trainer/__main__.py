@@ -57,6 +57,8 @@ def _train(argv: list[str], request: StopRequest) -> int:
 
     settings = parse(argv)
     environment = read_environment(os.environ)
+    if environment.umask is not None:
+        os.umask(environment.umask)  # which ssh and mpirun do not pass on
     if settings.launch.nproc_per_node:
         from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 

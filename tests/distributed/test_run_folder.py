@@ -1,6 +1,7 @@
 """What a run leaves on disk, seen from outside: by the command line, the files, and the exit codes."""
 
 import json
+import os
 import shutil
 import tomllib
 
@@ -39,6 +40,18 @@ def test_a_refused_attempt_leaves_its_verdict_and_nothing_else(copied, attempt):
     after = snapshot(copied)
     assert after.pop("verdict.7", b"").startswith(b"failed 46 cannot resume: ") == bool(attempt)
     assert after == before
+
+
+def test_files_have_the_umask_that_the_job_script_says_whatever_the_launcher_gives(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir(mode=0o750)
+    before = os.umask(0o002)  # as of a shell on another node
+    try:
+        train("torchrun", 2, out, *SHORT, "--max-steps", "3", "--tensorboard", TRAINER_UMASK="027")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in out.rglob("*") if not path.is_symlink()}
+    assert modes == {0o750, 0o640}
 
 
 class TestDryRun:

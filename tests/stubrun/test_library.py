@@ -308,6 +308,24 @@ class TestRunFolder:
         # once: with group_readable the folder above it is made under its umask
         assert modes == [0o755, 0o700, 0o755, 0o750]
 
+    @pytest.mark.parametrize(("umask", "above"), [("002", 0o755), ("077", 0o750), ("027", 0o750)])
+    def test_with_750_the_group_reads_and_writes_nothing(self, bash, place, umask, above):
+        (place / "lib").mkdir()
+        for path in LIB.iterdir():
+            shutil.copy(path, place / "lib")
+            (place / "lib" / path.name).chmod(0o600)
+        (place / "c.toml").touch(0o600)
+        (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\n")
+        open_it = f"umask {umask}; lib=$PWD/lib run_dir=new/a; open_run_folder 750; script_file=$PWD/me; keep_script"
+        assert bash(f"rm -r run; {open_it}; echo $TRAINER_UMASK")[1] == "027\n"
+        assert (place / "new").stat().st_mode & 0o777 == above
+        modes = {path.stat().st_mode & 0o777 for path in (place / "new" / "a").rglob("*") if path.is_dir()}
+        assert modes == {0o750}
+        files = {path.name: path.stat().st_mode & 0o777 for path in (place / "new" / "a").rglob("*") if path.is_file()}
+        assert files.pop("job.sh") == 0o740
+        assert {"input.toml", "slurm.bash", "job"} <= files.keys()
+        assert set(files.values()) == {0o640}
+
     def test_one_that_cannot_be_made_is_named(self, bash, place):
         (place / "file").touch()
         for run_dir in ("file/r", "file"):
@@ -1546,6 +1564,13 @@ class TestNames:
         process.terminate()
         assert process.communicate(timeout=10)[0] == "saved\nsaved\n"
         assert process.returncode == 0
+
+
+def test_a_script_of_ones_own_gets_the_umask_of_the_site():
+    show = "import os; print(f'{os.umask(0):03o}')"
+    for given, found in (("027", "027"), ("", "022"), ("nonsense", "022"), ("0277", "022")):
+        words = ["sh", "-c", 'umask 022; exec "$@"', "-", sys.executable, "-c", show]
+        assert run(*words, PYTHONPATH=str(LIB), TRAINER_UMASK=given).stdout == f"{found}\n"
 
 
 class TestPreflight:
