@@ -1,8 +1,12 @@
 """What a job script answers on a real cluster before it starts any rank, and what it puts on the nodes' own disks."""
 
 import functools
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -81,7 +85,9 @@ def test_a_node_that_does_not_answer_is_answered_within_a_minute(cluster, tmp_pa
     answer("a node that hangs", cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_VENV=str(venv)), "within 60 s")
 
 
-def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
+@pytest.fixture
+def images(tmp_path):
+    """Return the settings of a job that trains on 32 images, as a folder, a squashfs image and a tar."""
     data = tmp_path / "images"
     for number in range(32):
         folder = data / ("train" if number < 24 else "val") / str(number % 2)
@@ -89,14 +95,40 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path):
         Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
     config = ["[data]", 'dataset = "imagefolder"', "image_size = 16", "[train]", "epochs = 1", "batch_size = 8"]
     (tmp_path / "images.toml").write_text("\n".join(config))
-    job = cluster.submit(
-        "ddp.job",
-        out=tmp_path / "run",
-        SLIPWAY_CONFIG=str(tmp_path / "images.toml"),
-        SLIPWAY_DATA=str(data),
-        SLIPWAY_STAGE="1",
-    )
+    subprocess.run(["tar", "--create", "--file", "images.tar", "images"], cwd=tmp_path, check=True)
+    common = {"SLIPWAY_CONFIG": str(tmp_path / "images.toml"), "SLIPWAY_STAGE": "1"}
+    names = {"folder": "images", "squashfs": "images.sqsh", "tar": "images.tar"}
+    return {kind: common | {"SLIPWAY_DATA": str(tmp_path / name)} for kind, name in names.items()}
+
+
+def disks_of(cluster, number):
+    """Return what a job has left on the nodes' disks."""
+    nodes = ("node1", "node2")
+    return [path for node in nodes for path in (cluster.folder / f"tmp.{node}").glob(f"slipway-{number}.*")]
+
+
+def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path, images):
+    found = {}
+    for kind, script in (("folder", "ddp.job"), ("tar", "ddp-mpirun.job")):
+        run = tmp_path / kind
+        job = cluster.submit(script, out=run, **images[kind])
+        assert job.wait()["JobState"] == "COMPLETED", job.output
+        assert f"/slipway-{job.number}." in (run / "config.toml").read_text()
+        assert disks_of(cluster, job.number) == []
+        found[kind] = (run / "checkpoints" / "latest" / "model.safetensors").read_bytes()
+    assert found["tar"] == found["folder"]
+
+
+@pytest.mark.parametrize("stage", ["0", "1"])
+def test_a_squashfs_image_is_mounted_on_every_node(cluster, tmp_path, image, images, stage):
+    apptainer = Path(shutil.which("apptainer", path=image["PATH"]))
+    own = apptainer.parents[1] / "libexec" / "apptainer" / "bin"
+    mksquashfs = shutil.which("mksquashfs", path=f"{os.environ['PATH']}:{own}")
+    words = [mksquashfs, "images", "images.sqsh", "-quiet"]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    shutil.rmtree(tmp_path / "images")
+    # a container for each rank
+    job = cluster.submit("ddp-ranks.job", out=tmp_path / "run", **image | images["squashfs"] | {"SLIPWAY_STAGE": stage})
     assert job.wait()["JobState"] == "COMPLETED", job.output
-    assert f"/slipway-{job.number}." in (tmp_path / "run" / "config.toml").read_text()
-    for node in ("node1", "node2"):
-        assert list((cluster.folder / f"tmp.{node}").glob(f"slipway-{job.number}.*")) == []
+    assert "/mounted" in (tmp_path / "run" / "config.toml").read_text()
+    assert disks_of(cluster, job.number) == []
