@@ -12,6 +12,9 @@ kind_of_data() {
     if [ -d "$1" ]; then
         echo folder
         return 0
+    elif [ ! -f "$1" ]; then # a FIFO would be waited for
+        echo file
+        return 0
     fi
     magic=$(od --address-radix=n --format=x1 --read-bytes=6 -- "$1" | tr --delete ' \n')
     ustar=$(od --address-radix=n --format=c --skip-bytes=257 --read-bytes=5 -- "$1" 2>/dev/null |

@@ -72,7 +72,7 @@ unpack() {
     if [ -z "$top" ] || [[ $first == . || $first == ./ ]]; then # as of `tar --create .`
         mv --no-target-directory -- "$2.part" "$2"
     else
-        chmod u+w -- "$top" # else it cannot be moved
+        chmod u+rwx -- "$top" # else it cannot be moved, or read
         mv --no-target-directory -- "$top" "$2"
         rmdir -- "$2.part"
     fi
@@ -104,7 +104,7 @@ extract() {
         sleep 0.2
     done
     wait "$pid" || code=$?
-    [ "$code" = 0 ] || fail "cannot unpack $1: $(head --lines=3 -- "$2.errors" | tr '\n' ';')"
+    [ "$code" = 0 ] || fail "cannot unpack $1: $(grep --max-count=1 . "$2.errors")"
     rm -- "$2.errors"
 }
 
