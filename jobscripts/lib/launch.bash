@@ -52,8 +52,8 @@ output_of() {
     return "$code"
 }
 
-# explain_failure CODE LIMIT BEGAN: why a step has failed that could run for LIMIT seconds, and began
-# at BEGAN of SECONDS. timeout(1) ends with 124 then, or 137. Sets step_failure.
+# explain_failure CODE LIMIT BEGAN: why a step has failed that could run for LIMIT seconds, and
+# began at BEGAN of SECONDS. timeout(1) ends with 124 then, or 137. Sets step_failure.
 explain_failure() {
     step_failure=': see above'
     if [[ $1 == 124 || $1 == 137 ]] && ((SECONDS - $3 >= $2)); then

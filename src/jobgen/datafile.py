@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import Mapping, Optional
 
@@ -23,13 +22,12 @@ def data_refusal(settings: Mapping[str, Optional[str]], *, mounts_squashfs: bool
         mounts_squashfs: whether its container runtime mounts an image as a folder.
     """
     names = ("SLIPWAY_DATA", "SLIPWAY_STAGE", "SLIPWAY_SCRIPT", "USE_CONTAINER")
-    environment = {**os.environ, **{name: settings.get(name) or "" for name in names}}
-    environment["mounts_squashfs"] = str(int(mounts_squashfs))
-    words = ["bash", "-c", ASK, "-", str(data_folder("jobscripts", "lib") / "data.bash")]
+    values = [f"{name}={settings.get(name) or ''}" for name in names]
+    program = ["bash", "-c", ASK, "-", str(data_folder("jobscripts", "lib") / "data.bash")]
+    words = ["env", *values, f"mounts_squashfs={int(mounts_squashfs)}", *program]
     try:
         done = subprocess.run(
             words,
-            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

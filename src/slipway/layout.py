@@ -157,9 +157,9 @@ _TRAINING = (
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
             "a Python script to run in place of the trainer", "TRAIN_SCRIPT", refuse_old=True, optional=True),
     Setting("SLIPWAY_DATA", PATH, "folder, squashfs image or tar; empty: built-in sets",
-            "the data: a folder, or a squashfs image or a tar of one ([data.md](data.md#one-file-in-place-of-a-million)). "
-            "The folder is the trainer's `--data-dir`; a script of yours finds it in `DATA`, or any other file that is "
-            "named here", "DATA", optional=True),
+            "the data: a folder, or a squashfs image or a tar of one "
+            "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a script "
+            "of yours finds it in `DATA`, or any other file that is named here", "DATA", optional=True),
     Setting("SLIPWAY_OUTPUT", PATH, "run folders are made here; on a disk that all nodes share",
             "the folder in which run folders are made", "OUTPUT"),
     Setting("SLIPWAY_RUN_DIR", PATH, "the run folder to begin or to continue",
@@ -187,8 +187,8 @@ _TRAINING = (
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
             "1: image and data are copied to the local disk of each node first; a tar is unpacked there", "STAGE"),
     Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "limit of the preflight; more for slow disks",
-            "how long the preflight may take on the slowest node, and what comes before it; copies and an environment on "
-            "each node have an hour, or this if it is more", "PREFLIGHT_SECONDS", refuse_old=True),
+            "how long the preflight may take on the slowest node, and what comes before it; copies, and an environment "
+            "on each node, have an hour, or this if it is more", "PREFLIGHT_SECONDS", refuse_old=True),
     Setting("SLIPWAY_ARGS", ARGUMENTS, "arguments of the training program, quoted as in a shell",
             "arguments of the training program, quoted as in a shell, where a scheduler hands none to a script (PBS)",
             "TRAIN_ARGS", refuse_old=True, optional=True),

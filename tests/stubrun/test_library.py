@@ -45,7 +45,7 @@ SLIPWAY_PYTHON=python3 SLIPWAY_BASE_IMAGE='' SLIPWAY_BUILD_ARGS=''
 : "${{USE_CONTAINER:=1}}" "${{BACKEND:=ddp}}"
 RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_node=n1 cpus=8 ranks_per_node=2
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
-image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' mount_point=''
+image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9
 mkdir --parents disk run/logs/2
@@ -581,6 +581,10 @@ class TestData:
             code, out, err = bash(f"SLIPWAY_DATA={name}; {see}", USE_CONTAINER="0")
             assert (code, out, err.count("\n")) == (78, "", 1)
             assert err.startswith(f"x.job: SLIPWAY_DATA: {name} {why}")
+        for runtime in ("podman", "pyxis"):
+            code, _, err = bash(f"SLIPWAY_DATA=image; {see}", runtime=runtime)
+            assert (code, err.count("\n")) == (78, 1)
+            assert "image is a squashfs image, which the container runtime of this site does not mount: unpack" in err
         code, _, err = bash(f"SLIPWAY_DATA=gone; {see}")
         assert (code, "gone is missing" in err) == (78, True)
 
@@ -1010,7 +1014,7 @@ class TestEachNode:
             ("make_scratch", 5),
             ("SLIPWAY_STAGE=1; stage_to_local_disk", 3600),
             ("SLIPWAY_STAGE=1 SLIPWAY_PREFLIGHT_SECONDS=7200; stage_to_local_disk", 7200),
-            ("mkdir build; ln -s /bin/true build/setup; build_local_venv cpu", 3600),
+            ("mkdir build; ln -s /bin/true build/setup; USE_CONTAINER=0 SLIPWAY_VENV=local; build_local_venv", 3600),
             ("program=(-m trainer c.toml); preflight", 5),
             ("choose_port 24711", 60),
             ("check_mpi mpirun --version", 60),
@@ -1570,7 +1574,8 @@ def test_a_script_of_ones_own_gets_the_umask_of_the_site():
     show = "import os; print(f'{os.umask(0):03o}')"
     for given, found in (("027", "027"), ("", "022"), ("nonsense", "022"), ("0277", "022")):
         words = ["sh", "-c", 'umask 022; exec "$@"', "-", sys.executable, "-c", show]
-        assert run(*words, PYTHONPATH=str(LIB), TRAINER_UMASK=given).stdout == f"{found}\n"
+        done = run(*words, PYTHONPATH=str(LIB), PYTHONDONTWRITEBYTECODE="1", TRAINER_UMASK=given)
+        assert done.stdout == f"{found}\n"
 
 
 class TestPreflight:

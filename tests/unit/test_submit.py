@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
+from jobgen.containers import container_names, container_of
 from slipway.layout import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -335,6 +336,17 @@ class TestData:
         for key, value in {"SLIPWAY_DATA": name, **settings}.items():
             monkeypatch.setenv(key, value)
         assert submit(capsys).err == ""
+
+    @pytest.mark.parametrize("container", container_names())
+    def test_a_container_runtime_that_mounts_none(self, capsys, monkeypatch, container):
+        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
+        Path("mine.toml").write_text(f'container = "{container}"\n{text}')
+        monkeypatch.setenv("SLIPWAY_DATA", "image")
+        library = ROOT / "jobscripts" / "lib" / f"{container_of(container).library}.bash"
+        if "\nimage_mount() {" in library.read_text():
+            assert submit(capsys, site="mine.toml").err == ""
+        else:
+            assert "which the container runtime of this site does not mount" in refused(capsys, site="mine.toml")
 
     def test_a_site_without_containers(self, capsys, monkeypatch):
         text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
