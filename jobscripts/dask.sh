@@ -15,10 +15,10 @@
 #               script or its Dask is killed. Only where both are, with the machine, a job that
 #               still waits stays in the queue: it ends 15 s after its start.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 50
-#               small ones, 5 more for each attempt, logs, and the checkpoints: the three newest and
-#               the best. A checkpoint has 3 or 4 files, together at most 4 times the size of the
-#               model's weights. The trainer keeps to this; a script of your own writes what it
-#               likes.
+#               small ones, 6 more for each attempt (and one of each node with GPUs), logs, and the
+#               checkpoints: the three newest and the best. A checkpoint has 3 or 4 files, together
+#               at most 4 times the size of the model's weights. The trainer keeps to this; a script
+#               of your own writes what it likes.
 # Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
 #               compilers' caches, temporary files (TMPDIR, unless you set it), and with
 #               SLIPWAY_STAGE=1 copies of image and data. Removed at the end; where a node or its
@@ -29,8 +29,10 @@
 #               SLIPWAY_MAX_REQUEUES times. The loss of a node ends the attempt, and `bash
 #               RUN_DIR/job.sh` goes on.
 # Logs:         RUN_DIR/logs/ATTEMPT/stdout.log and stderr.log, those of the nodes' jobs in dask/
-#               beside it, and RUN_DIR/verdict.ATTEMPT. Exit codes: 0 done; 75 stopped, or too few
-#               nodes: it can be continued; 78 settings or nodes must be changed first; else failed.
+#               beside it, and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has
+#               used; for that watch_gpus.sh asks the driver of each node every 10 s how busy its
+#               GPUs are. Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78
+#               settings or nodes must be changed first; else failed.
 # Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
 #               install dask-jobqueue cryptography) on a disk that all share, also with
 #               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
@@ -168,6 +170,7 @@ launch_ddp() {
     record_pid
     dask_each_node 0 \
         "${container[@]}" \
+        sh "$lib/watch_gpus.sh" "$SLIPWAY_DEVICE" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$ranks_per_node" \
             --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --rdzv-id="$job_id.$attempt" \
             --log-dir="$scratch/torchrun" \

@@ -7,15 +7,17 @@
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 50 small
-#               ones, 5 more for each attempt, logs, and the checkpoints: the three newest and the
+#               ones, 7 more for each attempt, logs, and the checkpoints: the three newest and the
 #               best. A checkpoint has 3 or 4 files, together at most 4 times the size of the
 #               model's weights. The trainer keeps to this; a script of your own writes what it
 #               likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
 #               caches, temporary files (TMPDIR, unless you set it), and with SLIPWAY_STAGE=1 copies
 #               of image and data. Removed at the end.
-# Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. Exit codes: 0 done; 75
-#               stopped, and can be continued; 78 settings must be changed first; else failed.
+# Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. At the end a line says
+#               what the attempt has used; for that watch_gpus.sh asks the driver every 10 s how
+#               busy the GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78 settings
+#               must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
 #               of this machine (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. It
@@ -102,6 +104,7 @@ launch_ddp() {
     record_pid
     exec \
         "${container[@]}" \
+        sh "$lib/watch_gpus.sh" "$SLIPWAY_DEVICE" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$ranks_per_node" \
             --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --rdzv-id="$job_id.$attempt" \
             --log-dir="$scratch/torchrun" \
@@ -114,6 +117,7 @@ launch_horovod() {
     exec \
         bash "$lib/rank_loop.bash" \
         "${container[@]}" \
+        sh "$lib/watch_gpus.sh" "$SLIPWAY_DEVICE" \
         python3 "${program[@]}"
 }
 

@@ -40,8 +40,8 @@ find_allocation() {
 }
 
 # ask_for_nodes: for SLIPWAY_NODES, and wait for them for SLIPWAY_WAIT_SECONDS. Sets nodes (their
-# addresses), nnodes, head_node, world_size, on_head_node, and time_is_up, in SECONDS of this shell,
-# when the first of them ends. Fails if fewer than SLIPWAY_MIN_NODES have come.
+# addresses), nnodes, head_node, world_size, on_head_node, held_since, and time_is_up, in SECONDS of
+# this shell, when the first of them ends. Fails if fewer than SLIPWAY_MIN_NODES have come.
 ask_for_nodes() {
     local address name left code=0
     request=$log_dir/dask
@@ -67,6 +67,7 @@ ask_for_nodes() {
         note "node ${#nodes[@]} of at most $SLIPWAY_NODES: $name, $address, for $left s"
         [ -n "$time_is_up" ] && ((time_is_up <= SECONDS + left)) || time_is_up=$((SECONDS + left))
     done <"$request/nodes"
+    held_since=$SECONDS
     nnodes=${#nodes[@]}
     head_node=${nodes[0]}
     world_size=$((nnodes * ranks_per_node))

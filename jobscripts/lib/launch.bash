@@ -174,11 +174,12 @@ request_stop() {
         note "cannot write $RUN_DIR/STOP"
 }
 
-# finish METHOD: end the job as the verdict says, since launchers hide exit codes. A run that is out
-# of time goes on by METHOD: requeue, chain, or none. A user's script that leaves no verdict is
-# known by its exit code, and never goes on.
+# finish METHOD: say what the attempt has used, and end the job as the verdict says, since launchers
+# hide exit codes. A run that is out of time goes on by METHOD: requeue, chain, or none. A user's
+# script that leaves no verdict is known by its exit code, and never goes on.
 finish() {
     local state='' step='' reason='' verdict=$RUN_DIR/verdict.$attempt
+    account || :
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ]; then
         wait_for_file "$verdict" "${verdict_seconds:-0}"
     fi

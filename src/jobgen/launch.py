@@ -7,10 +7,13 @@ from typing import Dict, List
 from jobgen.containers import IN_CONTAINER, container_of
 from jobgen.launchers import launcher_of
 from jobgen.model import Job
-from jobgen.shell import Layer, array, option, wrapped
+from jobgen.shell import Expansion, Layer, array, option, wrapped
 
 PROGRAM: Layer = [array("program")]
 PYTHON: Layer = ["python3", *PROGRAM]
+
+WATCH_GPUS: Layer = ["sh", Expansion('"$lib/watch_gpus.sh"'), Expansion('"$SLIPWAY_DEVICE"')]
+"""What looks beside the ranks how busy their GPUs are."""
 
 COMMENTS: Dict[str, str] = {
     "torchrun": "on each node the container, torchrun for its ranks, the program.",
@@ -54,7 +57,8 @@ def _function(job: Job, backend: str) -> str:
         start, inside = launcher.one_per_rank(job, named=way == "named"), [PYTHON]
     is_launchers = bool(container_of(job.site.container).of_launcher)
     naming = [IN_CONTAINER, *start.naming] if is_launchers else [*start.naming, IN_CONTAINER]
-    layers = [*start.launch, *naming, *inside]
+    watched = job.site.accelerator == "nvidia" and job.spec.device != "cpu"
+    layers = [*start.launch, *naming, *([WATCH_GPUS] if watched else []), *inside]
     return "\n".join(
         [
             f"# BACKEND={backend}, outermost first: {COMMENTS[way]}",

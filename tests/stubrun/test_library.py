@@ -3,6 +3,7 @@
 import ast
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from jobgen import account
 from slipway.layout import SETTINGS, SWITCH
 from stubs import HOSTILE, ROOT
 
@@ -1441,6 +1443,135 @@ class TestLaunch:
         )
 
 
+class TestAccount:
+    READ = "node1.7", "0000:01:00.0 10 870 31744 81559\n0000:02:00.0 10 880 1 81559\n"
+
+    def account(self, bash, place, code, *, gpus=(), **words):
+        """Return what is said, and the numbers that are kept."""
+        logs = place / "run" / "logs" / "2"
+        logs.mkdir(parents=True, exist_ok=True)
+        for name, text in gpus:
+            (logs / f"gpus.{name}").write_text(text)
+        done = bash(f"launch_pid=1 SECONDS=4500; {code or ':'}; account", **words)
+        assert (done[0], done[1]) == (0, "")
+        return done[2], json.loads((logs / "account.json").read_text())
+
+    def test_account(self, bash, place):
+        gpus = [self.READ, ("node2.9", "0000:01:00.0 1 0 5 6\n0000:02:00.0 1 100 5 6\n")]
+        said, kept = self.account(bash, place, "", gpus=gpus)
+        # 1850 % in 22 samples, each of which counts alike
+        assert said == "x.job: used 2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours; GPUs 84 % busy, 31 of 80 GiB at most\n"
+        numbers = {"seconds": 4500, "gpus_seen": 4, "busy": 84, "memory": 31744, "memory_total": 81559}
+        assert kept == {"nodes": 2, "count": 2, "unit": "GPU", **numbers}
+
+    def test_where_no_gpu_can_be_read_nothing_is_said_of_them(self, bash, place):
+        said, kept = self.account(bash, place, "SECONDS=38 nnodes=1 gpus_per_node=1")
+        assert said == "x.job: used 1 node x 1 GPU x 38 s = 0.011 GPU-hours\n"
+        assert kept["gpus_seen"] == 0
+
+    def test_where_some_can_it_is_said_how_many(self, bash, place):
+        said, _ = self.account(bash, place, "", gpus=[self.READ])
+        assert said.endswith("; GPUs 88 % busy, 31 of 80 GiB at most (2 of 4 could be read)\n")
+
+    def test_a_second_launch_leaves_a_second_file_of_a_node(self, bash, place):
+        again = "node1.8", "0000:01:00.0 990 0 1 81559\n"
+        said, kept = self.account(bash, place, "nnodes=1", gpus=[self.READ, again])
+        assert (kept["gpus_seen"], kept["busy"]) == (2, 2)
+        assert "could be read" not in said
+
+    def test_a_client_has_its_nodes_from_when_they_came(self, bash, place):
+        assert self.account(bash, place, "held_since=4000")[1]["seconds"] == 500
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "",
+            "\n",
+            "0000:01:00.0 1 9",
+            "0000:01:00.0 0 0 0 0\n",
+            "a b c d e\n",
+            "x 1 2 3 a[$(touch executed)]\n",
+            "x 08 1 1 1\n",
+            "x 1 99999999999999999999 1 1\n",
+            "x 1 2 3 4 5\n",
+        ],
+    )
+    def test_half_a_file_is_as_none(self, bash, place, line):
+        said, kept = self.account(bash, place, "", gpus=[("node1.7", line)])
+        assert (kept["gpus_seen"], said.endswith(" GPU-hours\n")) == (0, True)
+        assert not (place / "executed").exists()
+
+    @pytest.mark.parametrize(
+        ("code", "expected"),
+        [
+            ("SLIPWAY_DEVICE=cpu gpus_per_node=0", "2 nodes x 8 cores x 1.25 h = 20.0 core-hours"),
+            (
+                "SLIPWAY_DEVICE=cpu",
+                "2 nodes x 8 cores x 1.25 h = 20.0 core-hours; 4 GPUs that the job was given stayed idle",
+            ),
+            ("SLIPWAY_DEVICE=auto", "2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours"),
+            ("SLIPWAY_DEVICE=auto gpus_per_node=0", "2 nodes x 8 cores x 1.25 h = 20.0 core-hours"),
+            # GPUs that the scheduler does not know of
+            ("SLIPWAY_DEVICE=cuda gpus_per_node=0 devices_per_rank=2", "2 nodes x 4 GPUs x 1.25 h = 10.0 GPU-hours"),
+        ],
+    )
+    def test_gpus_or_cores(self, bash, place, code, expected):
+        assert self.account(bash, place, code)[0] == f"x.job: used {expected}\n"
+
+    @pytest.mark.parametrize(
+        ("device", "gpus", "expected"),
+        [
+            ("cuda", [], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours"),
+            ("auto", [], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),
+            ("cpu", [], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),
+            ("auto", [READ], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours; GPUs 88 % busy, 31 of 80 GiB at most"),
+        ],
+    )
+    def test_on_one_machine(self, bash, place, device, gpus, expected):
+        code = f"SLIPWAY_DEVICE={device} nnodes=1"
+        assert self.account(bash, place, code, gpus=gpus, scheduler="local")[0] == f"x.job: used {expected}\n"
+
+    def test_nothing_is_said_where_no_rank_has_started(self, bash, place):
+        assert bash("unset launch_pid; account; launch_pid=''; account") == (0, "", "")
+        assert not (place / "run" / "logs" / "2" / "account.json").exists()
+
+    def test_a_disk_that_is_full_changes_nothing(self, bash):
+        code, _, err = bash("launch_pid=1 code=0 SLIPWAY_SCRIPT=x world_size=1; rm -r run/logs; finish none")
+        assert (code, "x.job: used 2 nodes" in err) == (0, True)
+
+    def test_its_parts(self, bash):
+        assert bash("read_gpu_usage; gpu_words 4; gpus_in_use")[1] == "2\n"
+        full = "gpus_seen=1 busy=100 memory=512 memory_total=10239"
+        assert bash(f"{full}; gpu_words 1")[1] == "; GPU 100 % busy, 0.5 of 10.0 GiB at most\n"
+        assert json.loads(bash(f"{full} count=1 unit=GPU seconds=9; account_json")[1])["memory"] == 512
+        assert bash("plural 1 node; plural 0 node; plural 2 GPU")[1] == "1 node\n0 nodes\n2 GPUs\n"
+
+    @pytest.mark.parametrize(
+        ("seconds", "expected"),
+        [(0, "0 s"), (59, "59 s"), (60, "1.00 min"), (3599, "60.0 min"), (3600, "1.00 h"), (360000, "100.0 h")],
+    )
+    def test_duration(self, bash, seconds, expected):
+        assert bash(f"duration {seconds}")[1] == f"{expected}\n"
+
+    def test_numbers_are_rounded_as_jobgen_rounds_them(self, bash):
+        amounts = [0, 1, 2, 35, 36, 359, 360, 361, 1799, 1800, 35999, 36000, 36001, 123456789]
+        out = bash("".join(f"quotient {amount} 3600; " for amount in amounts))[1]
+        assert out.splitlines() == [account._quotient(amount, 3600) for amount in amounts]
+        sizes = [0, 1, 51, 52, 1023, 1024, 10188, 10189, 10239, 10240, 10752, 81559]
+        out = bash("".join(f"gibibytes {size}; " for size in sizes))[1]
+        assert out.splitlines() == [account._gibibytes(size) for size in sizes]
+        assert (account._quotient(4500, 3600), account._gibibytes(81559)) == ("1.25", "80")
+
+    @pytest.mark.parametrize("gpus", [(), (READ,), (READ, ("node2.7", READ[1]))])
+    @pytest.mark.parametrize(
+        "code", ["", "SLIPWAY_DEVICE=cpu gpus_per_node=0", "nnodes=1 gpus_per_node=1", "SECONDS=99"]
+    )
+    def test_jobgen_says_the_same(self, bash, place, gpus, code):
+        said, _ = self.account(bash, place, code, gpus=gpus)
+        found = account.read_account(place / "run" / "logs" / "2" / "account.json")
+        assert said == f"x.job: {account.describe([found], attempts=1)}\n"
+
+
 class TestBuilds:
     def test_check_clone(self, bash):
         code, _, err = bash("check_clone build/image")
@@ -1514,7 +1645,7 @@ class TestFreePort:
         assert (code, found, len(err.splitlines())) == (1, "", 1)
 
     def test_it_needs_nothing_but_python(self):
-        for name in ("free_port.py", "check_gpus.py"):
+        for name in ("free_port.py", "check_gpus.py", "gpu_usage.py"):
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
             assert imports <= set(sys.stdlib_module_names), name

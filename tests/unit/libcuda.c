@@ -22,6 +22,7 @@ int cuGetErrorString(int code, const char **text) { return *text = code == 802 ?
 int cuDriverGetVersion(int *version) { return *version = numbers[0], 0; }
 int cuDeviceGetCount(int *found) { return *found = count - 1, 0; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal + 1, 0; }
+int cuDeviceGetPCIBusId(char *text, int size, int device) { return snprintf(text, size, "0000:%02x:00.0", device), 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     switch (attribute) {
     case 75: return *value = numbers[device] / 10, 0; /* COMPUTE_CAPABILITY_MAJOR */

@@ -1,0 +1,103 @@
+"""The line of account at the end of each committed script, and what its GPUs did, from stand-ins for the drivers."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from stubs import DONE, JOIN, OUT_OF_TIME, ROOT, SCRIPTS, changed_library
+
+TRAINS = sorted(
+    path.name
+    for path in SCRIPTS.iterdir()
+    if path.suffix in {".job", ".pbs", ".sh"} and path.name not in {"image_build.job", "venv_build.job", "dask.sh"}
+)
+USED = re.compile(r"(?m)^[\w.-]+: used .*$")
+ENDS = [
+    (DONE, 0),
+    (OUT_OF_TIME, 75),
+    ({"STUB_VERDICT": "stopped 9 user"}, 75),
+    ({"STUB_VERDICT": "failed 9 the loss is nan"}, 1),
+    ({"STUB_CODE": "9"}, 9),
+    ({"SLIPWAY_SCRIPT": "my train.py", "STUB_ON_TRAIN": JOIN, "STUB_CODE": "3"}, 3),
+]
+
+
+@pytest.mark.parametrize("script", TRAINS)
+def test_every_script_says_what_it_has_used(project, script):
+    ended = project.run(script, **DONE)
+    [line] = USED.findall(ended.err)
+    shape, rest = "2 nodes x 2 GPUs", ""
+    if script == "ddp.sh":
+        shape = r"1 node x \d+ cores?"  # SLIPWAY_DEVICE is auto
+    if script == "single.job":
+        shape = "2 nodes x 1 GPU"
+    if script == "cpu.job":  # whatever this stand-in of a scheduler gives it
+        shape, rest = "2 nodes x 8 cores", "; 4 GPUs that the job was given stayed idle"
+    unit = "core" if "core" in shape else "GPU"
+    assert re.fullmatch(rf"{script}: used {shape} x \d+ s = \d+\.\d+ {unit}-hours{rest}", line), line
+    kept = json.loads((ended.run_dir / "logs" / "1" / "account.json").read_text())
+    assert (kept["unit"], kept["gpus_seen"]) == (unit, 0)
+
+
+@pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
+@pytest.mark.parametrize(("env", "code"), ENDS)
+def test_it_says_so_once_however_it_ends_and_before_it_goes_on(project, script, env, code):
+    ended = project.run(script, **env)
+    assert ended.code == code
+    assert len(USED.findall(ended.err)) == 1
+    last = [line for line in ended.err.splitlines() if re.search("going on by itself|to continue: |failed: ", line)]
+    assert all(ended.err.index("used ") < ended.err.index(line) for line in last)
+
+
+def test_each_attempt_has_its_own(project):
+    first = project.run("ddp.job", **OUT_OF_TIME)
+    second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLURM_RESTART_COUNT="1", **DONE)
+    assert len(USED.findall(second.err)) == 1
+    found = sorted(path.parent.name for path in first.run_dir.glob("logs/*/account.json"))
+    assert found == ["1", "2"]
+
+
+@pytest.mark.parametrize("env", [{"STUB_PREFLIGHT": "78"}, {"SLIPWAY_DATA": "missing"}, {"STUB_ON_GETENT": "exit 2"}])
+def test_it_says_nothing_where_no_rank_has_started(project, env):
+    ended = project.run("ddp.job", **env)
+    assert (ended.code, USED.findall(ended.err)) == (78, [])
+    assert list(project.folder.rglob("account.json")) == []
+
+
+@pytest.fixture
+def drivers(tmp_path):
+    """Return a folder with stand-ins for libcuda and NVML, of two GPUs."""
+    compiler = shutil.which("cc") or pytest.skip("needs cc")
+    for name in ("libcuda", "libnvidia-ml"):
+        source = ROOT / "tests" / "unit" / f"{name}.c"
+        subprocess.check_call([compiler, "-shared", "-fPIC", "-o", tmp_path / f"{name}.so.1", source])
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", ["ddp.sh", "ddp.job", "horovod-srun.job", "ddp.pbs"])
+def test_gpus_are_read_while_the_ranks_run(project, drivers, script):
+    """From the launch as it stands in the script, through the container's words, to the line."""
+    library = changed_library(project, "gpu_usage.py", "INTERVAL = 10.0", "INTERVAL = 0.2")
+    seen = 'n=0; until ls "$RUN_DIR/logs/1/"gpus.* >/dev/null 2>&1 || [ $((n += 1)) = 200 ]; do sleep 0.05; done'
+    ended = project.run(
+        script,
+        SLIPWAY_LIB=str(library),
+        LD_LIBRARY_PATH=str(drivers),
+        STANDIN_GPUS="1",
+        STANDIN_CUDA="12020 80 80",
+        STANDIN_NVML="0000:01:00.0 80 1024 81559 0;0000:02:00.0 90 31744 81559 0;",
+        SLIPWAY_RANKS_PER_NODE="2",
+        STUB_LOCAL_RANK="0",
+        STUB_ON_TRAIN=f"{seen}; sleep 0.5",
+        **DONE,
+    )
+    assert ended.code == 0, ended
+    [line] = USED.findall(ended.err)
+    count = "" if script == "ddp.sh" else r" \(2 of 4 could be read\)"  # the stubs start one node
+    assert re.search(rf" x 2 GPUs x \d+ s = \d\.\d+ GPU-hours; GPUs 85 % busy, 31 of 80 GiB at most{count}$", line), (
+        line
+    )
+    assert project.started[-1].left() == {}
