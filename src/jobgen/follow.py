@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, printable
+from jobgen.finding import newest_run, output_folder, runs_named, runs_of
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
-from jobgen.runs import Run, newest_run, output_folder, runs_named, runs_of
+from jobgen.runs import Run
 from jobgen.runsets.states import states_of
 from jobgen.studies import states as studies
 from jobgen.studies.record import is_study, read_study
 from jobgen.sweeps import results as sweeps
 from jobgen.sweeps.record import is_sweep, read_sweep
+from jobgen.tasks import lines_of_jobs, lines_of_runs
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -73,7 +75,7 @@ def status(name: str) -> int:
 
 
 def _show(target: Target, seen: Optional[List[Seen]]) -> None:
-    """Print a line on the job, or on each task of an array, one on its run, and where its log is."""
+    """Print what the scheduler says of the job, how far its runs are, and where its log is."""
     if seen is None:
         try:
             seen = target.look()
@@ -84,14 +86,8 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
             if target.job and not seen and target.scheduler not in {"", "local"}:
                 here = "does not know it (any more)" if target.queue else "cannot be asked from this machine"
                 _say(f"job {target.job}: {target.scheduler} {here}")
-    for job in seen:
-        _say(f"job {job.job_id}: {job.state} {job.about}")
-    for run in target.runs:
-        _say(f"run {run.path}: {run.describe()}")
-        if target.job and (last := run.job) and last.job and not last.job.of_array(target.job):
-            _say(f"    continued by job {last.job}")
-        if run.stop.exists():
-            _say(f"    a stop has been requested, by its file {run.stop.name}")
+    for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
+        _say(line)
     if len(target.runs) <= 1 and (log := _log(target, seen)):
         _say(f"log {log}")
 
@@ -158,7 +154,11 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()
         last = run.job
-        return _of(last.job if last else None, [run], last.scheduler if last else ""), None
+        job, runs = last.job if last else None, [run]
+        if job and job.task and not name:  # all tasks of the newest array
+            job = job._replace(task="")
+            runs = runs_of(job, output_folder())
+        return _of(job, runs, last.scheduler if last else ""), None
     job = job_id(name)
     if not job:
         if re.match(r"\d", name) and (runs := runs_named(name)):
@@ -197,7 +197,9 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
         raise JobgenError(f"{names} both have a job {job}: name its run folder, or its number with PBS's server.")
     if known:
         queue, seen = known[0]
-        runs = runs or runs_of(job_id(seen[0].job_id) or job, Path(seen[0].folder, output_folder()))
+        found = job_id(seen[0].job_id)  # of a task that was named by Slurm's own number for it
+        meant = found if found and found.number != job.number else job
+        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder()))
         return Target(job, runs, queue.name, queue), seen
     if runs:
         return _of(job, runs, here[0].name if len(here) == 1 else ""), None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.account import Account, read_account
 from jobgen.queues import JobId, job_id
 from slipway import layout
 from slipway.reading import read_end, read_start
@@ -134,27 +133,66 @@ class Run:
                 return started
         return None
 
+    @property
+    def accounts(self) -> List[Account]:
+        """What its attempts have used, of those that have left an account."""
+        found = [read_account(self._log(number, layout.ATTEMPT_ACCOUNT)) for number in self.attempts]
+        return [account for account in found if account]
+
+    @property
+    def launches(self) -> int:
+        """How many of its attempts have started ranks."""
+        return sum(self._launched(number) for number in self.attempts)
+
+    @property
+    def state(self) -> str:
+        """How far it is, in a word: done, running, crashed, and so on."""
+        return self._look()[0]
+
     def describe(self) -> str:
         """Return one line on how far it is."""
+        return self._look()[1]
+
+    def _look(self) -> Tuple[str, str]:
+        """Return how far it is, in a word and in a line."""
         number, status = self.attempt, self._status
         if not number and not status:
-            return "no rank has started training"
+            return "empty", "no rank has started training"
         code, verdict = self._code(number), self._verdict(number)
-        exit_code = f", exit code {code}" if code else ""
         if verdict:
             reason = "" if verdict.state == "done" else _because(verdict.reason)
-            return f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
+            return verdict.state, f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
         if not status:
-            return f"attempt {number}: no status, as of a script of its own, or before training begins{exit_code}"
+            return self._without_status(number, code)
+        exit_code = f", exit code {code}" if code else ""
         if not self._begun:
             before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
-            return f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"
-        said = f"attempt {number} {status.get('state')}"
-        if status.get("state") == "running" and code:
-            said += f", but its launch has ended without a verdict{exit_code}: it crashed"
-        elif status.get("state") == "running" and not self.alive:
-            said += f", but without a sign of life for {layout.STALE:.0f} s: it crashed"
-        return f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
+            said = f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"
+            return "failed" if code else "starting", said
+        state, said = str(status.get("state")), f"attempt {number} {status.get('state')}"
+        if state == "running" and code:
+            state, said = "crashed", f"{said}, but its launch has ended without a verdict{exit_code}: it crashed"
+        elif state == "running" and not self.alive:
+            state, said = "crashed", f"{said}, but without a sign of life for {layout.STALE:.0f} s: it crashed"
+        return state, f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
+
+    def _without_status(self, number: int, code: str) -> Tuple[str, str]:
+        """Return the same of a script of its own, or before training begins: what the job script knows of it."""
+        own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", _text(self.path / layout.JOB_SCRIPT))
+        what = f"attempt {number}, a script of its own," if own else f"attempt {number}"
+        if code:
+            before = "" if own or code == "0" else " before it began to train"
+            ended = _clock(self._log(number, layout.ATTEMPT_CODE))
+            return "done" if code == "0" else "failed", f"{what} ended{before}, exit code {code}, {ended}"
+        began = _clock(self._log(number, layout.ATTEMPT_JOB))
+        since = f"; it began {began}" if began else ""
+        if not self._launched(number):
+            return "starting", f"{what} has started no rank{since}"
+        return "started", f"{what} has started its ranks, {'and leaves no status' if own else 'no status yet'}{since}"
+
+    def _launched(self, attempt: int) -> bool:
+        """Whether the ranks of an attempt have been started."""
+        return _modified(self._log(attempt, layout.ATTEMPT_ERRORS)) is not None
 
     @property
     def _status(self) -> Dict[str, Any]:
@@ -212,56 +250,6 @@ class Run:
         return time.time()
 
 
-def output_folder() -> Path:
-    """Return the folder in which run folders are made."""
-    return Path(os.environ.get("SLIPWAY_OUTPUT") or "runs")
-
-
-def newest_run() -> Run:
-    """Return the run in which something happened last.
-
-    Raises:
-        JobgenError: if there is none.
-    """
-    runs = _runs_in(output_folder())
-    if not runs:
-        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job.")
-    return max(runs, key=lambda run: run.changed)
-
-
-def runs_of(job: JobId, folder: Path) -> List[Run]:
-    """Return the runs in ``folder`` that ``job`` worked in: one, or those of an array's tasks.
-
-    A job that continues another's run is known by the run's last attempt.
-    """
-    runs = _runs_in(folder)
-    continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
-    suffixes = [run for run in runs if _suffix(run, job)]
-    return sorted({run.path: run for run in [*continued, *suffixes]}.values(), key=_order)
-
-
-def runs_named(suffix: str) -> List[Run]:
-    """Return the runs whose names end with ``suffix``, as those of this machine with date and process number."""
-    return [run for run in _runs_in(output_folder()) if run.path.name.endswith(f"-{suffix}")]
-
-
-def _suffix(run: Run, job: JobId) -> bool:
-    found = job_id(run.path.name.rpartition("-")[2])
-    return bool(found and found.of_array(job))
-
-
-def _order(run: Run) -> Tuple[int, str]:
-    number = run.path.name.rpartition("_")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0, str(run.path)
-
-
-def _runs_in(folder: Path) -> List[Run]:
-    try:
-        return [Run(folder / entry.name) for entry in os.scandir(folder) if entry.is_dir()]
-    except OSError:
-        return []
-
-
 def _because(reason: Any) -> str:
     return f" ({reason})" if reason else ""
 
@@ -275,6 +263,12 @@ def _modified(path: Path) -> Optional[float]:
         return path.stat().st_mtime
     except OSError:
         return None
+
+
+def _clock(path: Path) -> str:
+    """Return when a file was written, for people; "" without one."""
+    modified = _modified(path)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(modified)) if modified else ""
 
 
 def _text(path: Path) -> str:

@@ -102,7 +102,7 @@ def test_no_scheduler_is_named_but_to_refuse_ranks_that_nobody_named(scheduler, 
 
 def test_the_environment_is_read_once_by_each_program():
     assert users_of("os.environ") | users_of("os.getenv") == {
-        *("jobgen/runs.py", "jobgen/submit.py"),
+        *("jobgen/finding.py", "jobgen/submit.py"),
         "jobgen/scripts.py",  # where sites are
         "jobgen/detect/__init__.py",  # of the login node
         "jobgen/queues/__init__.py",  # hands it on to the scheduler's command

@@ -57,6 +57,13 @@ def make_run(folder, name="ddp-7", *, state="running", job="local 20261121-21084
     return run
 
 
+def at(path, text):
+    """Give a file a time of modification, if it is there."""
+    if path.exists():
+        stamp = time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+        os.utime(path, (stamp, stamp))
+
+
 def beat(run, *, age):
     stamp = time.time() - age
     os.utime(run / "lock", (stamp, stamp))
@@ -129,11 +136,38 @@ class TestThisMachine:
         assert "log " in out
         assert "logs/10/stderr.log" in out
 
-    @pytest.mark.parametrize(("code", "ending"), [(None, "\n"), (3, ", exit code 3\n")])
-    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, ending):
-        make_attempt(here / "runs" / "ddp-7", 1, code=code)
-        expected = f"run runs/ddp-7: attempt 1: no status, as of a script of its own, or before training begins{ending}"
-        assert said(capsys, "status").out.startswith(expected)
+    @pytest.mark.parametrize(
+        ("code", "expected"),
+        [
+            (
+                None,
+                "attempt 1, a script of its own, has started its ranks, and leaves no status; it began 2026-11-24 08",
+            ),
+            (0, "attempt 1, a script of its own, ended, exit code 0, 2026-11-24 09:10"),
+            (3, "attempt 1, a script of its own, ended, exit code 3, 2026-11-24 09:10"),
+        ],
+    )
+    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, expected):
+        log = make_attempt(here / "runs" / "ddp-7", 1, code=code)
+        (here / "runs" / "ddp-7" / "job.sh").write_text("keep SLIPWAY_SCRIPT my\\ train.py\n")
+        at(log / "job", "2026-11-24 08:09:10")
+        at(log / "code", "2026-11-24 09:10:11")
+        assert said(capsys, "status").out.startswith(f"run runs/ddp-7: {expected}")
+
+    @pytest.mark.parametrize("kept", ["keep SLIPWAY_SCRIPT ''", "keep SLIPWAY_CONFIG x", "echo keep SLIPWAY_SCRIPT x"])
+    def test_the_trainer_without_a_status_has_not_begun_to_train(self, here, capsys, kept):
+        log = make_attempt(here / "runs" / "ddp-7", 1, code=78)
+        (here / "runs" / "ddp-7" / "job.sh").write_text(f"{kept}\n")
+        at(log / "code", "2026-11-24 09:10:11")
+        expected = "attempt 1 ended before it began to train, exit code 78, 2026-11-24 09:10"
+        assert said(capsys, "status").out.startswith(f"run runs/ddp-7: {expected}\n")
+
+    def test_an_attempt_that_never_came_to_its_launch(self, here, capsys):
+        log = make_attempt(here / "runs" / "ddp-7", 1)
+        (log / "stderr.log").unlink()
+        at(log / "job", "2026-11-24 08:09:10")
+        expected = "attempt 1 has started no rank; it began 2026-11-24 08:09"
+        assert said(capsys, "status").out == f"run runs/ddp-7: {expected}\n"
 
     def test_a_folder_without_any_attempt(self, here, capsys):
         (here / "runs" / "empty").mkdir(parents=True)
@@ -188,7 +222,9 @@ class TestThisMachine:
         (run / "verdict.1").write_bytes(b"\xff\xfe\0")
         (run / "logs" / "1" / "job").write_bytes(b"slurm -u root\n")
         (run / "logs" / "stray").touch()
-        assert said(capsys, "status", str(run)).out.startswith(f"run {run}: attempt 1: no status")
+        assert said(capsys, "status", str(run)).out.startswith(
+            f"run {run}: attempt 1 has started its ranks, no status yet"
+        )
 
     def test_control_characters_in_files_do_not_reach_the_terminal(self, here, capsys):
         run = make_run(here, state="failed", reason="\x1b]0;title\x07\n\u202e and \x9b31m")
@@ -292,6 +328,69 @@ class TestThisMachine:
     def test_a_run_of_this_machine_is_known_by_its_date_too(self, here, capsys):
         make_run(here, "ddp-local-20261121-210842-7")
         assert said(capsys, "status", "20261121-210842-7").out.startswith("run runs/ddp-local-20261121-210842-7: ")
+
+
+ACCOUNT = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87, "memory": 31744,
+           "memory_total": 81559}  # fmt: skip
+
+
+def leave_account(run, number, **changed):
+    (run / "logs" / str(number) / "account.json").write_text(json.dumps({**ACCOUNT, **changed}))
+
+
+class TestAccount:
+    def test_one_attempt_is_told_in_the_words_of_its_script(self, here, capsys):
+        run = make_run(here, state="done")
+        leave_account(run, 1)
+        lines = said(capsys, "status").out.splitlines()
+        expected = "used 2 nodes x 4 GPUs x 1.25 h = 10.0 GPU-hours; GPUs 87 % busy, 31 of 80 GiB at most"
+        assert lines[1] == f"    {expected}"
+        assert len(lines) == 3
+
+    def test_several_are_added_up(self, here, capsys):
+        run = make_run(here, state="done")
+        leave_account(run, 1)
+        make_attempt(run, 2, code=0)
+        leave_account(run, 2, nodes=1, seconds=9000, gpus_seen=4, busy=27, memory=40000)
+        expected = "used 20.0 GPU-hours in 2 attempts; GPUs 57 % busy, 39 of 80 GiB at most"
+        assert said(capsys, "status").out.splitlines()[1] == f"    {expected}"
+
+    def test_one_that_was_killed_is_told_to_be_missing(self, here, capsys):
+        run = make_run(here, state="done")
+        leave_account(run, 1, gpus_seen=0)
+        make_attempt(run, 2)
+        make_attempt(run, 3)
+        (run / "logs" / "3" / "stderr.log").unlink()  # it has started no rank
+        assert said(capsys, "status").out.splitlines()[1] == "    used 10.0 GPU-hours in 1 of 2 attempts"
+
+    def test_gpus_and_cores_are_not_added(self, here, capsys):
+        run = make_run(here, state="done")
+        leave_account(run, 1)
+        make_attempt(run, 2)
+        leave_account(run, 2, unit="core", count=8, seconds=360, gpus_seen=0)
+        expected = "used 10.0 GPU-hours and 1.60 core-hours in 2 attempts; GPUs 87 % busy, 31 of 80 GiB at most"
+        assert said(capsys, "status").out.splitlines()[1] == f"    {expected}"
+
+    def test_the_tasks_of_an_array_are_added_up(self, here, capsys):
+        for task in (1, 2, 3):
+            leave_account(
+                make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state="done"), 1, nodes=1, gpus_seen=3
+            )
+        lines = said(capsys, "status", "40").out.splitlines()
+        assert lines[-1] == (
+            "all runs: used 15.0 GPU-hours in 3 attempts; GPUs 87 % busy, 31 of 80 GiB at most (not all could be read)"
+        )
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{}", "[]", '{"nodes": 1}', "\xff", json.dumps({**ACCOUNT, "nodes": -1}),
+         json.dumps({**ACCOUNT, "unit": "x"}), json.dumps({**ACCOUNT, "seconds": "9"}),
+         json.dumps({**ACCOUNT, "busy": 10**400})],
+    )  # fmt: skip
+    def test_a_file_that_holds_none_does_no_harm(self, here, capsys, text):
+        run = make_run(here, state="done")
+        (run / "logs" / "1" / "account.json").write_text(text)
+        assert "used" not in said(capsys, "status").out
 
 
 SLURM_JOB = (
@@ -459,11 +558,57 @@ class TestSlurmArray:
         said(capsys, "cancel", "40")
         assert (here / "cancelled").read_text() == "40\n"
 
+    def test_without_a_name_all_tasks_of_the_newest_array_are_meant(self, here, capsys):
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
+        lines = said(capsys, "status").out.splitlines()
+        assert [line.split(":")[0] for line in lines[2:]] == ["run runs/ddp-40_2", "run runs/ddp-40_9"]
+
+    # once: the run of the first task that Slurm named alone
+    def test_all_of_its_runs_are_found_where_it_was_submitted(self, here, capsys, monkeypatch):
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
+        (here / "other").mkdir()
+        monkeypatch.chdir(here / "other")
+        nine = SLURM_TASKS.format(here=here).splitlines()[1]
+        program(here, "scontrol", f"echo '{nine}'")
+        lines = said(capsys, "status", "40").out.splitlines()
+        assert [line.split(":")[0] for line in lines[1:]] == [f"run {here}/runs/ddp-40_2", f"run {here}/runs/ddp-40_9"]
+
     def test_the_run_is_found_where_the_job_was_submitted(self, here, capsys, monkeypatch):
         make_run(here, "ddp-40_9", job="slurm 40_9")
         (here / "other").mkdir()
         monkeypatch.chdir(here / "other")
         assert f"run {here}/runs/ddp-40_9: attempt 1 running" in said(capsys, "status", "40_9").out
+
+
+class TestManyTasks:
+    """Counted by state; those that failed are named."""
+
+    @pytest.fixture(autouse=True)
+    def slurm(self, here):
+        states = {1: "RUNNING", **dict.fromkeys(range(2, 80), "COMPLETED"), **dict.fromkeys(range(80, 92), "TIMEOUT")}
+        lines = [
+            f"JobId={task} ArrayJobId=40 ArrayTaskId={task} JobName=ddp JobState={state} RunTime=1 TimeLimit=2 "
+            f"ExitCode=0:0 NodeList=n1 WorkDir={here} StdOut={here}/slurm-40_{task}.out"
+            for task, state in states.items()
+        ]
+        lines.append("JobId=40 ArrayJobId=40 ArrayTaskId=100-299%9 JobName=ddp JobState=PENDING Reason=Resources")
+        (here / "jobs").write_text("\n".join(lines) + "\n")
+        program(here, "scontrol", "exec /bin/cat jobs")
+        for task in range(1, 92):
+            state = "running" if task == 1 else "failed" if task > 79 else "done"
+            make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state=state, reason="nan" if task > 79 else "")
+
+    def test_status(self, here, capsys):
+        lines = said(capsys, "status", "40").out.splitlines()
+        assert lines[0] == "291 tasks: 200 PENDING, 78 COMPLETED, 12 TIMEOUT, 1 RUNNING"
+        assert lines[1] == "job 40_80: TIMEOUT after 1 of 2 on n1, exit code 0:0"
+        assert [line.split(":")[0] for line in lines[2:11]] == [f"job 40_{task}" for task in range(81, 90)]
+        assert lines[11] == "    failed, too: 40_90, 40_91"
+        assert lines[12] == "91 runs in runs: 78 done, 12 failed, 1 running"
+        assert lines[13].startswith("run runs/ddp-40_80: attempt 1 failed (nan), step 50")
+        assert lines[23:] == ["    failed, too: ddp-40_90, ddp-40_91"]
 
 
 PBS_JOB = """Job Id: {job}

@@ -73,6 +73,8 @@ class Seen(NamedTuple):
     """The file of the job's output."""
     folder: str
     """Where it was submitted."""
+    failed: bool = False
+    """Whether it has ended as the scheduler calls a failure, also where it is only stopped, and can be continued."""
 
 
 class Queue(Protocol):

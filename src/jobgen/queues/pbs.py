@@ -58,11 +58,12 @@ def _of_qstat(text: str) -> Seen:
     phase: Phase = "waiting" if state in WAITING else "ended" if state in ENDED else "running"
     limit = fields.get("Resource_List.walltime")
     took = fields.get("resources_used.walltime", "?") + (f" of {limit}" if limit else "")
+    code = fields.get("Exit_status", fields.get("exit_status", "?"))
     hosts = ", ".join(dict.fromkeys(part.split("/")[0] for part in fields.get("exec_host", "?").split("+")))
     about = {
         "waiting": fields.get("comment", "no reason given"),
         "running": f"on {hosts} for {took}",
-        "ended": f"after {took} on {hosts}, exit code {fields.get('Exit_status', fields.get('exit_status', '?'))}",
+        "ended": f"after {took} on {hosts}, exit code {code}",
     }[phase]
     job_id = job_id.strip()
     if "[]" in job_id:
@@ -71,7 +72,8 @@ def _of_qstat(text: str) -> Seen:
     log = fields.get("Output_Path", "").partition(":")[2]  # HOST:PATH
     log = log.replace("^array_index^", index[1] if index else "^array_index^")
     folder = re.search(r"PBS_O_WORKDIR=([^,]*)", fields.get("Variable_List", ""))
-    return Seen(job_id, state, phase, about, log, folder[1] if folder else "")
+    failed = phase == "ended" and code != "0"
+    return Seen(job_id, state, phase, about, log, folder[1] if folder else "", failed)
 
 
 QUEUE = PbsQueue()

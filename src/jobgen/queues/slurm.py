@@ -70,7 +70,8 @@ def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
     }[phase]
     if fields.get("Restarts", "0") != "0":
         about += f", {fields['Restarts']} restart(s)"
-    return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""))
+    failed = phase == "ended" and state != "COMPLETED"
+    return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""), failed)
 
 
 QUEUE = SlurmQueue()

@@ -1,0 +1,61 @@
+"""Which run folders there are, and which of them a job or a name means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import List, Tuple
+
+from jobgen.errors import JobgenError
+from jobgen.queues import JobId, job_id
+from jobgen.runs import Run
+
+
+def output_folder() -> Path:
+    """Return the folder in which run folders are made."""
+    return Path(os.environ.get("SLIPWAY_OUTPUT") or "runs")
+
+
+def newest_run() -> Run:
+    """Return the run in which something happened last.
+
+    Raises:
+        JobgenError: if there is none.
+    """
+    runs = _runs_in(output_folder())
+    if not runs:
+        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job.")
+    return max(runs, key=lambda run: run.changed)
+
+
+def runs_of(job: JobId, folder: Path) -> List[Run]:
+    """Return the runs in ``folder`` that ``job`` worked in: one, or those of an array's tasks.
+
+    A job that continues another's run is known by the run's last attempt.
+    """
+    runs = _runs_in(folder)
+    continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
+    suffixes = [run for run in runs if _suffix(run, job)]
+    return sorted({run.path: run for run in [*continued, *suffixes]}.values(), key=_order)
+
+
+def runs_named(suffix: str) -> List[Run]:
+    """Return the runs whose names end with ``suffix``, as those of this machine with date and process number."""
+    return [run for run in _runs_in(output_folder()) if run.path.name.endswith(f"-{suffix}")]
+
+
+def _suffix(run: Run, job: JobId) -> bool:
+    found = job_id(run.path.name.rpartition("-")[2])
+    return bool(found and found.of_array(job))
+
+
+def _order(run: Run) -> Tuple[int, str]:
+    number = run.path.name.rpartition("_")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0, str(run.path)
+
+
+def _runs_in(folder: Path) -> List[Run]:
+    try:
+        return [Run(folder / entry.name) for entry in os.scandir(folder) if entry.is_dir()]
+    except OSError:
+        return []
