@@ -106,6 +106,21 @@ def test_a_crash_before_a_resume_lost_what_its_log_tells_of(tmp_path):
     )
 
 
+def test_an_attempt_that_left_an_account_tells_what_it_has_used(tmp_path):
+    run = make_run(tmp_path / "run", attempts=3)
+    assert "used" not in report(tmp_path, run).source.partition("<h3>Attempts</h3>")[2]
+    account = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87}
+    write(run / "logs/1/account.json", account)
+    write(run / "logs/2/account.json", {**account, "unit": "core", "gpus_seen": 0})
+    write(run / "logs/3/account.json", {**account, "unit": "<b>", "seconds": -1})
+    source = report(tmp_path, run).source
+    assert re.findall(r"<td>([^<]*)</td></tr>", source.partition("<h3>Attempts</h3>")[2])[:3] == [
+        "10.00 GPU-hours, 87 % busy",
+        "10.00 core-hours",
+        "",
+    ]
+
+
 def test_a_run_that_failed_tells_why(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason="the loss is nan at step 200"))
     assert "failed: the loss is nan at step 200" in page.text

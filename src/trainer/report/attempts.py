@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from slipway.layout import (
+    ATTEMPT_ACCOUNT,
     ATTEMPT_CODE,
     ATTEMPT_ERRORS,
     ATTEMPT_JOB,
@@ -46,6 +47,8 @@ class Attempt:
     """SCHEDULER JOB."""
     code: str = ""
     """Exit code of the launch."""
+    used: str = ""
+    """What it has used, as far as its job script has left an account."""
     began: float | None = None
     ended: float | None = None
     """Both in seconds since 1970; None where the files do not tell."""
@@ -131,12 +134,23 @@ def _read(folder: Folder, number: int, *, last: bool) -> Attempt:
         reason="" if state == "done" else reason,
         job=(folder.text(f"{own}/{ATTEMPT_JOB}") or "").strip(),
         code=code,
+        used=_used(json_of(folder, f"{own}/{ATTEMPT_ACCOUNT}")),
         began=began,
         ended=ended if ended is None or began is None or ended >= began else None,
         first=whole(status.get("start_step")),
         saved=saved,
         reached=reached,
     )
+
+
+def _used(account: dict[str, Any]) -> str:
+    """Return what an account says in a few words; "" if it is none."""
+    names = ("nodes", "count", "seconds", "gpus_seen", "busy")
+    nodes, count, seconds, seen, busy = (whole(account.get(name)) for name in names)
+    if nodes is None or count is None or seconds is None or account.get("unit") not in {"GPU", "core"}:
+        return ""
+    said = f"{nodes * count * seconds / 3600:.2f} {account['unit']}-hours"
+    return f"{said}, {busy} % busy" if seen and busy is not None else said
 
 
 def _complete_last(folder: Folder, last: Attempt, last_record: int) -> None:
