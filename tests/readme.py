@@ -82,6 +82,7 @@ ELSEWHERE = {
         "tests/cluster/test_builds.py",
         "venv_build.job",
     ),
+    "jobgen submit venv_build --site mine": ("tests/cluster/test_builds.py", "venv_build.job"),
     "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": (
         "tests/stubrun/test_builds.py",
         '"venv_build.job", SLIPWAY_HOROVOD="1"',

@@ -1,6 +1,8 @@
 """The wheel as a login node gets it: the base install alone, on the oldest Python at hand, without torch or a clone."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,14 +17,17 @@ ROOT = Path(__file__).resolve().parents[2]
 def bare(tmp_path_factory):
     """Return the programs of an environment that holds the wheel and what it asks for, nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
-    # pyenv leaves names on the path that only tell how to get that Python.
-    found = [path for name in ("python3.9", "python3.10") if (path := shutil.which(name)) and _works(path)]
-    python = (found or [sys.executable])[0]
-    subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
+    subprocess.run([_python(), "-m", "venv", folder / "venv"], check=True)
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     subprocess.run([*pip, "install", *folder.glob("slipway_hpc-*.whl")], check=True)
     return folder / "venv" / "bin"
+
+
+def _python():
+    """Return the oldest Python at hand; pyenv leaves names on the path that only tell how to get that Python."""
+    found = [path for name in ("python3.9", "python3.10") if (path := shutil.which(name)) and _works(path)]
+    return (found or [sys.executable])[0]
 
 
 def _works(python):
@@ -54,6 +59,19 @@ def _body(script):
 
 def test_torch_is_absent(bare):
     assert _output(bare / "python", "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None\n"
+
+
+def test_the_command_of_the_guide_installs_one_small_package(tmp_path):
+    """As it stands there, but for the folder that it makes."""
+    [command] = re.findall(r"`(python3 -m venv [^`]*)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert f"1. `{command}` makes `jobgen`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    folder = tmp_path / ".venv-jobgen"
+    command = command.replace(".venv-jobgen", str(folder)).replace("python3", str(_python()), 1)
+    _output("bash", "-c", command)
+    listed = json.loads(_output(folder / "bin" / "python", "-m", "pip", "list", "--format=json"))
+    own = {entry["name"] for entry in listed} - {"pip", "setuptools", "wheel"}  # which venv brings along
+    assert own - {"tomli", "typing_extensions"} == {"slipway-hpc", "msgspec"}
+    assert _output(folder / "bin" / "jobgen", "render", "ddp", "--site", "example").startswith("#!")
 
 
 def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
@@ -153,5 +171,7 @@ class TestInAnEmptyFolder:
 
     def test_a_run_folder_is_read_and_completion_printed(self, bare, tmp_path):
         (tmp_path / "runs" / "ddp-7" / "logs" / "1").mkdir(parents=True)
-        assert _output(bare / "jobgen", "status", folder=tmp_path).startswith("run runs/ddp-7: attempt 1: no status")
+        assert _output(bare / "jobgen", "status", folder=tmp_path).startswith(
+            "run runs/ddp-7: attempt 1 has started no rank"
+        )
         assert "--standalone" in _output(bare / "jobgen", "completion", folder=tmp_path)
