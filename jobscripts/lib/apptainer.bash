@@ -7,7 +7,8 @@ check_image() {
     [[ $SLIPWAY_IMAGE != *://* ]] ||
         die "SLIPWAY_IMAGE: every process would convert $SLIPWAY_IMAGE anew: convert it once, by" \
             "\`$container_runtime pull my.sif $SLIPWAY_IMAGE\`"
-    require 'file or folder' SLIPWAY_IMAGE "image_build.job makes it, or set USE_CONTAINER=0"
+    require 'file or folder' SLIPWAY_IMAGE \
+        "\`jobgen submit image_build --site SITE\` makes it, or set USE_CONTAINER=0"
     type -P "$container_runtime" >/dev/null ||
         die "no $container_runtime on $HOSTNAME: load its module, or set USE_CONTAINER=0"
 }

@@ -145,7 +145,7 @@ note_environment() {
 check_backend() {
     [[ " $* " != *" $BACKEND "* ]] || return 0
     die "BACKEND=$BACKEND: this script launches $(join_by ' or ' "$@");" \
-        "take one that \`jobgen render ${BACKEND/#horovod/horovod-gloo}\` writes"
+        "\`jobgen render ${BACKEND/#horovod/horovod-gloo} --site SITE\` writes one for that"
 }
 
 # check_setting NAME: fails if the value is not what the setting may be.

@@ -25,8 +25,8 @@ find_python() {
 # use_venv FOLDER: an environment with its own Python.
 use_venv() {
     [ -x "$1/bin/python" ] ||
-        die "SLIPWAY_VENV: $1/bin/python is missing; venv_build.job makes it," \
-            "or set USE_CONTAINER=1"
+        die "SLIPWAY_VENV: $1/bin/python is missing; \`jobgen submit venv_build --site SITE\`" \
+            "makes it, or set USE_CONTAINER=1"
     venv=$1
     PATH=$venv/bin:$PATH
     activate_conda

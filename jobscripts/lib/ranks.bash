@@ -47,7 +47,7 @@ refuse_mig_slices() {
     [[ ${CUDA_VISIBLE_DEVICES:-} == *MIG-* ]] && [ "$SLIPWAY_DEVICE" != cpu ] || return 0
     ((world_size == 1)) ||
         die "the job was given MIG slices, and NCCL cannot connect $world_size ranks on slices:" \
-            "ask for whole GPUs, or submit single.job, which takes one slice"
+            "ask for whole GPUs; \`jobgen submit single --site SITE\` takes one slice"
 }
 
 # note_idle_gpus: say how many GPUs of each node no rank takes, and where the ranks fit on fewer
@@ -197,8 +197,8 @@ start_horovod_server() {
 check_mpi() {
     local output
     output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
-        die "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or submit" \
-            "horovod-gloo, which needs none; $1 printed: $output"
+        die "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \
+            "\`jobgen submit horovod-gloo --site SITE\`, which needs none; $1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large
     # message hangs.
     export_variables \

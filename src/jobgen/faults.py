@@ -41,7 +41,7 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
     yield from _of_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
-        yield from _of_backend(job, settings)
+        yield from _of_backend(job, settings, site=site)
         yield from _of_environment(job, settings, site=site)
         yield from _of_inputs(job, settings)
 
@@ -123,12 +123,13 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
         )
 
 
-def _of_backend(job: Job, settings: Settings) -> Iterator[JobgenError]:
+def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
     backend, known = settings["BACKEND"], backends(job)
     if backend not in known:
         instead = "horovod-gloo" if backend == "horovod" else backend
         yield JobgenError(
-            f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}; submit {instead} instead."
+            f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}: "
+            f"`jobgen submit {instead} --site {shlex.quote(site)}` launches that."
         )
 
 

@@ -55,22 +55,25 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
     known = list(kind.__struct_fields__)
     for key in table:
         if key not in known:
-            raise JobgenError(f"{path}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}.")
+            place = _place(path, settings, key)
+            raise JobgenError(f"{place}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}.")
     for name, choices in choices_of_names().items():
         if name in table and table[name] not in choices:
             hint = nearest(table[name], choices) if isinstance(table[name], str) else ""
-            raise JobgenError(f"{path}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}")
+            place = _place(path, settings, name)
+            raise JobgenError(f"{place}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}")
     try:
         found = msgspec.convert(table, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise JobgenError(f"{path}: {_explanation(table, kind)}") from error
+        name, why = _explanation(table, kind)
+        raise JobgenError(f"{_place(path, settings, name)}: {why}") from error
     for name, value in _values("", table):
-        _check(path, name, value)
+        _check(_place(path, settings, name), name, value)
     # a spec's name is that of its job, its log, and its run folders
     if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= LONGEST_NAME):
         raise JobgenError(
-            f"{path}: name is {_shown(found.name)}: it must be letters, digits, dot, dash and underscore, "
-            f"at most {LONGEST_NAME}, the first a letter or digit."
+            f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must be letters, digits, dot, dash "
+            f"and underscore, at most {LONGEST_NAME}, the first a letter or digit."
         )
     return found
 
@@ -132,6 +135,15 @@ def _value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text
 
 
+def _place(path: str, settings: List[str], name: str) -> str:
+    """Return where the value of a key stands: in a setting of the command line, the last one of it, or in the file."""
+    for setting in reversed(settings):
+        key = setting.partition("=")[0]
+        if name == key or name.startswith((f"{key}.", f"{key}[")) or key.startswith(f"{name}."):
+            return f"--set {setting[:60]}"
+    return path
+
+
 def _is_name(text: str) -> bool:
     """Return whether ``text`` is a letter or digit, and then those, dots, dashes and underscores."""
     return text.isascii() and text[:1].isalnum() and text.translate(dict.fromkeys(map(ord, "._-"))).isalnum()
@@ -145,8 +157,8 @@ def _hint(key: str, kind: Type[T]) -> str:
     return nearest(key, list(kind.__struct_fields__))
 
 
-def _explanation(table: Dict[str, Any], kind: Type[T]) -> str:
-    """Return a sentence on which field has an impossible value, and what it must be."""
+def _explanation(table: Dict[str, Any], kind: Type[T]) -> Tuple[str, str]:
+    """Return which field has an impossible value, and a sentence on what it must be."""
     import msgspec.structs  # noqa: PLC0415 -- only needed on errors
 
     def is_valid(field: msgspec.structs.FieldInfo) -> bool:
@@ -160,8 +172,8 @@ def _explanation(table: Dict[str, Any], kind: Type[T]) -> str:
 
     faulty = next(field for field in msgspec.structs.fields(kind) if not is_valid(field))
     if faulty.name not in table:
-        return f"{faulty.name} is missing: it must be {_expected(faulty.type)}."
-    return _reason(faulty.name, table[faulty.name], faulty.type)
+        return faulty.name, f"{faulty.name} is missing: it must be {_expected(faulty.type)}."
+    return faulty.name, _reason(faulty.name, table[faulty.name], faulty.type)
 
 
 def _reason(name: str, value: Any, expected: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import List
 
 from jobgen.containers import container_of
@@ -41,11 +42,12 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     cpus = (gpus or ranks * each) * site.cpus_per_gpu
     steps = ("" if spec.client else site.launcher) or scheduler.launcher
     launcher = spec.launcher or steps
+    where = shlex.join(origin[3:5])  # --site and what its file is called, which a field does not say
     _refuse_site(site, scheduler_of(site.scheduler))
     if spec.client:
-        _refuse_client(spec, site, scheduler)
-    _refuse_spec(spec, site, scheduler, ranks, on_cpus=on_cpus)
-    _refuse_launcher(spec, site, scheduler, launcher_of(launcher))
+        _refuse_client(spec, site, scheduler, where)
+    _refuse_spec(spec, site, scheduler, ranks, where, on_cpus=on_cpus)
+    _refuse_launcher(spec, site, scheduler, launcher_of(launcher), where)
     return Job(
         site=site,
         spec=spec,
@@ -98,14 +100,16 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
         raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
 
 
-def _refuse_client(spec: JobSpec, site: Site, client: Scheduler) -> None:
+def _here(where: str) -> str:
+    """Return the command that trains at a site of one machine."""
+    return f"`jobgen render ddp-local {where} --output ddp.sh && bash ddp.sh` trains there."
+
+
+def _refuse_client(spec: JobSpec, site: Site, client: Scheduler, where: str) -> None:
     """Refuse what a client cannot do at the site."""
     giver = scheduler_of(site.scheduler)
     if not giver.dask_cluster:
-        raise JobgenError(
-            f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: "
-            f"`jobgen render ddp-local --site {site.name}` trains there."
-        )
+        raise JobgenError(f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: {_here(where)}")
     if spec.backend != "ddp" or spec.task != "train":
         raise JobgenError(f"{spec.name}: client = {spec.client!r} trains with backend = 'ddp' only.")
     if spec.launcher not in {"", client.launcher}:
@@ -113,45 +117,48 @@ def _refuse_client(spec: JobSpec, site: Site, client: Scheduler) -> None:
     if giver.time_option in {**site.options, **site.cpu_options, **spec.options}:
         raise JobgenError(
             f"{spec.name} at {site.name}: options.{giver.time_option}: a client has to know the time limit of its "
-            f"nodes: set minutes."
+            f"nodes: leave it out, and add --set minutes=N."
         )
 
 
-def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: Launcher) -> None:
+def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: Launcher, where: str) -> None:
     """Refuse a launcher that the site does not have, or that cannot start these ranks."""
     pair = f"{spec.name} at {site.name}"
     if launcher.schedulers and scheduler.name not in launcher.schedulers:
         owner = " or ".join(launcher.schedulers)
         raise JobgenError(
-            f"{pair}: the launcher {launcher.name} works under {owner} only: let it be started by mpirun or ssh."
+            f"{pair}: the launcher {launcher.name} works under {owner} only: add --set launcher=mpirun, or "
+            f"--set launcher=ssh."
         )
     container = container_of(site.container)
     if container.of_launcher and launcher.name != container.of_launcher:
         raise JobgenError(
             f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, and {launcher.name} "
-            f"starts the ranks: set launcher = {container.of_launcher!r}, or container = 'none'."
+            f"starts the ranks: add --set launcher={container.of_launcher}, or --set container=none."
         )
     if spec.mpi and not launcher.mpi_probe:
-        raise JobgenError(f"{pair}: {launcher.name} starts no MPI: render horovod-gloo, or set launcher = 'mpirun'.")
+        raise JobgenError(
+            f"{pair}: {launcher.name} starts no MPI: `jobgen render horovod-gloo {where}` needs none; or add "
+            f"--set launcher=mpirun."
+        )
     if spec.placement == "node-by-node" and (spec.mpi or not launcher.has_node_loop):
         what = "MPI" if spec.mpi else launcher.name
         raise JobgenError(
             f"{pair}: placement = 'node-by-node': {what} starts the ranks of all nodes by one command: "
-            f"leave placement out{'' if spec.mpi else ', or set launcher = ' + repr('ssh')}."
+            f"leave placement out{'' if spec.mpi else ', or add --set launcher=ssh'}."
         )
     if site.mpi == "other" and (spec.mpi or launcher.is_openmpi):
         instead = "horovod-gloo" if spec.mpi else "ddp"
-        raise JobgenError(f"{pair}: the MPI there is not the images' Open MPI: render {instead}, which needs none.")
+        raise JobgenError(
+            f"{pair}: the MPI there is not the images' Open MPI: `jobgen render {instead} {where}` needs none."
+        )
 
 
-def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, *, on_cpus: bool) -> None:
+def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, where: str, *, on_cpus: bool) -> None:
     """Refuse a spec that cannot be run at ``site``."""
     pair = f"{spec.name} at {site.name}"
     if scheduler.one_machine and (spec.nodes > 1 or spec.placement != "per-node" or spec.mpi):
-        raise JobgenError(
-            f"{spec.name} needs a scheduler, and site {site.name} is one machine: "
-            f"`jobgen render ddp-local --site {site.name}` trains there."
-        )
+        raise JobgenError(f"{spec.name} needs a scheduler, and site {site.name} is one machine: {_here(where)}")
     if spec.task == "venv" and (site.venv in {"local", "modules"} or site.venv.startswith("conda:")):
         raise JobgenError(f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one.")
     if spec.task == "image" and site.container in {"podman", "pyxis"}:
@@ -160,28 +167,30 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, *,
             f"builds the Dockerfile."
         )
     if spec.backend == "single" and spec.nodes > 1:
-        raise JobgenError(f"{spec.name}: backend 'single' is one process: nodes must be 1.")
+        raise JobgenError(f"{spec.name}: backend 'single' is one process: add --set nodes=1.")
     each, there = spec.devices_per_rank, site.gpus_per_node
     needed = each * max(ranks, 1)
     if each > 1 and needed > there and not (on_cpus or scheduler.one_machine):
         raise JobgenError(
             f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs of a node, "
-            f"and the nodes there have {there} (gpus_per_node): lower one of the two, or take another site."
+            f"and the nodes there have {there} (gpus_per_node): lower one of the two, as by "
+            f"--set devices_per_rank=N, or take another site."
         )
     if ranks * spec.nodes > 1 and not on_cpus and re.search(MIG_PROFILE, site.gpu_type, flags=re.ASCII):
         raise JobgenError(
             f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL cannot connect ranks on slices: "
-            f"render single, which takes one."
+            f"`jobgen render single {where}` takes one."
         )
     if ranks < 1 and there:
         raise JobgenError(
-            f"{pair}: a rank takes {each} devices (devices_per_rank), and gpus_per_node is {there}: set ranks_per_node."
+            f"{pair}: a rank takes {each} devices (devices_per_rank), and gpus_per_node is {there}: add "
+            f"--set ranks_per_node=N."
         )
     if ranks < 1:
-        raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): set ranks_per_node.")
+        raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): add --set ranks_per_node=N.")
     early = scheduler.early_seconds
     if not scheduler.one_machine and spec.task not in BUILDS and spec.minutes * 60 <= spec.save_seconds + early:
         raise JobgenError(
             f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
-            f"{spec.save_seconds} and {early} s more: raise minutes."
+            f"{spec.save_seconds} and {early} s more: add --set minutes=N."
         )

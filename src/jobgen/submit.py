@@ -83,8 +83,9 @@ def prepare(
     scheduler = scheduler_of(job.scheduler)
     if not scheduler.has_queue:
         why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
-        command = shlex.join([*job.origin, "--output", f"{job.spec.name}{scheduler.suffix}"])
-        raise JobgenError(f"{why}: run the script that `{command}` writes.")
+        file = f"{job.spec.name}{scheduler.suffix}"
+        command = f"{shlex.join([*job.origin, '--output', file])} && {shlex.join(['bash', file, *arguments])}"
+        raise JobgenError(f"{why}: `{command}` trains here.")
     if test_only and not scheduler.test_option:
         raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
     library = None

@@ -201,7 +201,7 @@ class TestSettings:
     def test_check_backend(self, bash):
         assert bash("check_backend ddp horovod") == (0, "", "")
         code, _, err = bash("BACKEND=horovod; check_backend single")
-        assert (code, err.endswith("take one that `jobgen render horovod-gloo` writes\n")) == (78, True)
+        assert (code, err.endswith("`jobgen render horovod-gloo --site SITE` writes one for that\n")) == (78, True)
 
     def test_make_absolute(self, bash, place):
         names = {

@@ -395,7 +395,7 @@ class TestHorovod:
     def test_a_script_that_cannot_switch_names_the_one_that_can(self, project, script, backend, instead):
         ended = project.run(script, BACKEND=backend)
         assert (ended.code, len(ended.notes)) == (78, 1)
-        assert f"`jobgen render {instead}`" in ended.err
+        assert f"`jobgen render {instead} --site SITE`" in ended.err
         assert (SCRIPTS / "specs" / f"{instead}.toml").exists()
         assert not ended.run_dir.exists()
 

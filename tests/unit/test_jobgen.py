@@ -317,7 +317,10 @@ class TestRequestsForGpus:
         [
             ("mem=lots", "mem is 'lots': write a number and M, G or T, such as '480G'"),
             ("gpu_request=slots", "gpu_request is 'slots': it must be 'gpus-per-node', 'gres' or 'gpus-per-task'"),
-            ("gpu_type=a100_1g.5gb", "is a MIG slice, and NCCL cannot connect ranks on slices: render single"),
+            (
+                "gpu_type=a100_1g.5gb",
+                "is a MIG slice, and NCCL cannot connect ranks on slices: `jobgen render single --site ",
+            ),
             ("placement=per-rank ranks_per_node=8 gpu_request=gpus-per-task", "8 ranks share 2 GPUs"),
             (
                 "container=pyxis launcher=mpirun",
@@ -460,8 +463,16 @@ class TestDask:
             ("example", "backend=horovod", "client = 'dask' trains with backend = 'ddp' only"),
             ("example", "task=selftest", "client = 'dask' trains with backend = 'ddp' only"),
             ("example", "launcher=srun", "client = 'dask' starts the ranks itself: leave launcher out"),
-            ("example", "options.time=3:00", "a client has to know the time limit of its nodes: set minutes"),
-            ("pbs", "options.walltime=3:00", "a client has to know the time limit of its nodes: set minutes"),
+            (
+                "example",
+                "options.time=3:00",
+                "a client has to know the time limit of its nodes: leave it out, and add --set minutes=N",
+            ),
+            (
+                "pbs",
+                "options.walltime=3:00",
+                "a client has to know the time limit of its nodes: leave it out, and add --set minutes=N",
+            ),
             ("example", "minutes=2", "minutes = 2 is no longer than the lead of the warning"),
             ("example", "client=desk", "client is 'desk'"),
         ],
@@ -490,6 +501,30 @@ class TestRefusals:
     def test_a_value_of_the_wrong_kind(self, capsys):
         assert "nodes is 'two': it must be a whole number." in refused(capsys, "nodes=two")
 
+    @pytest.mark.parametrize(
+        ("setting", "choices"),
+        [
+            ("backend=foo", "'ddp', 'horovod' or 'single'"),
+            ("placement=x", "'per-node', 'per-rank' or 'node-by-node'"),
+            ("resume=later", "'requeue', 'chain' or 'none'"),
+            ("scheduler=lsf", "'local', 'pbs' or 'slurm'"),
+            ("accelerator=nvida", "'nvidia', 'amd' or 'none'. Did you mean 'nvidia'?"),
+        ],
+    )
+    def test_a_value_that_is_none_of_a_few_is_answered_with_those(self, capsys, setting, choices):
+        key, _, value = setting.partition("=")
+        text = f"jobgen: --set {setting}: {key} is '{value}': it must be {choices}"
+        assert refused(capsys, setting).rstrip(".\n") == text.rstrip(".")
+
+    def test_a_mistake_is_looked_for_where_it_was_made(self, capsys, tmp_path):
+        """In the file, unless a setting of the command line has taken its place."""
+        (tmp_path / "my.toml").write_text('name = "my"\nresume = "later"\nbinds = [1]\n')
+        site = str(tmp_path / "my.toml")
+        assert refused(capsys, site=site).startswith(f"jobgen: {site}: resume is 'later': ")
+        assert refused(capsys, "resume=none", site=site).startswith(f"jobgen: {site}: binds[0] is 1: ")
+        assert refused(capsys, "resume=3", "resume=now", site=site).startswith("jobgen: --set resume=now: resume is ")
+        assert refused(capsys, "options.mem=[]").startswith("jobgen: --set options.mem=[]: options.mem is a list: ")
+
     def test_an_output_that_cannot_be_written(self, capsys, tmp_path):
         assert main(["render", "ddp", "--site", "example", "--output", str(tmp_path)]) == 78
         assert capsys.readouterr().err == f"jobgen: cannot write {tmp_path}: Is a directory.\n"
@@ -506,18 +541,18 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("spec", "site", "setting", "way_out"),
         [
-            ("horovod", "cray", "nodes=2", "render horovod-gloo, which needs none"),
-            ("ddp-mpirun", "cray", "nodes=2", "render ddp, which needs none"),
-            ("horovod", "pbs", "launcher=ssh", "render horovod-gloo, or set launcher = 'mpirun'"),
-            ("horovod-srun", "pbs", "nodes=2", "let it be started by mpirun or ssh"),
+            ("horovod", "cray", "nodes=2", "`jobgen render horovod-gloo --site jobscripts/sites/cray.toml` needs none"),
+            ("ddp-mpirun", "cray", "nodes=2", "`jobgen render ddp --site jobscripts/sites/cray.toml` needs none"),
+            ("horovod", "pbs", "launcher=ssh", "needs none; or add --set launcher=mpirun"),
+            ("horovod-srun", "pbs", "nodes=2", "add --set launcher=mpirun, or --set launcher=ssh"),
             ("ddp", "example", "resume=chain", "under slurm it can be 'requeue' or 'none'"),
-            ("ddp-ranks", "laptop", "nodes=1", "is one machine"),
+            ("ddp-ranks", "laptop", "nodes=1", "--output ddp.sh && bash ddp.sh` trains there"),
             ("ddp", "example", 'node_properties=["a100"]', "with Slurm use options.constraint"),
-            ("ddp", "example", "backend=single", "one process: nodes must be 1"),
-            ("ddp", "example", "gpus_per_node=0", "set ranks_per_node"),
-            ("ddp", "example", "minutes=4", "raise minutes"),
+            ("ddp", "example", "backend=single", "one process: add --set nodes=1"),
+            ("ddp", "example", "gpus_per_node=0", "add --set ranks_per_node=N"),
+            ("ddp", "example", "minutes=4", "add --set minutes=N"),
             ("ddp", "torque", 'remote_shell="ssh -o \'x"', "has a quote that is not closed"),
-            ("split", "mpirun", "placement=node-by-node", "leave placement out, or set launcher = 'ssh'"),
+            ("split", "mpirun", "placement=node-by-node", "leave placement out, or add --set launcher=ssh"),
             ("horovod-srun", "example", "placement=node-by-node", "MPI starts the ranks of all nodes by one command"),
             ("ddp-local", "laptop", "placement=node-by-node", "is one machine"),
             (
@@ -529,7 +564,12 @@ class TestRefusals:
             ("split", "example", "ranks_per_node=2", "2 rank(s) with 2 GPUs each (devices_per_rank) need 4 GPUs of a"),
             ("single", "example", "devices_per_rank=3", "and the nodes there have 2 (gpus_per_node)"),
             ("split", "example", "gpus_per_node=0", "and the nodes there have 0 (gpus_per_node)"),
-            ("ddp-local", "laptop", "ranks_per_node=0 devices_per_rank=2", "gpus_per_node is 1: set ranks_per_node"),
+            (
+                "ddp-local",
+                "laptop",
+                "ranks_per_node=0 devices_per_rank=2",
+                "gpus_per_node is 1: add --set ranks_per_node=N",
+            ),
         ],
     )
     def test_what_cannot_run_somewhere_is_refused_with_the_way_out(self, capsys, spec, site, setting, way_out):

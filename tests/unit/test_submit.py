@@ -277,10 +277,12 @@ class TestWhatIsMissing:
         with monkeypatch.context() as patch:
             patch.setenv("PATH", "/nowhere")
             assert "no sbatch on this machine: submit on a login node" in refused(capsys)
-        assert "site laptop has no scheduler" in refused(capsys, spec="ddp-local", site="laptop")
+        said = refused(capsys, "--", "--epochs", "3", spec="ddp-local", site="laptop")
+        assert "site laptop has no scheduler: `jobgen render jobscripts/specs/ddp-local.toml --site " in said
+        assert "/laptop.toml --output ddp.sh && bash ddp.sh --epochs 3` trains here.\n" in said
         said = refused(capsys, spec="dask")
-        assert "dask is no job: run the script that `jobgen render " in said
-        assert "--output dask.sh` writes" in said
+        assert "dask is no job: `jobgen render jobscripts/specs/dask.toml --site " in said
+        assert " --output dask.sh && bash dask.sh` trains here.\n" in said
         assert "--test-only: qsub has no such question" in refused(capsys, "--test-only", site="pbs")
 
 
@@ -416,7 +418,7 @@ class TestSettings:
     def test_a_backend_that_the_script_cannot_launch(self, capsys, monkeypatch):
         monkeypatch.setenv("BACKEND", "horovod")
         assert submit(capsys).err == ""
-        expected = "BACKEND=horovod: single launches single; submit horovod-gloo instead."
+        expected = "BACKEND=horovod: single launches single: `jobgen submit horovod-gloo --site "
         assert expected in refused(capsys, spec="single")
 
 

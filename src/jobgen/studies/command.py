@@ -58,7 +58,7 @@ def study(request: Request) -> int:
     """
     base = job_of(request.spec, request.site, request.settings)
     if base.spec.task in BUILDS or base.spec.task == "selftest":
-        raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does.")
+        raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp.")
     refuse_unknown(base.site.scheduler, what="a study")
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0

@@ -119,7 +119,7 @@ def _set_up(request: Request) -> Setup:
     settings, axes = divide(request.settings, schema, script=script)
     job = job_of(request.spec, request.site, settings)
     if job.spec.task in BUILDS or job.spec.task == "selftest":
-        raise UsageError(f"{job.spec.name} trains nothing: a sweep needs a spec that does.")
+        raise UsageError(f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp.")
     refuse_unknown(job.site.scheduler, what="a sweep")
     if not axes and request.seeds == 1:
         raise UsageError("nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats.")
