@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from jobgen.model import Job
+from jobgen.model import Job, Site
 from jobgen.schedulers import scheduler_of
 from jobgen.shell import default
 from slipway.layout import SETTINGS
 
+OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
+           "SLIPWAY_MAX_REQUEUES", "SLIPWAY_NODES"}  # fmt: skip
+"""Settings whose defaults are a spec's."""
+SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
 """In a path of a site."""
 
@@ -112,6 +116,14 @@ def given_in(environment: Mapping[str, str]) -> Dict[str, str]:
     return {name: value for name in SETTINGS if (value := environment.get(name))}
 
 
+def _source(job: Job, name: str, default: Default) -> str:
+    """Return who says what a setting is by default: the site, the spec, or jobgen itself."""
+    if name == "USE_CONTAINER" or default.field:
+        field = default.field or "container"
+        return f"site {job.site.name}" if getattr(job.site, field) != getattr(SITE, field) else "default"
+    return f"spec {job.spec.name}" if name in OF_SPEC else "default"
+
+
 def settings_of(job: Job, environment: Mapping[str, str]) -> List[Resolved]:
     """Return all settings of the job as they are when it is submitted from ``environment``."""
     found = []
@@ -119,6 +131,5 @@ def settings_of(job: Job, environment: Mapping[str, str]) -> List[Resolved]:
         if environment.get(name):
             found.append(Resolved(name, environment[name], "set here"))
             continue
-        source = f"site {job.site.name}" if value.field else f"spec {job.spec.name}"
-        found.append(Resolved(name, value.expanded(environment), source))
+        found.append(Resolved(name, value.expanded(environment), _source(job, name, value)))
     return found

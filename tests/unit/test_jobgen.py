@@ -307,6 +307,10 @@ class TestRequestsForGpus:
         assert f"#SBATCH --mem={memory} " in text
         assert f"#SBATCH --cpus-per-task={8 * int(memory[:-1]) // 122880} " in text
 
+    def test_by_an_option_of_the_site_the_number_is_the_sites(self, capsys):
+        text = rendered(capsys, "options.gpus-per-node=false", 'options.gres="gpu:4"', spec="single")
+        assert re.search(r"#SBATCH --gres=gpu:4 +# asked for by the site\n", text)
+
     def test_memory_under_pbs(self, capsys):
         assert ":ncpus=8:ngpus=2:mem=65536mb:mpiprocs=2" in rendered(capsys, "mem=64G", site="pbs")
         assert "-l mem=131072mb" in rendered(capsys, "mem=64G", site="torque")

@@ -120,6 +120,8 @@ class TestWhatIsSubmitted:
             "SLIPWAY_DATA='/set of me' (site example)",
             "SLIPWAY_LOCAL_DISK=(by variables of the nodes) (site example)",
             "SLIPWAY_CONFIG=configs/digits.toml (spec ddp)",
+            "SLIPWAY_IMAGE=slipway.sif (default)",
+            "SLIPWAY_STAGE=0 (default)",
         ):
             assert f"jobgen: {line}" in lines
         faults = [line for line in lines if "would be refused now" in line]

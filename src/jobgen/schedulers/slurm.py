@@ -20,6 +20,8 @@ REASONS = {
 """Why each directive is there; an option of the site that is not listed is the site's."""
 
 
+GPU_OPTIONS = {"gpus-per-node", "gpus-per-task", "gres"}
+"""What a site's ``gpu_request`` may be."""
 EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = """\
@@ -86,6 +88,8 @@ class Slurm(Scheduler):
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
         reasons = {**REASONS, **_reasons(job)}
+        for name in GPU_OPTIONS & job.options.keys():
+            del reasons[name]  # whatever number it is, it is the site's
         options: Dict[str, Option] = {**_needs(job), **job.options}
         lines = [
             (f"#SBATCH {_option(name, value)}", reasons.get(name, "asked for by the site"))
