@@ -53,8 +53,8 @@ class TestEnvironmentThatIsNotHandedOn:
 @pytest.mark.parametrize(
     ("settings", "ranks"),
     [
-        (("--set", "gpu_request=gres"), 4),
-        (("--set", "gpu_request=gpus-per-task"), 4),
+        pytest.param(("--set", "gpu_request=gres"), 4, marks=pytest.mark.prove),
+        pytest.param(("--set", "gpu_request=gpus-per-task"), 4, marks=pytest.mark.prove),
         (("--set", "gpu_request=gres", "--set", "ranks_per_node=1"), 2),
     ],
 )
@@ -83,6 +83,7 @@ class TestSalloc:
         first, second = sorted(tmp_path.glob("ddp-*"))
         assert weights(first / "checkpoints" / "latest").keys() == weights(second / "checkpoints" / "latest").keys()
 
+    @pytest.mark.prove
     def test_horovod(self, cluster, tmp_path, config):
         env = {"SLIPWAY_CONFIG": config(1), "BACKEND": "horovod"}
         said = self.run(cluster, tmp_path, "bash", "jobscripts/ddp.job", **env)
@@ -165,6 +166,7 @@ class TestPythonOfModules:
         assert "SLIPWAY_VENV=modules: its Python lacks slipway-hpc (this project), msgspec, torch, " in job.output
 
 
+@pytest.mark.prove
 class TestOneImageForAll:
     """A read-only image and a site's file in a folder of the centre's; root and alice, each with a clone."""
 
