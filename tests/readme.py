@@ -185,7 +185,7 @@ ELSEWHERE = {
     ),
     "SLIPWAY_CONFIG=configs/mnist-tutorial.toml jobgen submit ddp-ranks --site mine": (
         "tests/cluster/test_preflight.py",
-        "SLIPWAY_DATA=str(data),",
+        '"SLIPWAY_DATA": str(tmp_path / name)',
     ),
     "SLIPWAY_CONFIG=configs/mnist-tutorial.toml jobgen study ddp --site mine --ranks 1,2,4 --cpus 2,4,8 --scaling weak "
     "--output studies/mnist": ("tests/cluster/test_advice.py", '"--scaling", "weak"'),
@@ -279,6 +279,9 @@ NOWHERE = {
     "module purge": "needs environment modules",
     "nvidia-smi topo -m": "needs an NVIDIA driver",
     "srun nvidia-smi": "needs an NVIDIA driver",
+    "nvidia-ctk cdi generate": "needs NVIDIA's container toolkit",
+    "enroot import": "needs Enroot",
+    "srun --help": "of a cluster with Pyxis",
     "python -c \"import torch, torchvision; torch.save(torchvision.models.get_model('resnet101', weights='DEFAULT')"
     ".state_dict(), 'resnet101.pt')\"": "downloads weights; tests/unit/test_models.py starts from such a file",
     "watch jobgen status RUN": "goes on until Ctrl-C; what it repeats is in docs/guide.md",
@@ -299,6 +302,11 @@ NO_COMMANDS = {
     "docker apptainer",
     "for step in session.steps(10_000)",
     "ssh -o BatchMode=yes -o ConnectTimeout=20",
+    'gpu_request = "gres"',
+    "podman run",
+    "apptainer run --nv ... IMAGE torchrun ...",
+    "podman run --rm ... IMAGE torchrun ...",
+    "srun --container-image=IMAGE ... torchrun ...",
     "srun --nodes=1 --nodelist",
     "srun --nodes=1 --nodelist=NODE",
     "set SLIPWAY_DEVICES_PER_RANK=2",
