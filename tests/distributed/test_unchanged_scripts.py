@@ -68,6 +68,7 @@ def test_what_slurm_says_of_a_task_is_that_of_the_rank_in_a_job(job, tmp_path):
         (tmp_path / "bin" / name).chmod(0o755)
     env = {
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "ENVIRONMENT": "BATCH",  # as sbatch sets it
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
