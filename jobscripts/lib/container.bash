@@ -15,7 +15,7 @@ check_inputs() {
     esac
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         require file SLIPWAY_SCRIPT
-    else
+    elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
         require file SLIPWAY_CONFIG
     fi
     check_data
@@ -30,10 +30,15 @@ make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
     mount_point=''
     [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
-    printf '%s\n' "$scratch" >"$log_dir/scratch"
     trap end_job EXIT
+    [ -z "${RUN_DIR:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
         die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
+}
+
+# record_scratch: in the run folder, for a later attempt, which removes it where this one cannot.
+record_scratch() {
+    printf '%s\n' "$scratch" >"$log_dir/scratch"
     remove_old_scratch
 }
 
@@ -98,7 +103,7 @@ remove_scratch() {
     [ -n "$path" ] || return 0
     scratch=''
     if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
-        rm -f -- "$log_dir/scratch" # nothing for a later attempt to look after
+        rm -f -- ${log_dir:+"$log_dir/scratch"} # nothing for a later attempt to look after
         return 0
     fi
     timeout 20 rm -rf -- "$path" && [ "$nnodes" = 1 ] ||
@@ -117,10 +122,10 @@ use_container() {
     done
     container=()
     data_image=''
-    bind_paths=("$PWD" "$RUN_DIR" "$SLIPWAY_LOCAL_DISK" "${@:2}")
+    bind_paths=("$PWD" "${RUN_DIR:-$SLIPWAY_OUTPUT}" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
-    else
+    elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
         bind_paths+=("$SLIPWAY_CONFIG")
     fi
     if [ -n "$mount_point" ]; then

@@ -52,15 +52,17 @@ kind_of_squashfs() {
 }
 
 # inspect_data: sets data_kind, and data_refusal, why SLIPWAY_DATA cannot be used as USE_CONTAINER,
-# SLIPWAY_STAGE and SLIPWAY_SCRIPT are set; empty if it can. A script may read any file by itself.
-# mounts_squashfs: 1 if the container runtime mounts images.
+# SLIPWAY_STAGE and SLIPWAY_SCRIPT are set; empty if it can. A script may read any file by itself,
+# and so may a shell, which has no SLIPWAY_CONFIG. mounts_squashfs: 1 if the container runtime
+# mounts images.
 inspect_data() {
-    local why=''
+    local why='' reader=script
+    [ -n "$SLIPWAY_SCRIPT" ] || [ -z "${SLIPWAY_CONFIG:-}" ] || reader=trainer
     data_kind=''
     data_refusal=''
     [ -n "$SLIPWAY_DATA" ] || return 0
     read -r data_kind why < <(kind_of_data "$SLIPWAY_DATA") || :
-    case $data_kind.$mounts_squashfs$USE_CONTAINER.$SLIPWAY_STAGE.${SLIPWAY_SCRIPT:+script} in
+    case $data_kind.$mounts_squashfs$USE_CONTAINER.$SLIPWAY_STAGE.$reader in
         squashfs.0*)
             why="is a squashfs image, which the container runtime of this site does not mount:"
             why+=" unpack it with unsquashfs and name the folder, or take a tar"
@@ -71,7 +73,7 @@ inspect_data() {
             ;;
         tar.*.0.*) why="is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1" ;;
         damaged.*) why="is damaged: $why; copy it again" ;;
-        file.*.) why="is neither a folder, a squashfs image nor a tar${why:+ ($why)}" ;;
+        file.*.trainer) why="is neither a folder, a squashfs image nor a tar${why:+ ($why)}" ;;
         *) return 0 ;;
     esac
     data_refusal="$SLIPWAY_DATA $why"

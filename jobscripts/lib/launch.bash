@@ -44,7 +44,8 @@ output_of() {
     local from began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     step_may_run=1
-    exec {from}< <(exec timeout --kill-after=5 "$limit" "${@:2}")
+    # Not from the terminal: srun would read it, and timeout(1) runs it where that stops it.
+    exec {from}< <(exec timeout --kill-after=5 "$limit" "${@:2}" </dev/null)
     wait_limited $! || code=$?
     explain_failure "$code" "$limit" "$began"
     output=$(cat <&"$from")

@@ -33,11 +33,6 @@ find_allocation() {
     plan_ranks
 }
 
-# local_each_node SECONDS COMMAND...: here, for at most so long.
-local_each_node() {
-    exec timeout --kill-after=5 "$@"
-}
-
 # job_is_over JOB: whether the process that its name ends with is gone, or is another one by now.
 job_is_over() {
     local pid=${1##*-}

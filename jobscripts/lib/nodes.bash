@@ -1,6 +1,11 @@
 # shellcheck shell=bash
-# For launchers that start each node by a command of its own: a loop over the nodes, and what a
-# shell on a node reads.
+# Steps without a launcher, on this node alone; and for launchers that start each node by a command
+# of its own a loop over the nodes, and what a shell on a node reads.
+
+# local_each_node SECONDS COMMAND...: here, for at most so long.
+local_each_node() {
+    exec timeout --kill-after=5 "$@"
+}
 
 # for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each of the nodes,
 # whose numbers begin at 0, all at the same time, each in a process of its own that FUNCTION

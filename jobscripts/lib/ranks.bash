@@ -70,23 +70,37 @@ note_idle_gpus() {
     note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
 }
 
-# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, DATA, GPUS_PER_NODE,
-# DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, folders on the local disk for caches and (unless
-# it is set) temporary files, the plan (TRAINER_*), and what quotas leave in the run folder.
+# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan
+# (TRAINER_*), what quotas leave in the run folder, and what set_environment exports.
 set_rank_environment() {
     local quota=''
+    set_environment
+    # read does not wait for a program that cannot be killed
+    read -r -t 12 quota < <(sh "$lib/quota_left.sh" "$RUN_DIR") || :
+    export_variables \
+        RUN_DIR="$RUN_DIR" \
+        TRAINER_JOB_ID="$job_id" \
+        TRAINER_ATTEMPT="$attempt" \
+        TRAINER_WORLD_SIZE="$world_size" \
+        TRAINER_RANKS_PER_NODE="$ranks_per_node" \
+        TRAINER_QUOTA="$quota"
+    [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
+        export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
+}
+
+# set_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
+# DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, and folders on the local disk for caches and
+# (unless it is set) temporary files.
+set_environment() {
     unset -v PYTHONHOME PYTHONSTARTUP # made for another Python
     keeps_python_path || unset -v PYTHONPATH
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
         note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
-    # read does not wait for a program that cannot be killed
-    read -r -t 12 quota < <(sh "$lib/quota_left.sh" "$RUN_DIR") || :
     export_variables \
         PYTHONNOUSERSITE=1 \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
-        RUN_DIR="$RUN_DIR" \
         DATA="$data" \
         GPUS_PER_NODE="$gpus_per_node" \
         DEVICES_PER_RANK="$devices_per_rank" \
@@ -96,14 +110,7 @@ set_rank_environment() {
         CUDA_CACHE_PATH="$scratch/nv" \
         MIOPEN_USER_DB_PATH="$scratch/miopen" \
         MIOPEN_CUSTOM_CACHE_DIR="$scratch/miopen" \
-        TMPDIR="${TMPDIR:-$scratch}" \
-        TRAINER_JOB_ID="$job_id" \
-        TRAINER_ATTEMPT="$attempt" \
-        TRAINER_WORLD_SIZE="$world_size" \
-        TRAINER_RANKS_PER_NODE="$ranks_per_node" \
-        TRAINER_QUOTA="$quota"
-    [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
-        export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
+        TMPDIR="${TMPDIR:-$scratch}"
 }
 
 # choose_rendezvous: where the ranks meet: an address of the head node that the others can reach.
@@ -170,7 +177,7 @@ start_horovod_server() {
     exec {from_server}< <(
         trap '' TERM USR1 INT
         exec "${on_head_node[@]}" "${container[@]}" \
-            python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node"
+            python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node" </dev/null
     )
     horovod_server=$!
     until [[ $port =~ ^[0-9]+$ ]]; do # behind what an image's entry point prints

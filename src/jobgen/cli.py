@@ -42,14 +42,16 @@ def _joined(words: List[str]) -> List[str]:
     return found
 
 
+_SETTINGS = "change a key of either file; options.NAME=VALUE is a scheduler's option, options.NAME=false drops it"
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, from which shell completion is made too."""
     about = "Make job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
     top = argparse.ArgumentParser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    what = "change a key of either file; options.NAME=VALUE is a scheduler's option, options.NAME=false drops it"
-    job = _job(what)
+    job = _job(_SETTINGS)
 
     command = commands.add_parser("render", parents=[job], help="write the script of a job")
     command.add_argument("--standalone", action="store_true", help="with the library inside: one file for any folder")
@@ -69,6 +71,12 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")
     command.set_defaults(command=_submit)
+
+    usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
+    what = "open a shell on a node, in the image or environment of the site's jobs; or run a command there"
+    command = commands.add_parser("shell", parents=[_where(_SETTINGS)], help=what, usage=usage)
+    command.add_argument("--dry-run", action="store_true", help="only show the script and the command")
+    command.set_defaults(command=_shell)
 
     add_study(commands, job)
     what = "SECTION.KEY=A,B: values of a key of the trainer's configuration; --FLAG=A,B: of a flag of your own script; "
@@ -103,8 +111,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _job(settings: str) -> argparse.ArgumentParser:
     """Return the options of a job, those that ``settings`` explains among them."""
-    job = argparse.ArgumentParser(add_help=False)
+    job = argparse.ArgumentParser(add_help=False, parents=[_where(settings)])
     job.add_argument("spec", metavar="SPEC", help="what to run: a file of jobscripts/specs, or its name")
+    return job
+
+
+def _where(settings: str) -> argparse.ArgumentParser:
+    """Return the options that say where something runs, and how it differs there."""
+    job = argparse.ArgumentParser(add_help=False)
     job.add_argument("--site", required=True, help="where to run it: a file of jobscripts/sites, or its name")
     job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
     return job
@@ -145,6 +159,12 @@ def _submit(arguments: argparse.Namespace) -> int:
         dry_run=arguments.dry_run,
         test_only=arguments.test_only,
     )
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    from jobgen.interactive import open_shell  # noqa: PLC0415
+
+    return open_shell(arguments.site, arguments.settings, arguments.arguments, dry_run=arguments.dry_run)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ def data_refusal(settings: Mapping[str, Optional[str]], *, mounts_squashfs: bool
         settings: of the job.
         mounts_squashfs: whether its container runtime mounts an image as a folder.
     """
-    names = ("SLIPWAY_DATA", "SLIPWAY_STAGE", "SLIPWAY_SCRIPT", "USE_CONTAINER")
+    names = ("SLIPWAY_DATA", "SLIPWAY_STAGE", "SLIPWAY_SCRIPT", "SLIPWAY_CONFIG", "USE_CONTAINER")
     values = [f"{name}={settings.get(name) or ''}" for name in names]
     program = ["bash", "-c", ASK, "-", str(data_folder("jobscripts", "lib") / "data.bash")]
     words = ["env", *values, f"mounts_squashfs={int(mounts_squashfs)}", *program]

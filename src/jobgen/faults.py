@@ -38,6 +38,10 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
     if job.spec.task in BUILDS:
         yield from _of_build(job, arguments, settings)
         return
+    if job.spec.task == "shell":
+        yield from _of_environment(job, settings, site=site)
+        yield from _of_data(job, settings)
+        return
     yield from _of_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
@@ -136,7 +140,9 @@ def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenEr
 def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
     """Look for what the job will run in: the image, or the Python environment."""
     here = "" if os.access(BUILDERS["image"], os.X_OK) else " in a clone"
-    if settings["USE_CONTAINER"] != "0":
+    if not settings["USE_CONTAINER"]:
+        return  # on one machine the script takes what is there
+    if settings["USE_CONTAINER"] == "1":
         image = settings["SLIPWAY_IMAGE"]
         if image is not None and container_of(job.site.container).runs_file(image):
             made = f"`jobgen submit image_build --site {shlex.quote(site)}`{here} makes it"
@@ -165,6 +171,10 @@ def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
     else:
         path = Path(settings["SLIPWAY_CONFIG"] or "")
         yield from need("SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
+    yield from _of_data(job, settings)
+
+
+def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
     if data := settings["SLIPWAY_DATA"]:
         missing = list(need("SLIPWAY_DATA", data, "correct it"))
         yield from missing

@@ -11,6 +11,8 @@ Option = Union[str, int, bool]
 
 BUILDS = ("venv", "image")
 """Tasks that build, on one node, what other jobs run in."""
+TRAINS = ("train", "selftest")
+"""Tasks that run the trainer."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,8 +102,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One line for the script's header: what starts what; {launcher} is the name of the launcher."""
     backend: Literal["ddp", "horovod", "single"] = "ddp"
     """How ranks train together."""
-    task: Literal["train", "selftest", "venv", "image"] = "train"
-    """What the job does: train; test its own nodes; build a virtual environment, or the image, on a node."""
+    task: Literal["train", "selftest", "venv", "image", "shell"] = "train"
+    """What the job does: train; test its own nodes; build a virtual environment, or the image, on a node; run a shell
+    there (``jobgen shell``)."""
     mpi: bool = False
     """Whether Horovod's ranks find each other by MPI, or at Horovod's rendezvous server on the head node."""
     placement: Literal["per-node", "per-rank", "node-by-node"] = "per-node"

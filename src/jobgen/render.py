@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from types import MappingProxyType
-from typing import List, Mapping, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from jobgen import header
 from jobgen.containers import container_of, use_container
@@ -36,7 +37,38 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     Raises:
         JobgenError: for values that no script can hold.
     """
+    if job.spec.task == "shell":
+        where = shlex.join(job.origin[3:5])
+        raise JobgenError(f"{job.spec.name} is no job: `jobgen shell {where}` opens it; --dry-run shows its script.")
     scheduler = scheduler_of(job.scheduler)
+    values = _values(job, scheduler, path=path, given=given)
+    values["header"] = header.contract(job, scheduler, values)
+    values["head"] = fill("head.bash", values)
+    if job.spec.task in BUILDS:
+        values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
+        text = fill("building.bash", values)
+    else:
+        values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
+        values["launch"] = launches(job)
+        values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
+        text = fill("training.bash", values)
+    return (with_library(text) if standalone else text) + "\n"
+
+
+def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], standalone: bool) -> str:
+    """Return the script of a session that runs the command ``words``, or an interactive shell if there are none.
+
+    Raises:
+        JobgenError: for values that no script can hold.
+    """
+    values = _values(job, scheduler_of(job.scheduler), path="shell", given=given)
+    values["calls"] = _commented(_shell_calls(job, words), column=BESIDE_CALLS)
+    text = fill("shell.bash", values)
+    return (with_library(text) if standalone else text) + "\n"
+
+
+def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, str]) -> Dict[str, str]:
+    """Return what the placeholders of all templates stand for."""
     values = {
         "about": header.about(job),
         "job": one_line(job.spec.name),
@@ -56,18 +88,8 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
         "identity": scheduler.identity,
         "script_path": scheduler.script_path,
     }
-    values["header"] = header.contract(job, scheduler, values)
-    values["head"] = fill("head.bash", values)
     values["library"] = fill("library.bash", values)
-    if job.spec.task in BUILDS:
-        values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
-        text = fill("building.bash", values)
-    else:
-        values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
-        values["launch"] = launches(job)
-        values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
-        text = fill("training.bash", values)
-    return (with_library(text) if standalone else text) + "\n"
+    return values
 
 
 def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
@@ -79,8 +101,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
         rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
     rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
     rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
-    if site.modules:
-        rows.append((command(["load_modules", str(int(site.purge_modules)), *site.modules]), "1: purge first"))
+    rows += _load_modules(job)
     rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
     found = "-> cpus, ranks_per_node ... of a node" if spec.client else _ALLOCATION
     rows.append(("find_allocation", found))
@@ -125,14 +146,39 @@ def _finish(job: Job) -> List[Call]:
 
 def _build_calls(job: Job) -> List[Call]:
     rows: List[Call] = [("check_settings", "every setting by its pattern; makes paths absolute")]
-    if job.site.modules:
-        modules = ["load_modules", str(int(job.site.purge_modules)), *job.site.modules]
-        rows.append((command(modules), "1: purge first"))
+    rows += _load_modules(job)
     program = "build/image" if job.spec.task == "image" else "build/setup"
     rows.append((f"check_clone {program}", "it needs the project's folder"))
     rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
     rows.append((f"build_{job.spec.task}", "tries what it has built before that gets its name"))
     return rows
+
+
+def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
+    rows: List[Call] = []
+    if scheduler_of(job.scheduler).one_machine:
+        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
+    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
+    rows += _load_modules(job)
+    rows += [
+        ("check_inputs", "-> image, venv, data; nothing has been written before"),
+        ("find_allocation", "-> cpus, gpus_per_node, head_node"),
+        ("open_output_folder", "where runs are, for the container to see"),
+        ("make_scratch", "-> scratch: a new private folder on the local disk"),
+        ("place_library", "-> lib: a copy there"),
+        ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
+        ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
+        (command(use_container(job)), "-> container: what stands before each command"),
+        ("set_environment", "exports threads, cache folders and DATA"),
+        (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
+    ]
+    return rows
+
+
+def _load_modules(job: Job) -> List[Call]:
+    if not job.site.modules:
+        return []
+    return [(command(["load_modules", str(int(job.site.purge_modules)), *job.site.modules]), "1: purge first")]
 
 
 def _output(job: Job) -> List[Tuple[str, str]]:
@@ -151,6 +197,9 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
     ]
     if job.spec.task == "selftest":
         rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
+    if job.spec.task == "shell":
+        rows.append(("BACKEND=single SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT=''", "one process, of the user"))
+        rows.append(("unset -v SLIPWAY_CONFIG", ""))
     return rows
 
 
@@ -165,8 +214,9 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
     """Return the assignments that the library reads, and the site's exports."""
     lines: List[Tuple[str, str]] = []
     if job.spec.task not in BUILDS:
-        what = "starts a process on each node" if not scheduler.one_machine else "processes start here"
-        lines.append((f"launcher={job.steps}", what))
+        alone = scheduler.one_machine or job.spec.task == "shell"
+        what = "processes start here" if alone else "starts a process on each node"
+        lines.append((f"launcher={'local' if alone else job.steps}", what))
         for name in dict.fromkeys((job.steps, job.launcher)):
             lines += launcher_of(name).site_lines(job, scheduler)
         lines += scheduler.site_lines(job)

@@ -9,7 +9,7 @@ from typing import List
 from jobgen.containers import container_of
 from jobgen.errors import JobgenError
 from jobgen.launchers import Launcher, launcher_of
-from jobgen.model import BUILDS, Job, JobSpec, Site
+from jobgen.model import TRAINS, Job, JobSpec, Site
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.layout import SETTINGS
 
@@ -189,7 +189,7 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     if ranks < 1:
         raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): add --set ranks_per_node=N.")
     early = scheduler.early_seconds
-    if not scheduler.one_machine and spec.task not in BUILDS and spec.minutes * 60 <= spec.save_seconds + early:
+    if not scheduler.one_machine and spec.task in TRAINS and spec.minutes * 60 <= spec.save_seconds + early:
         raise JobgenError(
             f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
             f"{spec.save_seconds} and {early} s more: add --set minutes=N."

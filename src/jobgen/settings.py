@@ -13,6 +13,9 @@ from slipway.layout import SETTINGS
 OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
            "SLIPWAY_MAX_REQUEUES", "SLIPWAY_NODES"}  # fmt: skip
 """Settings whose defaults are a spec's."""
+OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
+               "SLIPWAY_ARGS"}  # fmt: skip
+"""Settings that a shell does not read."""
 SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
 """In a path of a site."""
@@ -72,6 +75,8 @@ def defaults_of(job: Job) -> Dict[str, Default]:
         values = {"SLIPWAY_VARIANT": "cuda", "SLIPWAY_WHEELHOUSE": "", "SLIPWAY_PYTHON": "python3",
                   "SLIPWAY_HOROVOD": "0", "SLIPWAY_NCCL_PATH": ""}  # fmt: skip
         return {"SLIPWAY_VENV": Default(site.venv, "venv"), **_plain(values), **disk}
+    if spec.task == "shell":
+        return {name: value for name, value in _training(job, disk).items() if name not in OF_TRAINING}
     if spec.task == "image":
         values = {"SLIPWAY_VARIANT": "cuda", "SLIPWAY_BASE_IMAGE": "", "SLIPWAY_BUILD_ARGS": ""}
         return {"SLIPWAY_IMAGE": Default(site.image, "image"), **_plain(values), **disk}

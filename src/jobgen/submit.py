@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from jobgen.errors import JobgenError, UsageError, note
 from jobgen.faults import faults_of, find_config, need
-from jobgen.model import BUILDS, Job
+from jobgen.model import TRAINS, Job
 from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_of
 from jobgen.scripts import Script, job_of, script_of
@@ -34,13 +34,18 @@ class Submission(NamedTuple):
     """Folder of the library; None: the script has it inside."""
 
     @property
-    def script(self) -> Script:
-        """Return the job's script with its settings inside, as its environment may not reach the job."""
+    def given(self) -> Dict[str, str]:
+        """Return the settings that the script must hold, as its environment may not reach the job."""
         given = given_in(self.environment)
         given.update(scheduler_of(self.job.scheduler).settings_of(self.arguments))
         if self.library:
             given["SLIPWAY_LIB"] = self.library
-        return script_of(self.job, given=given, standalone=not self.library)
+        return given
+
+    @property
+    def script(self) -> Script:
+        """Return the job's script, with these settings inside."""
+        return script_of(self.job, given=self.given, standalone=not self.library)
 
 
 def submit(
@@ -78,8 +83,7 @@ def prepare(
     Raises:
         JobgenError: if the job could not start as things are.
     """
-    standalone = not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
-    job = job_of(spec, site, settings, standalone=standalone)
+    job = job_of(spec, site, settings, standalone=is_standalone(environment))
     scheduler = scheduler_of(job.scheduler)
     if not scheduler.has_queue:
         why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
@@ -88,9 +92,30 @@ def prepare(
         raise JobgenError(f"{why}: `{command}` trains here.")
     if test_only and not scheduler.test_option:
         raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
+    return examine(job, arguments, environment, site=site, dry_run=dry_run)
+
+
+def is_standalone(environment: Mapping[str, str]) -> bool:
+    """Return whether a script needs the library inside, as there is none here."""
+    return not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
+
+
+def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site: str, dry_run: bool) -> Submission:
+    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing is only said.
+
+    Args:
+        job: what is to be run.
+        arguments: for what it trains.
+        environment: with its settings.
+        site: what the command line calls the job's site.
+        dry_run: whether nothing is to be run.
+
+    Raises:
+        JobgenError: if the job could not start as things are.
+    """
     library = None
     faults = list(faults_of(job, environment, arguments, site=site))
-    if not standalone:
+    if not is_standalone(environment):
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or name the folder of the library"
         faults += need("SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
@@ -98,7 +123,7 @@ def prepare(
         if not dry_run or isinstance(fault, UsageError):
             raise fault
         note(f"would be refused now: {fault}")
-    if job.spec.task not in BUILDS and not environment.get("SLIPWAY_SCRIPT"):
+    if job.spec.task in TRAINS and not environment.get("SLIPWAY_SCRIPT"):
         _copy_config(Path(environment.get("SLIPWAY_CONFIG") or job.spec.config), dry_run=dry_run)
     return Submission(job, arguments, environment, library)
 

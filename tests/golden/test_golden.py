@@ -13,7 +13,7 @@ import pytest
 from jobgen.cli import main, parser
 from jobgen.errors import JobgenError
 from jobgen.header import origin_of
-from jobgen.render import render
+from jobgen.render import render, render_shell
 from jobgen.schedulers import scheduler_names, scheduler_of
 from jobgen.scripts import job_of, stale_scripts
 from jobgen.template import fill
@@ -43,6 +43,9 @@ GOLDEN = [
     "horovod@pbs",
     "image_build@modules-proxies",
     "selftest@roce",
+    "shell@laptop",
+    "shell@modules-proxies",
+    "shell@pbs",
     "single@pbs",
     "split@example",
     "split@example,placement=node-by-node",
@@ -65,6 +68,8 @@ def text_of(pair, *, standalone=False):
     site, *settings = rest.split(",")
     try:
         job = job_of(spec, site, settings, standalone=standalone)
+        if job.spec.task == "shell":
+            return render_shell(job, words=[], given={}, standalone=standalone)
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError as error:
         return f"{error}\n"

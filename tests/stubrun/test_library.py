@@ -31,6 +31,7 @@ source "$lib/srun.bash"
 source "$lib/mpirun.bash"
 source "$lib/ssh.bash"
 source "$lib/build.bash"
+source "$lib/shell.bash"
 source "$lib/{runtime}.bash"
 """
 START += " ".join(
@@ -380,6 +381,12 @@ class TestScratch:
         mode, kept, name = out.splitlines()
         assert (mode, kept) == ("700", f"{place}/disk/{name}")
         assert list((place / "disk").iterdir()) == []
+
+    def test_record_scratch(self, bash, stub):
+        stub("srun", SRUN)
+        code = f'old=$PWD/disk/slipway-1.{"a" * 16}; mkdir run/logs/1 "$old"; echo 1 4711 >run/logs/1/job; '
+        code += 'echo "$old" >run/logs/1/scratch; scratch=/new; record_scratch; cat run/logs/2/scratch; ls disk'
+        assert bash(code) == (0, "/new\n", "")
 
     @pytest.mark.parametrize("hangs", ["exec sleep 30", f"({SRUN}); exec sleep 30"])  # before its work, and after
     def test_make_folder_on_each_node_tries_again_where_the_launcher_hangs(self, bash, stub, place, hangs):
@@ -993,6 +1000,8 @@ class TestEachNode:
         short = "SLIPWAY_PREFLIGHT_SECONDS=1"
         assert bash(f'{short}; output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
+        # inside salloc the terminal is no input of a step
+        assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")
 
     @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
     def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
@@ -1128,6 +1137,32 @@ class TestEachNode:
         )
 
 
+class TestShell:
+    """jobscripts/lib/shell.bash."""
+
+    def test_open_output_folder(self, bash, place):
+        assert bash("SLIPWAY_OUTPUT=$PWD/new/runs; open_output_folder")[0] == 0
+        assert (place / "new" / "runs").is_dir()
+        code, _, err = bash("SLIPWAY_OUTPUT=$PWD/disk/x/runs; touch disk/x; open_output_folder")
+        assert (code, "set SLIPWAY_OUTPUT" in err) == (78, True)
+
+    def test_place_library(self, bash):
+        assert bash('scratch=$PWD/disk; place_library; echo "$lib"; ls "$lib/stage.bash"')[0] == 0
+        assert bash("scratch=$PWD/none; place_library")[0] == 78
+
+    def test_run_command(self, bash):
+        code, out, err = bash('container=(env A=1); run_command sh -c \'echo "$A $*"; exit 7\' - "b  c" "*"')
+        assert (code, out) == (7, "1 b  c *\n")
+        assert re.search(r"^x\.job: on \S+, in \S.*/i\.sif, with 2 GPUs and 8 cores\n$", err)
+        out = bash("""container=(sh -c 'echo "$PS1 $*"' -); run_command""")[1]
+        assert out == r"slipway \h:\w\$  bash --norc" + "\n"
+
+    def test_run_command_of_pyxis_starts_srun_at_a_terminal(self, bash, stub):
+        stub("srun", 'printf "%s|" "$@"')
+        words = "source $lib/shell.bash; on_head_node=(srun --overlap) container=(--container-image=x); run_command a b"
+        assert bash(words)[1] == "--overlap|--container-image=x|a|b|"
+
+
 class TestRanks:
     def test_set_rank_environment(self, bash):
         code = "scratch=/s data='a b'; set_rank_environment; env"
@@ -1139,6 +1174,12 @@ class TestRanks:
         assert [line for line in out if line.startswith(("PYTHONPATH=", "PYTHONSTARTUP="))] == []
         assert {"DEVICES_PER_RANK=1", "CPUS_PER_RANK=4"} <= {*out}
         assert not any(line.startswith("TRAINER_BOUND_GPUS=") for line in out)
+
+    def test_set_environment(self, bash):
+        """A shell gets no plan of ranks, by which a torchrun that is started in it would be refused."""
+        out = bash("scratch=/s; set_environment; env")[1].splitlines()
+        assert {"TRITON_CACHE_DIR=/s/triton", "OMP_NUM_THREADS=4", "DEVICES_PER_RANK=1", "TMPDIR=/s"} <= {*out}
+        assert [line for line in out if line.startswith(("TRAINER_", "RUN_DIR="))] == []
 
     def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
         code = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; "

@@ -30,6 +30,7 @@ LAYERS = [
     "tasks",
     "sweeps",
     "studies",
+    "interactive",
     "submit",
     "faults",
     "runsets",

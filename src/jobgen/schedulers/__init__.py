@@ -124,6 +124,14 @@ class Scheduler:
         """Return the command that submits the script at ``path`` with ``arguments`` for what it trains."""
         raise NotImplementedError
 
+    def interactive(self, job: Job, path: str) -> List[str]:
+        """Return the command that runs the script at ``path`` at this terminal, on a node.
+
+        Raises:
+            JobgenError: where that is impossible.
+        """
+        raise NotImplementedError
+
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
         """Return the settings by which those arguments reach the script, where the command cannot hold them."""
         return {}

@@ -6,11 +6,13 @@ time limit in a way that all sites share, so the script itself looks at the cloc
 
 from __future__ import annotations
 
-from shlex import join
+import sys
+from shlex import join, split
 from typing import ClassVar, Dict, List, Literal, Tuple
 
 import msgspec
 
+from jobgen.errors import JobgenError
 from jobgen.model import BUILDS, Job, Option
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 from jobgen.shell import Expansion, Word, one_line
@@ -31,6 +33,8 @@ REASONS = {
     "walltime": NODES,
 }
 """Why each option is there; the others are the site's."""
+BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
+"""What a job at a terminal has no use for."""
 
 
 IDENTITY = """\
@@ -109,6 +113,17 @@ class PBS(Scheduler):
     def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the script
         """Hand the whole environment over, as Slurm does."""
         return ["qsub", "-V", path]
+
+    def interactive(self, job: Job, path: str) -> List[str]:
+        """Ask for an interactive job, which runs the script in place of a shell."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise JobgenError("this is no terminal, and qsub needs one to open a shell on a node.")
+        words = ["qsub", "-I", "-V"]
+        for name, value in {**_needs(job), **job.options}.items():
+            if value is not False and name not in BATCH_OPTIONS:
+                words += split(_option(name, value))
+        words += [word for text in job.site.directives for word in split(text)]
+        return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]
 
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:
         """Return the arguments as SLIPWAY_ARGS; ``qsub -v`` would split them at commas."""

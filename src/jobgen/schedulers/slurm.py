@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import ClassVar, Dict, List
 
 from jobgen.errors import JobgenError
@@ -22,6 +24,9 @@ REASONS = {
 
 GPU_OPTIONS = {"gpus-per-node", "gpus-per-task", "gres"}
 """What a site's ``gpu_request`` may be."""
+BATCH_OPTIONS = {"array", "batch", "error", "export", "export-file", "get-user-env", "input", "kill-on-invalid-dep",
+                 "no-requeue", "open-mode", "output", "requeue", "signal", "wait"}  # fmt: skip
+"""What sbatch has, and srun with a terminal has not, or means otherwise."""
 EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = """\
@@ -106,6 +111,18 @@ class Slurm(Scheduler):
     def submission(self, path: str, arguments: List[str]) -> List[str]:
         """Print the job's number alone."""
         return ["sbatch", "--parsable", path, *arguments]
+
+    def interactive(self, job: Job, path: str) -> List[str]:
+        """Ask for the allocation and its one step by srun; --overlap: a step inside it finds cores, too."""
+        options: Dict[str, Option] = {**_needs(job), **job.options}
+        words = [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in options.items()
+            if value is not False and name not in BATCH_OPTIONS
+        ]
+        words += [word for text in job.site.directives for word in shlex.split(text)]
+        terminal = ["--pty"] if sys.stdin.isatty() else []
+        return ["srun", *words, "--export=ALL", "--overlap", *terminal, "bash", path]
 
 
 def _needs(job: Job) -> Dict[str, Option]:

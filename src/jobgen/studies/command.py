@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Literal, NamedTuple
 from jobgen.errors import JobgenError, UsageError
 from jobgen.faults import find_config
 from jobgen.flags import keys_of, load_schema
-from jobgen.model import BUILDS, Job
+from jobgen.model import Job
 from jobgen.runsets.cost import ask, cost_of, say
 from jobgen.runsets.record import holds
 from jobgen.runsets.states import refuse_unknown, states_of
@@ -57,7 +57,7 @@ def study(request: Request) -> int:
         JobgenError: if a point could not start as things are, or its scheduler does not take it.
     """
     base = job_of(request.spec, request.site, request.settings)
-    if base.spec.task in BUILDS or base.spec.task == "selftest":
+    if base.spec.task != "train":
         raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp.")
     refuse_unknown(base.site.scheduler, what="a study")
     _refuse_contradictions(request, base)

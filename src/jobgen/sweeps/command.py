@@ -9,7 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, UsageError
 from jobgen.flags import keys_of, load_schema
-from jobgen.model import BUILDS, Job
+from jobgen.model import Job
 from jobgen.queues import queue_of
 from jobgen.runsets.cost import ask, cost_of, say
 from jobgen.runsets.record import holds
@@ -118,7 +118,7 @@ def _set_up(request: Request) -> Setup:
     schema = load_schema()
     settings, axes = divide(request.settings, schema, script=script)
     job = job_of(request.spec, request.site, settings)
-    if job.spec.task in BUILDS or job.spec.task == "selftest":
+    if job.spec.task != "train":
         raise UsageError(f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp.")
     refuse_unknown(job.site.scheduler, what="a sweep")
     if not axes and request.seeds == 1:

@@ -1,0 +1,31 @@
+# shellcheck shell=bash
+# A session at the terminal, on one node, in what jobs run in: scripts of `jobgen shell`.
+
+# open_output_folder: what stands in the place of a run folder: the folder of all of them, for the
+# container to see.
+open_output_folder() {
+    mkdir --parents -- "$SLIPWAY_OUTPUT" ||
+        die "cannot write $SLIPWAY_OUTPUT: set SLIPWAY_OUTPUT to a folder on a disk of all nodes"
+}
+
+# place_library: the part of the library that is run by path, on the node's own disk. Sets lib.
+place_library() {
+    copy_library "$scratch/lib" || die "cannot write $scratch: is the disk full?"
+    lib=$scratch/lib
+}
+
+# run_command [COMMAND ARGUMENT...]: run the command, or an interactive Bash without one, and end
+# with its exit code. --norc: ~/.bashrc was written for the host, and may put another Python before
+# PATH.
+run_command() {
+    local where=$image
+    [ "$USE_CONTAINER" = 1 ] || where=${venv:-$(type -P python3)}
+    note "on $HOSTNAME, in $where, with $(plural "$gpus_per_node" GPU) and $(plural "$cpus" core)"
+    if [ $# = 0 ]; then
+        export_variables PS1='slipway \h:\w\$ '
+        set -- bash --norc
+    fi
+    # Of Pyxis: srun is what starts the container.
+    [ ${#on_head_node[@]} = 0 ] || [ ! -t 0 ] || on_head_node+=(--pty)
+    "${on_head_node[@]}" "${container[@]}" "$@"
+}

@@ -1,0 +1,66 @@
+"""``jobgen shell``: a shell, or another command, on a node, in what the site's jobs run in."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import List
+
+from jobgen.errors import JobgenError, note
+from jobgen.render import render_shell
+from jobgen.schedulers import scheduler_of
+from jobgen.scripts import job_of
+from jobgen.submit import Submission, examine, is_standalone, own_environment
+
+SPEC = "shell"
+
+
+def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: bool = False) -> int:
+    """Run the command ``words``, or an interactive shell if there are none, on a node of ``site``.
+
+    The script of the session is a file in this folder, which the nodes see as well, until the session ends.
+
+    Returns:
+        The exit code of the scheduler's command, which is that of ``words`` under Slurm.
+
+    Raises:
+        JobgenError: if the session could not start as things are.
+    """
+    environment = own_environment()
+    job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
+    session = examine(job, [], environment, site=site, dry_run=dry_run)
+    scheduler = scheduler_of(job.scheduler)
+    text = render_shell(job, words=words, given=session.given, standalone=not session.library)
+    if dry_run:
+        sys.stdout.write(text)
+        note(f"would run this by: {shlex.join(scheduler.interactive(job, 'SCRIPT'))}")
+        return 0
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".jobgen-shell-", dir=Path.cwd())
+    except OSError as error:
+        raise JobgenError(
+            f"cannot write {Path.cwd()}: {error.strerror}: open the shell in a folder of yours."
+        ) from error
+    with folder:
+        path = Path(folder.name, "shell")
+        path.write_text(text, encoding="utf-8")
+        return _run(session, scheduler.interactive(job, str(path)))
+
+
+def _run(session: Submission, command: List[str]) -> int:
+    """Run the command at this terminal, and return its exit code as a shell says it."""
+    if not shutil.which(command[0]):
+        raise JobgenError(f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.")
+    note(shlex.join(command))
+    # A terminal signals the command as well, by whose end this one ends. Not SIG_IGN, which the command would inherit.
+    for name in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, lambda *_: None)
+    process = subprocess.Popen(command, env=session.environment)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    code = process.wait()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# @{about}
+# This file goes at the end of the session.
+set -euo pipefail
+readonly script_name=shell scheduler=@{scheduler}
+@{identity}
+readonly job_id
+@{given}
+
+# Settings, as a job has them.
+@{output}
+@{settings}
+
+# The site, @{site}.
+@{site_lines}
+
+@{library}
+source "$lib/shell.bash"
+
+@{calls}
