@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -180,3 +181,28 @@ def test_install_scripts_are_numbered_short_and_executable():
     for script in (ROOT / "containers" / "install").glob("*.sh"):
         assert script.stat().st_mode & 0o111, script
         assert len(script.read_text().splitlines()) <= 80, script
+
+
+@pytest.mark.parametrize("unpacked", [True, False])
+def test_buildah_reads_the_policy_that_is_there(tmp_path, unpacked):
+    """Where Podman is installed, Debian's buildah is unpacked without the policy that both need."""
+    programs, root = tmp_path / "bin", tmp_path / "root"
+    policy = root / "etc" / "containers" / "policy.json"
+    for folder in (programs, root / "usr" / "bin", policy.parent):
+        folder.mkdir(parents=True)
+    for name in ("bash", "cat", "dirname", "mkdir", "realpath"):
+        (programs / name).symlink_to(shutil.which(name))
+    if unpacked:
+        policy.touch()
+    for path, text in {
+        programs / "id": "#!/bin/sh\necho 0\n",
+        tmp_path / "build" / "debs": f"#!/bin/sh\necho {root}\n",
+        root / "usr" / "bin" / "buildah": '#!/bin/sh\necho "$@"\n',
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    shutil.copy(ROOT / "build" / "buildah", tmp_path / "build")
+    env = {"PATH": str(programs), "HOME": str(tmp_path), "SCRATCH": str(tmp_path)}
+    said = subprocess.check_output(["bash", tmp_path / "build" / "buildah", "push", "x"], env=env, text=True)
+    assert said == f"push --signature-policy {policy if unpacked else '/etc/containers/policy.json'} x\n"
