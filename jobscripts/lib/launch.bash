@@ -285,6 +285,7 @@ end_job() {
     local code=$?
     trap '' TERM USR1 INT
     [ -z "${horovod_server:-}" ] || kill -KILL "$horovod_server" 2>/dev/null || :
+    ! declare -F remove_containers >/dev/null || remove_containers "${scratch:-}" || :
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
     exit "$code"

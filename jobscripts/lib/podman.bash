@@ -1,40 +1,47 @@
 # shellcheck shell=bash
 # Podman as the container runtime, without root. The image is a name (docker://..., or one of
-# `podman images`, as localhost/my:1), an archive (docker-archive:FILE, oci-archive:FILE), or the
-# folder of an unpacked image.
+# `podman images`, as localhost/my:1), or an archive (docker-archive:FILE, oci-archive:FILE).
 
 # check_image: fails if what runs the image is missing. Podman itself says where there is no image.
 check_image() {
     type -P podman >/dev/null ||
         die "no podman on $HOSTNAME: load its module, or set USE_CONTAINER=0"
-    ! [ -f "$SLIPWAY_IMAGE" ] ||
-        die "SLIPWAY_IMAGE: podman does not run a file: docker-archive:$SLIPWAY_IMAGE, or" \
-            "oci-archive:, names an archive, and a SIF is for container = \"apptainer\""
+    ! [ -e "$SLIPWAY_IMAGE" ] ||
+        die "SLIPWAY_IMAGE: podman runs no file or folder: docker-archive:$SLIPWAY_IMAGE, or" \
+            "oci-archive:, names an archive; a SIF or a sandbox is for container = \"apptainer\""
 }
 
 # image_runs: whether it can, here.
 image_runs() {
-    local root=()
-    [ ! -d "$SLIPWAY_IMAGE" ] || root=(--rootfs)
-    podman run --rm "${root[@]}" "$SLIPWAY_IMAGE" true
+    podman run --rm --entrypoint= "$SLIPWAY_IMAGE" true
 }
 
 # set_container OPTION...: the words before a command, from image and bind_paths. Sets container.
-# The namespaces of the host, as ranks reach each other by its network, its shared memory and (MPI)
-# its process numbers. No cgroup of its own: the scheduler's limits hold, and its end of a job
-# reaches what is inside. Where both set a variable, Podman takes the image's.
+# The host's network and shared memory, by which ranks reach each other. A PID namespace of its own:
+# nothing in it outlives its first process.
 set_container() {
     local path
-    container=(podman run --rm --network=host --ipc=host --pid=host --cgroups=disabled
-        --security-opt=label=disable --ulimit=host --env-host --entrypoint= --workdir="$PWD" "$@")
+    local -A mounted=([/]=1) # the image has its own root; and Podman refuses to mount one path twice
+    container=(bash "$lib/podman_run.bash" --rm --network=host --ipc=host --cgroups=no-conmon
+        --security-opt=label=disable --ulimit=host --entrypoint= --workdir="$PWD"
+        --label=slipway="$scratch" "$@")
     ((EUID == 0)) || container+=(--userns=keep-id) # files are the user's own, inside and outside
     [ ! -d /dev/infiniband ] || container+=(--device=/dev/infiniband)
-    [ ! -d "${HOME:-}" ] || container+=(--mount "$(bind_mount "$HOME")") # as Apptainer does
-    for path in "${bind_paths[@]}"; do
-        [ "$path" = / ] || container+=(--mount "$(bind_mount "$path")") # the image has its own root
+    for path in "${HOME:-/}" "${bind_paths[@]}"; do # HOME, as Apptainer does
+        [ -z "${mounted[$path]:-}" ] && [ -e "$path" ] || continue
+        mounted[$path]=1
+        container+=(--mount "$(bind_mount "$path")")
     done
-    [ ! -d "$image" ] || container+=(--rootfs)
-    container+=("$image")
+    [ -z "${terminal+set}" ] || container+=(--interactive ${terminal:+--tty}) # of a shell
+    container+=("$image" sh "$lib/podman_init.sh")
+}
+
+# remove_containers SCRATCH: those of the attempt with that folder which are left on this node. A
+# container does not end with the process that has started it.
+remove_containers() {
+    local left
+    mapfile -t left < <(timeout 20 podman ps --quiet --filter label=slipway="$1")
+    [ ${#left[@]} = 0 ] || timeout 20 podman rm --force --time=0 "${left[@]}" >/dev/null || :
 }
 
 # bind_mount PATH: the same path inside. Not --volume, which splits at colons; --mount reads CSV.

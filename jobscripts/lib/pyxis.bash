@@ -26,4 +26,5 @@ set_container() {
         --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
     # shellcheck disable=SC2154 # the site's lines assign srun_options
     on_head_node=(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head_node" "${srun_options[@]}")
+    [ -z "${terminal:-}" ] || on_head_node+=(--pty) # of a shell
 }

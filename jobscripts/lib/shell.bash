@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # A session at the terminal, on one node, in what jobs run in: scripts of `jobgen shell`.
 
+# Whether somebody types; what makes a container asks.
+terminal=''
+[ ! -t 0 ] || terminal=1
+
 # open_output_folder: what stands in the place of a run folder: the folder of all of them, for the
 # container to see.
 open_output_folder() {
@@ -25,7 +29,5 @@ run_command() {
         export_variables PS1='slipway \h:\w\$ '
         set -- bash --norc
     fi
-    # Of Pyxis: srun is what starts the container.
-    [ ${#on_head_node[@]} = 0 ] || [ ! -t 0 ] || on_head_node+=(--pty)
     "${on_head_node[@]}" "${container[@]}" "$@"
 }

@@ -60,7 +60,8 @@ def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
-def test_a_shell_of_openpbs(cluster, openpbs, users_folder):
+@pytest.mark.usefixtures("openpbs")
+def test_a_shell_of_openpbs(cluster, users_folder):
     settings = {"CLUSTER_AS": "alice", "PATH": f"/opt/pbs/bin:{os.environ['PATH']}"}
     words = ("--set", "options.A=false", "--set", "cpus_per_gpu=2")
     said = shell(cluster, users_folder, *words, "--", "hostname", site="pbs", typed="", **settings)

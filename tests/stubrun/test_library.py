@@ -694,14 +694,33 @@ class TestContainer:
         show = 'use_container --device=nvidia.com/gpu=all -- /usr; "${container[@]}" python3 x'
         code, out, _ = bash(f"image=localhost/my:1; {show}", runtime="podman")
         words = out.splitlines()
-        assert (code, words[:2], words[-3:]) == (3, ["run", "--rm"], ["localhost/my:1", "python3", "x"])
-        options = {"--network=host", "--ipc=host", "--pid=host", "--cgroups=disabled", "--env-host", "--entrypoint="}
+        assert (code, words[:2]) == (3, ["--cgroup-manager=cgroupfs", "run"])
+        assert words[-5:] == ["localhost/my:1", "sh", f"{LIB}/podman_init.sh", "python3", "x"]
+        options = {"--rm", "--network=host", "--ipc=host", "--cgroups=no-conmon", "--entrypoint=", "--label=slipway="}
         options |= {f"--workdir={place}", "--device=nvidia.com/gpu=all", 'type=bind,"source=/usr","destination=/usr"'}
+        options |= {"--env=HOME"}  # every variable but those that find the host's programs
+        assert not {"--env=PATH", "--env=LD_LIBRARY_PATH"} & set(words)
+        assert len(words) == len(set(words) | {"--mount"}) + words.count("--mount") - 1  # Podman refuses one path twice
+        assert "--interactive" in words  # of a shell, whose file was sourced here
+        code, out, _ = bash(f"unset -v terminal; image=x; {show}", runtime="podman")
+        assert "--interactive" not in out.splitlines()
         assert options <= set(words)
         assert ("--userns=keep-id" in words) == (os.geteuid() != 0)
-        words = bash(f"image=$PWD; {show}", runtime="podman")[1].splitlines()
-        assert words[-4:] == ["--rootfs", str(place), "python3", "x"]
         assert bash("image_runs || echo no", runtime="podman")[1].endswith("true\nno\n")
+
+    def test_remove_containers(self, bash, stub, tmp_path):
+        stub("podman", '[ "$1" = ps ] && echo 4711 || printf "%s " "$@" >"$HOME/removed"')
+        assert bash("remove_containers /s; end_job", runtime="podman")[0] == 0
+        assert (tmp_path / "removed").read_text() == "rm --force --time=0 4711 "
+
+    def test_podman_init_hands_the_first_sigterm_on_and_no_second(self, bash, place):
+        count = "trap 'n=$((n + 1))' TERM; n=0; echo ready >ready; for i in 1 2 3 4 5; do sleep 0.2; done; exit $n"
+        code = 'sh "$lib/podman_init.sh" sh -c "$1" & until [ -f ready ]; do sleep 0.05; done; kill $!; '
+        code += "sleep 0.3; kill $!; wait $! || echo $?; wait $! || echo $?"
+        assert bash(code, count)[1].splitlines()[-1] == "1"
+        (place / "ready").unlink()
+        assert bash(f"export SLURM_JOB_ID=1; {code}", count)[1] == ""
+        assert bash('echo typed | sh "$lib/podman_init.sh" cat')[1] == "typed\n"
 
     def test_pyxis(self, bash, stub, place, tmp_path):
         stub("srun", "echo --container-image=...")
