@@ -1,7 +1,8 @@
 """Every command that README.md and docs/ give, in a reader's order, and which test runs it.
 
 A command is a line behind ``$`` in a fence, or a code span of several words. Each is in one of the tables below, or is
-run: in a fresh clone (``HERE``, tests/docs), or on the test cluster (``ON_CLUSTER``, tests/cluster/test_readme.py).
+run: in a fresh clone (``HERE``, tests/docs), or on the test cluster (``ON_CLUSTER``, ``ON_NODE``,
+tests/cluster/test_readme.py).
 Records of decisions give none.
 """
 
@@ -16,6 +17,7 @@ NAMES = [
     "guide",
     "session",
     "frameworks",
+    "interactive",
     "reference",
     "sites",
     "dask",
@@ -62,6 +64,30 @@ ELSEWHERE = {
     "SLIPWAY_NODES=4 SLIPWAY_MIN_NODES=2 SLIPWAY_WAIT_SECONDS=900 bash dask.sh --epochs 20": (
         "tests/cluster/test_dask.py",
         'SLIPWAY_MIN_NODES="1"',
+    ),
+    # docs/interactive.md
+    "salloc --nodes=2 --gpus-per-node=2": (
+        "tests/cluster/test_site.py",
+        '"salloc", "--quiet", "--nodes=2", "--gpus-per',
+    ),
+    "bash jobscripts/ddp.job": ("tests/cluster/test_site.py", "bash jobscripts/ddp.job --epochs 1"),
+    ".venv/bin/pip install --target .jupyter jupyterlab": ("tests/cluster/test_readme.py", '"--target", ".jupyter"'),
+    "apptainer run slipway.sif pip install --target .jupyter jupyterlab": (
+        "tests/cluster/test_readme.py",
+        '"--target", ".jupyter"',
+    ),
+    "ssh -N -J me@login.example.org -L 8899:127.0.0.1:8899 me@node17": (
+        "tests/cluster/test_readme.py",
+        "http://127.0.0.1:8899/",
+    ),
+    # docs/images.md
+    "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": (
+        "tests/image/test_registry.py",
+        "docker://pytorch/pytorch:2.13.0",
+    ),
+    "SLIPWAY_IMAGE=pytorch-25.01.sif SLIPWAY_SCRIPT=my_train.py jobgen submit ddp --site mine": (
+        "tests/cluster/test_preflight.py",
+        "test_a_script_runs_in_an_image_that_has_torch_alone",
     ),
     # docs/sites.md
     "jobgen site --detect --output jobscripts/sites/mine.toml": (
@@ -331,6 +357,7 @@ NO_COMMANDS = {
     "slipway export",
     "cp -a",
     "rsync -a",
+    "srun --pty",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
@@ -373,8 +400,9 @@ ON_CLUSTER = [
     if re.search(r"(^| )(sbatch (?!--version)|jobgen (submit|status|logs|cancel) )", command)
     and "--dry-run" not in command
 ]
+ON_NODE = [command for command in _TESTED if "jobgen shell " in command and "--dry-run" not in command]
 ASKED = [command for command in _TESTED if LOOKUPS.fullmatch(command)]
-HERE = [command for command in _TESTED if command not in ON_CLUSTER and command not in ASKED]
+HERE = [command for command in _TESTED if command not in [*ON_CLUSTER, *ON_NODE, *ASKED]]
 
 
 def fresh_clone(folder: Path) -> Path:

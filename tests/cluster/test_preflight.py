@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from readme import SCRIPT
+
 
 @pytest.fixture
 def answer(table):
@@ -53,6 +55,20 @@ def test_an_image_without_the_trainer_is_answered(cluster, tmp_path, image, answ
     hidden = {"APPTAINER_BIND": f"{tmp_path}/empty:/opt/slipway/src"}
     job = cluster.submit("ddp.job", out=tmp_path / "run", **image | hidden)
     answer("an image without the trainer", job, "No module named 'trainer'")
+
+
+@pytest.mark.prove
+def test_a_script_runs_in_an_image_that_has_torch_alone(cluster, tmp_path, image):
+    """As an image of NGC or PyTorch: without this project, and without what it needs besides torch."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "my_train.py").write_text(SCRIPT)
+    packages = "/opt/venv/lib/python3.11/site-packages"
+    hidden = ["/opt/slipway/src", *(f"{packages}/{name}" for name in ("msgspec", "safetensors", "horovod", "tqdm"))]
+    env = {"APPTAINER_BIND": ",".join(f"{tmp_path}/empty:{path}" for path in hidden)}
+    script = {"SLIPWAY_SCRIPT": str(tmp_path / "my_train.py")}
+    job = cluster.submit("ddp.job", out=tmp_path / "run", **image | env, **script)
+    assert job.wait()["JobState"] == "COMPLETED", job.output
+    assert "4 ranks, loss 0.0" in job.output
 
 
 def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image, answer):

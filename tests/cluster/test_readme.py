@@ -1,13 +1,16 @@
 """Every command of README.md and docs/ that needs a scheduler, as it stands, on the login node of a real Slurm."""
 
 import re
+import shlex
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from readme import ASKED, ON_CLUSTER, SCRIPT, fresh_clone
+from readme import ASKED, ON_CLUSTER, ON_NODE, SCRIPT, fresh_clone
 
 pytestmark = pytest.mark.prove
 SHORT = " --epochs 1 --arch mlp --no-figures"
@@ -133,6 +136,41 @@ def test_a_look_at_the_cluster_gets_an_answer(place, at_login, command):
     (place / "bin" / "apptainer").symlink_to("/bin/true")
     line = re.sub(r"\b[A-Z_]{4,}\b", lambda found: NAMES[found[0]], command)
     assert at_login(f'PATH="$PWD/bin:$PATH" && {line}').strip()
+
+
+@pytest.mark.parametrize("command", [command for command in ON_NODE if "jupyter" not in command])
+def test_a_shell_on_a_node(place, at_login, command):
+    """What is typed comes from a pipe here; tests/cluster/test_shell.py has a terminal."""
+    (place / "images").mkdir()
+    (place / "bin").mkdir()
+    (place / "bin" / "nvidia-smi").write_text("#!/bin/sh\nhostname\n")
+    (place / "bin" / "nvidia-smi").chmod(0o755)
+    typed = 'torchrun --help | head -n 1; echo on $(hostname), $GPUS_PER_NODE GPU, data "<$DATA>"'
+    said = at_login(f'PATH="$PWD/bin:$PATH"; echo {shlex.quote(typed)} | {command} 2>&1')
+    if "nvidia-smi" in command:
+        assert said.endswith("\nnode1\n")
+        return
+    gpus = "2" if "devices_per_rank=2" in command else "0" if "device=cpu" in command else "1"
+    data = f"{place}/images" if "SLIPWAY_DATA" in command else ""
+    assert "\nusage: torchrun" in said
+    assert said.endswith(f"\non node1, {gpus} GPU, data <{data}>\n")
+
+
+def test_jupyter(cluster, place, at_login):
+    """Jupyter from a folder of its own, in the environment: it answers on the node, and its kernel has torch."""
+    (command,) = [command for command in ON_NODE if "jupyter" in command]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", ".jupyter", "jupyterlab", "ipykernel"]
+    subprocess.run(pip, cwd=place, check=True)
+    root = " --allow-root --IdentityProvider.token=secret"
+    at_login(f"({command}{root} >jupyter.log 2>&1 &)")
+    log = place / "jupyter.log"
+    deadline = time.monotonic() + 80
+    while "http://127.0.0.1:8899/" not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.3)
+    ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8899/api/kernelspecs?token=secret').read())"
+    assert "python3" in cluster.control("on", "node1", sys.executable, "-c", ask)
+    assert "shell: on node1, in " in log.read_text()
 
 
 def test_the_script_of_the_readme_is_what_a_clone_holds(place):

@@ -20,6 +20,7 @@ from readme import (
     NO_COMMANDS,
     NOWHERE,
     ON_CLUSTER,
+    ON_NODE,
     ROOT,
     SCRIPT,
     commands_of,
@@ -116,7 +117,7 @@ def test_twelve_lines_are_twelve_lines():
 
 
 def test_every_command_is_run_somewhere():
-    classes = (HERE, ON_CLUSTER, ASKED, ELSEWHERE, NOWHERE)
+    classes = (HERE, ON_CLUSTER, ON_NODE, ASKED, ELSEWHERE, NOWHERE)
     assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
     assert len(HERE) > 20
     assert len(ON_CLUSTER) > 15
