@@ -21,7 +21,7 @@ image_runs() {
 # nothing in it outlives its first process.
 set_container() {
     local path
-    local -A mounted=([/]=1) # the image has its own root; and Podman refuses to mount one path twice
+    local -A mounted=([/]=1) # the image has its own root; Podman refuses to mount one path twice
     container=(bash "$lib/podman_run.bash" --rm --network=host --ipc=host --cgroups=no-conmon
         --security-opt=label=disable --ulimit=host --entrypoint= --workdir="$PWD"
         --label=slipway="$scratch" "$@")
