@@ -1,6 +1,7 @@
 """jobgen shell on a real Slurm and a real OpenPBS: a command on a node, and a shell at a terminal."""
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -13,15 +14,24 @@ from support import ROOT
 SETTINGS = {"USE_CONTAINER": "0", "SLIPWAY_VENV": sys.prefix, "SLIPWAY_LIB": str(LIBRARY), **AS_ROOT}
 
 
-def shell(cluster: Cluster, folder: Path, *words: str, site: str = "example", typed: str | None = None, **env) -> str:
+def shell(
+    cluster: Cluster,
+    folder: Path,
+    *words: str,
+    site: str = "example",
+    typed: str | None = None,
+    stays: int = 0,
+    **env: str,
+) -> str:
     """Run `jobgen shell` on the head, in ``folder``, and return what is printed there, and the exit code.
 
-    Where something is ``typed``, at a terminal (script(1)).
+    Where something is ``typed``, at a terminal (script(1)) that ``stays`` open for so many seconds.
     """
     site = str(ROOT / "jobscripts" / "sites" / f"{site}.toml")
     command = shlex.join([sys.executable, "-m", "jobgen", "shell", "--site", site, *words])
     if typed is not None:
-        command = f"printf %s {shlex.quote(typed)} | script --quiet --return --command {shlex.quote(command)} /dev/null"
+        typing = f"{{ printf %s {shlex.quote(typed)}; sleep {stays}; }}"
+        command = f"{typing} | script --quiet --return --command {shlex.quote(command)} /dev/null"
     line = f'cd "$1"; {command} 2>&1; echo "ended with $?"'
     said = cluster.run("bash", "-c", line, "-", str(folder), **{**SETTINGS, **env})
     assert not list(folder.glob(".jobgen*"))
@@ -61,12 +71,14 @@ def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):
 @pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("openpbs")
-def test_a_shell_of_openpbs(cluster, users_folder):
-    settings = {"CLUSTER_AS": "alice", "PATH": f"/opt/pbs/bin:{os.environ['PATH']}"}
+def test_a_shell_of_openpbs(cluster):
+    folder = cluster.folder / "shell"
+    folder.mkdir()
+    env = {"PATH": f"/opt/pbs/bin:{os.environ['PATH']}"}
     words = ("--set", "options.A=false", "--set", "cpus_per_gpu=2")
-    said = shell(cluster, users_folder, *words, "--", "hostname", site="pbs", typed="", **settings)
-    assert "\nnode" in said.replace("\r", "")
+    said = shell(cluster, folder, *words, "--", "hostname", site="pbs", typed="", stays=10, **env)
+    assert re.search(r"\nnode[12]\n", said), said
     said = shell(
-        cluster, users_folder, *words, site="pbs", typed="echo $GPUS_PER_NODE GPU, $((40 + 2))\nexit\n", **settings
+        cluster, folder, *words, site="pbs", typed="echo $GPUS_PER_NODE GPU, $((40 + 2))\nexit\n", stays=10, **env
     )
     assert "1 GPU, 42" in said

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,21 @@ class TestSalloc:
         assert said.count(": 4 rank(s), 2 on each of 2 node(s)") == 2
         first, second = sorted(tmp_path.glob("ddp-*"))
         assert weights(first / "checkpoints" / "latest").keys() == weights(second / "checkpoints" / "latest").keys()
+
+    @pytest.mark.prove
+    @pytest.mark.parametrize("backend", ["ddp", "horovod"])
+    def test_at_a_terminal(self, cluster, tmp_path, config, backend):
+        """No step reads what is typed, or is stopped for it: the line is there for the next program."""
+        line = 'BACKEND=$0 bash jobscripts/ddp.job; echo "ended with $?"; read -r line; echo "then $line"'
+        words = shlex.join(["bash", "-c", line, backend])
+        said = self.run(
+            cluster,
+            tmp_path,
+            *("bash", "-c", 'echo typed | script --quiet --command "$0" /dev/null', words),
+            SLIPWAY_CONFIG=config(1),
+        )
+        assert "ended with 0" in said
+        assert "then typed" in said
 
     @pytest.mark.prove
     def test_horovod(self, cluster, tmp_path, config):
