@@ -22,9 +22,10 @@ place_library() {
 # with its exit code. --norc: ~/.bashrc was written for the host, and may put another Python before
 # PATH.
 run_command() {
-    local where=$image
+    local where=$image gpus=''
     [ "$USE_CONTAINER" = 1 ] || where=${venv:-$(type -P python3)}
-    note "on $HOSTNAME, in $where, with $(plural "$gpus_per_node" GPU) and $(plural "$cpus" core)"
+    [ "$scheduler" = local ] || gpus="$(plural "$gpus_per_node" GPU) and " # which nobody has counted
+    note "on $HOSTNAME, in $where, with $gpus$(plural "$cpus" core)"
     if [ $# = 0 ]; then
         export_variables PS1='slipway \h:\w\$ '
         set -- bash --norc
