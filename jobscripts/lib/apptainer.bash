@@ -10,7 +10,8 @@ check_image() {
     require 'file or folder' SLIPWAY_IMAGE \
         "\`jobgen submit image_build --site SITE\` makes it, or set USE_CONTAINER=0"
     type -P "$container_runtime" >/dev/null ||
-        die "no $container_runtime on $HOSTNAME: load its module, or set USE_CONTAINER=0"
+        die "no $container_runtime on $HOSTNAME: name its module, or its folder as path, in the" \
+            "site's file, or set USE_CONTAINER=0"
 }
 
 # image_runs: whether it can, here.

@@ -24,7 +24,8 @@ place_library() {
 run_command() {
     local where=$image gpus=''
     [ "$USE_CONTAINER" = 1 ] || where=${venv:-$(type -P python3)}
-    [ "$scheduler" = local ] || gpus="$(plural "$gpus_per_node" GPU) and " # which nobody has counted
+    [ "$scheduler" = local ] || # where nobody has counted them
+        gpus="$(plural "$gpus_per_node" GPU) and "
     note "on $HOSTNAME, in $where, with $gpus$(plural "$cpus" core)"
     if [ $# = 0 ]; then
         export_variables PS1='slipway \h:\w\$ '

@@ -42,10 +42,14 @@ join_interactively() {
 
 # note_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
 note_environment() {
-    [ "${SLURM_EXPORT_ENV:-ALL}" != NONE ] ||
-        note "the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT):" \
-            "\`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them into the" \
-            "script"
+    local why="the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT)"
+    [ "${SLURM_EXPORT_ENV:-ALL}" = NONE ] || return 0
+    if declare -F given >/dev/null; then # this script is from \`jobgen submit\`
+        note "$why; its settings are, and PATH is the node's own"
+    else
+        note "$why: \`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them" \
+            "into the script"
+    fi
 }
 
 # smallest_cpu_count LIST: of the nodes of the job, from Slurm's form, 8(x2),4.

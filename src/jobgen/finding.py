@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import List, Tuple
 
 from jobgen.errors import JobgenError
 from jobgen.queues import JobId, job_id
 from jobgen.runs import Run
+from slipway.reading import read_start
+
+LOG_START = 1 << 16
+"""Bytes of a log in which its script says where the run is: behind what modules and a prologue say."""
 
 
 def output_folder() -> Path:
@@ -24,7 +29,8 @@ def newest_run() -> Run:
     """
     runs = _runs_in(output_folder())
     if not runs:
-        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job.")
+        where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to your site's output"
+        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job{where}.")
     return max(runs, key=lambda run: run.changed)
 
 
@@ -37,6 +43,22 @@ def runs_of(job: JobId, folder: Path) -> List[Run]:
     continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
     suffixes = [run for run in runs if _suffix(run, job)]
     return sorted({run.path: run for run in [*continued, *suffixes]}.values(), key=_order)
+
+
+def runs_said_in(logs: List[str]) -> List[Run]:
+    """Return the runs that job scripts name in the first lines of their logs.
+
+    So they are found where a site's file says where run folders are made.
+    """
+    found: List[Run] = []
+    for log in filter(None, logs):
+        try:
+            text = read_start(log, limit=LOG_START).decode(errors="replace")
+        except (OSError, ValueError):  # not there yet, or on a node; or no path
+            continue
+        if said := re.search(r"(?m)^[\w.-]+: attempt [0-9]+ in (/.*), library \S+ \(sha256 ", text):
+            found.append(Run(Path(said[1])))
+    return found
 
 
 def runs_named(suffix: str) -> List[Run]:

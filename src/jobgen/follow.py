@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, printable
-from jobgen.finding import newest_run, output_folder, runs_named, runs_of
+from jobgen.finding import newest_run, output_folder, runs_named, runs_of, runs_said_in
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
 from jobgen.runs import Run
 from jobgen.runsets.states import states_of
@@ -199,7 +199,7 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
         queue, seen = known[0]
         found = job_id(seen[0].job_id)  # of a task that was named by Slurm's own number for it
         meant = found if found and found.number != job.number else job
-        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder()))
+        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder())) or runs_said_in([job.log for job in seen])
         return Target(job, runs, queue.name, queue), seen
     if runs:
         return _of(job, runs, here[0].name if len(here) == 1 else ""), None

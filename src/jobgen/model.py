@@ -68,6 +68,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """torchrun's --numa-binding: ranks on the cores next to their GPU; "": no binding. Needs torch 2.13 and GPUs."""
     modules: Tuple[str, ...] = ()
     """Environment modules to load."""
+    path: Tuple[str, ...] = ()
+    """Folders of programs that stand before PATH on the nodes, as the container runtime's where no module brings it."""
     purge_modules: bool = True
     """Whether ``module purge`` comes first; not where Slurm's own commands are a module."""
     node_properties: Tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 from jobgen.settings import Default, defaults_of
-from jobgen.shell import COLUMNS, command, default, one_line
+from jobgen.shell import COLUMNS, command, default, one_line, quote
 from jobgen.standalone import with_library
 from jobgen.template import fill
 from slipway.layout import SETTINGS
@@ -226,7 +226,13 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
         if job.site.container_options:
             lines.append((f"container_options=({command(job.site.container_options)})", "of the container"))
-    return "\n".join(filter(None, [_commented(lines), _exports(job), scheduler.site_text(job)]))
+    return "\n".join(filter(None, [_commented(lines), _path(job), _exports(job), scheduler.site_text(job)]))
+
+
+def _path(job: Job) -> str:
+    if not job.site.path:
+        return ""
+    return f'export PATH={":".join(quote(folder) for folder in job.site.path)}:"$PATH"'
 
 
 def _exports(job: Job) -> str:

@@ -96,6 +96,10 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
             field = FIELDS_OF_SETTINGS.get(name)
             instead = f"set the field {field}" if field else "it belongs to a job: set it at submission"
             raise JobgenError(f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
+    if "PATH" in site.env:
+        raise JobgenError(
+            f"site {site.name}: PATH in [env] would have no effect, as every node has one: use the field path."
+        )
     if site.node_properties and not scheduler.node_properties:
         raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
 

@@ -15,6 +15,7 @@ import pytest
 from jobgen.cli import main, parser
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_RUN = "no run in runs: name a run folder or the number of a job"
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ class TestThisMachine:
             (["status", "nowhere"], "'nowhere' is neither a run folder nor the number of a job."),
             (["status", "12;rm"], "'12;rm' is neither a run folder nor the number of a job."),
             (["status", "40_[1-3]"], "'40_[1-3]' is neither a run folder nor the number of a job."),
-            (["status"], "no run in runs: name a run folder or the number of a job."),
+            (["status"], f"{NO_RUN}, or set SLIPWAY_OUTPUT to your site's output."),
             (["logs", "12"], "no scheduler on this machine knows job 12: ask on a login node, or name a run folder."),
         ],
     )
@@ -574,6 +575,19 @@ class TestSlurmArray:
         program(here, "scontrol", f"echo '{nine}'")
         lines = said(capsys, "status", "40").out.splitlines()
         assert [line.split(":")[0] for line in lines[1:]] == [f"run {here}/runs/ddp-40_2", f"run {here}/runs/ddp-40_9"]
+
+    def test_the_run_is_found_where_the_job_says_that_it_is(self, here, capsys):
+        """Where a site's file says where run folders are made."""
+        run = make_run(here, "ddp-12", job="slurm 12")
+        (here / "runs").rename(here / "scratch")
+        slurm_answers(here)
+        said_first = f"a prologue\nddp.job: attempt 1 in {here}/scratch/ddp-12, library 0.1.0 (sha256 0123456789ab)\n"
+        (here / "my log.out").write_text(said_first)
+        assert f"run {here}/scratch/{run.name}: attempt 1 running" in said(capsys, "status", "12").out
+        assert f"{NO_RUN}, or set SLIPWAY_OUTPUT" in said(capsys, "status", code=78).err
+        (here / "my log.out").unlink()
+        os.mkfifo(here / "my log.out")
+        assert "job 12: RUNNING" in said(capsys, "status", "12").out
 
     def test_the_run_is_found_where_the_job_was_submitted(self, here, capsys, monkeypatch):
         make_run(here, "ddp-40_9", job="slurm 40_9")

@@ -344,6 +344,17 @@ class TestRequestsForGpus:
         assert "gpu_type is for Slurm; with PBS use node_properties" in refused(capsys, "gpu_type=a100", site="pbs")
 
 
+class TestPath:
+    def test_folders_stand_before_the_nodes_path(self, capsys):
+        text = rendered(capsys, 'path=["/opt/my apptainer/bin", "/opt/b"]')
+        assert "\nexport PATH='/opt/my apptainer/bin':/opt/b:\"$PATH\"\n" in text
+        assert "export PATH" not in rendered(capsys)
+
+    def test_path_in_env_is_refused(self, capsys):
+        """A value set outside wins, and every node has a PATH."""
+        assert "use the field path" in refused(capsys, "env.PATH=/opt/b")
+
+
 class TestContainers:
     """What starts the ranks in the image."""
 

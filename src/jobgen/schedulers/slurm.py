@@ -164,9 +164,10 @@ def _gpus(job: Job, tasks: int) -> str:
 
 
 def _reasons(job: Job) -> Dict[str, str]:
-    partition = "asked for by the site"
-    if job.options.get("partition") in {job.site.options.get("partition"), job.site.cpu_options.get("partition")}:
-        partition = "where the GPUs are" if job.gpus_per_node else "no GPU is needed"
+    said, why = job.site.cpu_options, "no GPU is needed"
+    if job.gpus_per_node:
+        said, why = job.site.options, "where the GPUs are"
+    partition = why if job.options.get("partition") == said.get("partition") else "asked for by the site"
     if job.spec.task in BUILDS:
         return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
     save = job.spec.save_seconds + EARLY_SECONDS
