@@ -45,6 +45,18 @@ class TestEnvironmentThatIsNotHandedOn:
         again = cluster.resubmit(tmp_path / "run", folder=tmp_path, SBATCH_EXPORT="NONE")
         assert again.wait()["JobState"] == "COMPLETED", again.output
 
+    @pytest.mark.prove
+    def test_a_path_of_the_site_brings_the_container_runtime(self, cluster, tmp_path, config, image):
+        folder = Path(shutil.which("apptainer", path=image["PATH"])).parent
+        env = {**image, "SLIPWAY_CONFIG": config(1), "SBATCH_EXPORT": "NONE"}
+        without = submit(cluster, "ddp", out=tmp_path / "none", **env)
+        assert without.wait()["ExitCode"] == "78:0", without.output
+        assert "name its module, or its folder as path, in the site's file" in without.output
+        assert "its settings are, and PATH is the node's own" in without.output
+        words = ("--set", f'path=["{folder}"]', "--set", f'env.APPTAINER_BIND="{image["APPTAINER_BIND"]}"')
+        run = submit(cluster, "ddp", *words, out=tmp_path / "run", **env)
+        assert run.wait()["JobState"] == "COMPLETED", run.output
+
     def test_a_committed_script_says_that_they_have_not_come(self, cluster, tmp_path):
         job = cluster.submit("ddp.job", out=tmp_path / "run", SBATCH_EXPORT="NONE")
         assert job.wait()["ExitCode"] == "78:0", job.output
