@@ -350,7 +350,7 @@ class TestFile:
         assert main(["site", "--detect", "--name", "Große Maschine", "--output", str(path)]) == 0
         assert load(str(path), [], Site).name == "Große Maschine"
         out, err = capsys.readouterr()
-        assert (out, err) == ("", "jobgen: 15 values were found; questions: interface, output\n")
+        assert (out, err) == ("", f"jobgen: 15 values were found; questions in {path}: interface, output\n")
         path.write_text("answers")
         assert main(["site", "--detect", "--output", str(path)]) == 78
         assert capsys.readouterr().err.endswith("exists, and may hold your answers: name another file, or remove it.\n")

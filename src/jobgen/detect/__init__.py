@@ -44,7 +44,8 @@ def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
             raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
     else:
         sys.stdout.write(draft.text)
-    note(f"{len(draft.found)} values were found; questions: {', '.join(draft.asked) or 'none'}")
+    where = f" in {path}" if path else ""
+    note(f"{len(draft.found)} values were found; questions{where}: {', '.join(draft.asked) or 'none'}")
     return 0
 
 
@@ -82,8 +83,9 @@ def detect(name: Optional[str] = None) -> Detected:
         ask_launcher(draft)
     for answer in asker.failed:
         draft.note(f"No answer: {answer.command}: {answer.error}.")
+    verb = "render" if spec == "ddp-local" else "submit --dry-run"
     head = [
         f"A draft by `jobgen site --detect` on {platform.node()}: each value names its source.",
-        f"Answer the questions, then try it: `jobgen render {spec} --site FILE`. docs/sites.md explains the fields.",
+        f"Answer the questions, then try it: `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
     ]
     return Detected(draft.text(*head), list(draft.found), list(draft.questions))

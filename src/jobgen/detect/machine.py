@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.modules import COMMAND, loaded_schedulers, read_modules
-from jobgen.detect.words import is_plain, listed
+from jobgen.detect.words import listed
 
 NAMESPACES = (
     ("/proc/sys/user/max_user_namespaces", "0"),
@@ -41,9 +41,9 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
             draft.ask(f"env.{name}", f"Which {name} do nodes use? The one here holds a password.", "http://HOST:PORT")
         elif value and value.isprintable() and len(value) <= LONGEST:
             draft.add(f"env.{name}", value, f"{name} on this node")
-    if exported := asker.env.get("SBATCH_EXPORT"):
-        draft.note(f"SBATCH_EXPORT={exported} here: sbatch takes no settings along from the environment; "
-                   "jobgen submit writes them into the script.")  # fmt: skip
+    if asker.env.get("SBATCH_EXPORT") == "NONE":
+        draft.note("SBATCH_EXPORT=NONE here: jobgen submit writes settings into the script, and jobs have the PATH of "
+                   "their nodes: add folders to it by the field path.")  # fmt: skip
 
 
 def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has_pyxis: bool) -> None:
@@ -165,5 +165,4 @@ def _folders(draft: Draft, env: Mapping[str, str]) -> None:
         draft.ask("output", f"How long do files stay in ${name}? Many sites remove them after some weeks.")
     elif draft.found["scheduler"].value != "local":
         text = "Where may run folders grow? By default in runs/, in the folder of submission."
-        user = env.get("USER", "")
-        draft.ask("output", text, f"/scratch/{user if is_plain(user) else 'USER'}/runs")
+        draft.ask("output", text, "/scratch/$USER/runs")
