@@ -1,5 +1,7 @@
 """``jobgen render --standalone``: one file with the library inside does what a script beside its library does."""
 
+import re
+
 import pytest
 
 from jobgen.render import render
@@ -37,7 +39,14 @@ def test_it_trains_alone(project, standalone, name):
     assert (ended.code, ended.notes) == (0, [])
     assert payload_of(ended)[-2:] == ["--epochs", "a b"]
     helpers = {path.name for path in (ended.run_dir / "lib").iterdir()}
-    assert {"free_port.py", "name_rank.sh", "stage.bash", "rank_loop.bash", "preflight.sh"} <= helpers
+    run_by_path = {
+        name
+        for path in (ROOT / "jobscripts" / "lib").iterdir()
+        if path.is_file()
+        for name in re.findall(r'(?:bash|sh|python3) "\$lib/([\w.]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert {"free_port.py", "stage.bash", "podman_run.bash", "podman_init.sh"} <= run_by_path
+    assert {*run_by_path, "name_rank.sh", "rank_loop.bash"} <= helpers
     for path in (ended.run_dir / "lib").iterdir():
         assert path.read_bytes() == (ROOT / "jobscripts" / "lib" / path.name).read_bytes()
 

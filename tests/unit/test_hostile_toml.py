@@ -89,7 +89,10 @@ SPECS = {
     "option of two lines": (SPEC + '[options]\ncomment = """a\nrm"""\n', "options.comment holds the control character"),
     # wrong values
     "unknown backend": (SPEC + 'backend = "dpd"\n', "it must be 'ddp', 'horovod' or 'single'. Did you mean 'ddp'?"),
-    "unknown task": (SPEC + 'task = "check"\n', "task is 'check': it must be 'train', 'selftest', 'venv', 'image' or 'shell'."),
+    "unknown task": (
+        SPEC + 'task = "check"\n',
+        "task is 'check': it must be 'train', 'selftest', 'venv', 'image' or 'shell'.",
+    ),
     "empty choice": (SPEC + 'device = ""\n', "device is '': it must be 'auto', 'cuda' or 'cpu'."),
     "choice with an escape": (SPEC + 'device = "\\u001b[2J"\n', r"device is '\x1b[2J'"),
     "no nodes": (SPEC + "nodes = 0\n", "nodes is 0: it must be 1 to 1000000."),
