@@ -362,7 +362,7 @@ NO_COMMANDS = {
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
 SPOKEN_OF = re.compile(
-    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vV]( NAME=VALUE,\.\.\.)?|"
+    r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vVI]( NAME=VALUE,\.\.\.)?|"
     r"apptainer (exec|build|run( --no-eval)?)"
 )
 """Commands that are spoken of by their names alone."""
