@@ -58,9 +58,12 @@ def _run(session: Submission, command: List[str]) -> int:
         raise JobgenError(f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.")
     note(shlex.join(command))
     # A terminal signals the command as well, by whose end this one ends. Not SIG_IGN, which the command would inherit.
-    for name in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, lambda *_: None)
-    process = subprocess.Popen(command, env=session.environment)
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    code = process.wait()
+    before = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        process = subprocess.Popen(command, env=session.environment)
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        code = process.wait()
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
     return code if code >= 0 else 128 - code

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,7 +127,9 @@ class TestScript:
         (tmp_path / "bin" / "scontrol").chmod(0o755)
         settings = ["--set", 'modules=["x"]', "--set", "purge_modules=false"]
         monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
+        handlers = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         assert main(["shell", "--site", "example", *settings, "--", "sh", "-c", "env; exit 7"]) == 7
+        assert handlers == [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         out, err = capfd.readouterr()
         lines = out.splitlines()
         assert {"OMP_NUM_THREADS=8", "GPUS_PER_NODE=1"} <= {*lines}
