@@ -157,7 +157,7 @@ def test_a_shell_on_a_node(place, at_login, command):
 
 
 def test_jupyter(cluster, place, at_login):
-    """Jupyter from a folder of its own, in the environment: it answers on the node, and its kernel has torch."""
+    """Jupyter from a folder of its own, in the environment: it answers on the node, and knows a kernel of Python."""
     (command,) = [command for command in ON_NODE if "jupyter" in command]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", ".jupyter", "jupyterlab", "ipykernel"]
     subprocess.run(pip, cwd=place, check=True)
