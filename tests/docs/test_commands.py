@@ -50,7 +50,7 @@ NEEDED = {
 
 
 def shortened(command):
-    """Return the command so that it takes seconds."""
+    """Return the command so that it takes seconds, and writes nothing outside of the clone."""
     if command == "make train":
         return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
     if DRY.match(command):
@@ -60,7 +60,7 @@ def shortened(command):
     small = SMALL if "digits.toml" in command else ""
     if "imagefolder" in command and "--image-size" not in command:
         small = " --image-size 64"
-    return command.replace(" PATH ", " images ") + (SHORT if short else "") + small
+    return command.replace(" PATH ", " images ").replace("/opt/", "opt/") + (SHORT if short else "") + small
 
 
 IN_ORDER = [command for command in COMMANDS if command in HERE or DRY.match(command)]
