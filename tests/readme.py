@@ -432,6 +432,7 @@ case "$1 $2" in
         ln -s {prefix}/bin/* "$3/bin"
         ln -sf "$0" "$3/bin/python"
         ln -sf "$0" "$3/bin/python3"
+        ln -sf "$(type -P true)" "$3/bin/pip" # the other one would install into the other environment
         rm "$3/bin/activate"
         echo "PATH=$(realpath "$3")/bin:\\$PATH" >"$3/bin/activate"
         ;;
