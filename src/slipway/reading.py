@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Tuple, Union
+from typing import BinaryIO, Tuple, Union
 
 SMALL = 1 << 16
 """Bytes that a file of one line has at most."""
@@ -39,12 +39,22 @@ def read_end(path: Union[str, Path], *, limit: int) -> Tuple[bytes, bool]:
     return _read(path, limit=limit, from_end=True)
 
 
+def open_regular(path: Union[str, Path]) -> BinaryIO:
+    """Open a file to read bytes.
+
+    Raises:
+        OSError: as ``read_start``.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 -- the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return file
+
+
 def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tuple[bytes, bool]:
-    with open(path, "rb", opener=_open_without_waiting) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        start = max(found.st_size - limit, 0) if from_end else 0
+    with open_regular(path) as file:
+        start = max(os.fstat(file.fileno()).st_size - limit, 0) if from_end else 0
         file.seek(start)
         return file.read(limit), start == 0
 

@@ -68,18 +68,27 @@ class TrainerProgram:
                 f"the loss is {loss} at step {position.step}: training diverged. Nothing of it is saved; resume "
                 "with a lower --lr, with --clip-grad, or with --amp none."
             )
-        share = self._settings.data.bad_image_share
-        if position.bad > share * self._samples_per_epoch:
-            raise TrainerError(
-                f"{position.bad} of {position.samples} images read in this epoch cannot be decoded (paths above), more "
-                f"than bad_image_share={share} of the set: fix the data, or raise --bad-image-share."
-            )
+        self._require_few_bad(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
         self._loss += loss
         self._data_seconds += data_seconds / self._comm.world.size
         epochs = position.epoch - self._position.epoch
         self._samples += epochs * self._samples_per_epoch + position.samples - self._position.samples
         self._position = position
         return position
+
+    def require_decodable_validation(self) -> None:
+        """Raise a TrainerError, on every rank, if too many images of the last evaluation are bad."""
+        if self.evaluation:
+            samples = len(self._parts.validation_set)
+            self._require_few_bad(self.evaluation.bad, f"{samples} validation images", samples)
+
+    def _require_few_bad(self, bad: int, of: str, samples: int) -> None:
+        share = self._settings.data.bad_image_share
+        if bad > share * samples:
+            raise TrainerError(
+                f"{bad} of {of} cannot be decoded (paths above), more than bad_image_share={share} of the set: fix the "
+                "data, or raise --bad-image-share."
+            )
 
     def meet(self, step: int) -> int:
         """Return the step, which is the same on all ranks."""

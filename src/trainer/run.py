@@ -177,6 +177,7 @@ class Training:
                 self.program.evaluation = self._evaluate()
             else:  # the last attempt stopped behind the last step
                 self._end_epoch()
+        self.program.require_decodable_validation()
         self.run.conclude()
         epoch, epochs = self.run.position.epoch, self.settings.train.epochs
         if epoch < epochs and self._steps_left() != 0:
@@ -235,3 +236,4 @@ class Training:
         if self.run.position.samples == len(self.parts.train_set):
             self.run.position = self.run.position.next_epoch()
         self.run.end_epoch(last=self._finished())
+        self.program.require_decodable_validation()  # once everything is saved

@@ -9,7 +9,7 @@ import termios
 import pytest
 from PIL import Image
 
-from support import DIGITS, ROOT, TRAINER, train, train_many, weights
+from support import DIGITS, ROOT, TRAINER, status, train, train_many, weights
 
 FLAGS = ["--no-figures", "--checkpoint-interval", "2", "--keep", "9", "--log-interval", "1"]
 EVERYWHERE = {
@@ -75,11 +75,28 @@ def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
     out = tmp_path / "run"
     said = train("spawn", 2, out, *flags, "--bad-image-share", "0.1")
     assert "cannot decode" in said
-    assert "dark/1.png; it is left out" in said
+    assert "dark/1.png (cannot identify image file" in said
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] > 0.8
     said = train("spawn", 2, tmp_path / "strict", *flags, "--bad-image-share", "0", code=1)
     assert "raise --bad-image-share" in said
+
+
+def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
+    for number in range(20):
+        folder = tmp_path / "images" / ("train" if number < 12 else "val") / ("dark" if number % 2 else "bright")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(folder / f"{number}.png")
+    (tmp_path / "images" / "val" / "dark" / "13.png").write_bytes(b"not an image")
+    flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
+    flags += ["--batch-size", "6", "--epochs", "1", "--no-figures", "--resume", "auto"]
+    for _ in range(2):  # at the end of the epoch, and when the run that is complete is evaluated again
+        said = train("spawn", 2, tmp_path / "run", *flags, code=1)
+        assert "1 of 8 validation images cannot be decoded" in said
+        assert status(tmp_path / "run")["state"] == "failed"
+    assert status(tmp_path / "run")["step"] == 2
+    train("spawn", 2, tmp_path / "run", *flags, "--bad-image-share", "0.2")
+    assert status(tmp_path / "run")["state"] == "done"
 
 
 def test_a_terminal_shows_a_progress_bar(tmp_path):

@@ -1,5 +1,8 @@
 """Folders of image files: what is found, how it is decoded, and what becomes of a corrupt one."""
 
+import os
+import socket
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
 from trainer.data.feed import Feed
-from trainer.data.imagefolder import SUFFIXES, centre_box, random_box
+from trainer.data.imagefolder import SUFFIXES, ImageFolder, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
@@ -115,7 +118,7 @@ class TestDecoding:
         save_image(tmp_path / "red" / f"c{suffix}", flat(RED))
         train, test = opened(tmp_path, val_fraction=0.4)
         for part in (train, test):
-            images, bad = part.fetch(np.arange(len(part)), None)
+            images, bad, _ = part.fetch(np.arange(len(part)), None)
             assert bad == []
             assert images.dtype == torch.uint8
             lossy = 4 if suffix in {".jpg", ".jpeg", ".webp"} else 0
@@ -196,7 +199,7 @@ class TestCorruptImages:
         return tmp_path
 
     def test_they_come_out_black_and_their_positions_are_told(self, folder):
-        images, bad = opened(folder).train.fetch(np.array([5, 4, 3, 1]), None)
+        images, bad, _ = opened(folder).train.fetch(np.array([5, 4, 3, 1]), None)
         assert bad == [1, 3]
         assert images[[1, 3]].count_nonzero() == 0
         assert images[[0, 2]].count_nonzero() > 0
@@ -209,7 +212,8 @@ class TestCorruptImages:
         assert [batch.labels.tolist() for batch in batches] == [[0, NO_LABEL, 0], [0, NO_LABEL, 0]]
         assert [batch.bad for batch in batches] == [1, 1]
         paths = [folder / "train" / "a" / name for name in ("1.jpg", "4.jpg")]
-        assert told == [f"cannot decode {path}; it is left out" for path in paths]
+        assert [line.partition(" (")[0] for line in told] == [f"cannot decode {path}" for path in paths]
+        assert [line.partition("); ")[2] for line in told] == ["it is left out"] * 2
 
     def test_one_read_only_to_join_a_step_is_not_counted_twice(self, folder):
         told = []
@@ -295,3 +299,115 @@ class TestWorkers:
         for _ in range(2):
             images = [batch.images for batch in loader.batches(whole(dataset))]
             assert all(torch.equal(one, other) for one, other in zip(images, reference, strict=True))
+
+
+def be_fifo(path):
+    os.mkfifo(path)
+
+
+def be_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(path))
+
+
+def be_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def be_loop(path):
+    path.symlink_to(path)
+
+
+def be_folder(path):
+    path.mkdir()
+    path.joinpath("inside.txt").touch()
+
+
+class TestWhatIsNoImageFile:
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("be", [be_fifo, be_socket, be_device, be_loop])
+    def test_it_is_named_and_not_waited_for(self, tmp_path, be, workers):
+        fill(tmp_path, classes=["a"])
+        be(tmp_path / "a" / "9.png")
+        train, validation = opened(tmp_path, val_fraction=0.2)
+        part = train if tmp_path / "a" / "9.png" in train.paths else validation
+        told = []
+        batches = list(Loader(part, workers=workers, pin_memory=False, warn=told.append).batches(whole(part)))
+        assert sum(batch.bad for batch in batches) == 1
+        assert told[0].startswith(f"cannot decode {tmp_path}/a/9.png (")
+
+    def test_a_folder_with_the_name_of_an_image_is_a_folder(self, tmp_path):
+        fill(tmp_path, classes=["a"])
+        be_folder(tmp_path / "a" / "9.png")
+        assert sum(map(len, opened(tmp_path))) == 4
+
+    def test_control_characters_of_a_name_are_not_shown(self, tmp_path):
+        fill(tmp_path, classes=["a"], count=1)
+        (tmp_path / "a" / "\x1b[2Jred.png").touch()
+        told = []
+        for part in opened(tmp_path, val_fraction=0.5):
+            list(Loader(part, workers=0, pin_memory=False, warn=told.append).batches(whole(part)))
+        assert [line.isprintable() for line in told] == [True]
+
+
+class TestFoldersThatCannotBeRead:
+    def test_it_is_named(self, tmp_path, monkeypatch):
+        fill(tmp_path)
+        scandir = os.scandir
+
+        def refuse(path):  # as for anybody but root
+            if os.fspath(path).endswith("dog"):
+                raise PermissionError(13, "Permission denied", os.fspath(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        with pytest.raises(ConfigError, match=r"cannot read the folder .*dog: Permission denied\."):
+            opened(tmp_path)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_an_error_of_the_disk_keeps_its_number(self, tmp_path, monkeypatch, workers):
+        fill(tmp_path)
+
+        def refuse(*_, **__):
+            raise OSError(5, "Input/output error", "0.png")
+
+        monkeypatch.setattr(ImageFolder, "_decode", refuse)
+        train = opened(tmp_path).train
+        loader = Loader(train, workers=workers, pin_memory=False, warn=print)
+        with pytest.raises(OSError, match="Input/output error") as raised:
+            list(loader.batches(whole(train)))
+        loader.close()
+        assert raised.value.errno == 5
+
+
+class TestManyBits:
+    @pytest.mark.parametrize("suffix", [".png", ".tif"])
+    def test_of_16_bits_of_grey_the_upper_ones_count(self, tmp_path, suffix):
+        values = np.linspace(0, 65535, 24 * 32).reshape(24, 32).astype(np.uint16)
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            for number in range(2):
+                path = tmp_path / name / f"{number}{suffix}"
+                image = Image.fromarray(values if name == "a" else (values >> 8).astype(np.uint8))
+                image.save(path)
+        wide, narrow = (
+            opened(tmp_path, val_fraction=0.5).train.fetch(np.array([number]), None).images for number in (0, 1)
+        )
+        assert torch.equal(wide, narrow)
+        assert wide.float().std() > 50
+
+    def test_numbers_of_no_known_range_are_no_image(self, tmp_path):
+        fill(tmp_path, classes=["a"])
+        Image.fromarray(np.full((20, 20), 1.5, dtype=np.float32)).save(tmp_path / "a" / "0.tif")
+        fetched = [part.fetch(np.arange(len(part)), None) for part in opened(tmp_path)]
+        assert sorted(reason for part in fetched for reason in part.reasons) == [
+            "its values are numbers of 32 bits (mode F), of no known range"
+        ]
+
+    def test_one_of_too_many_pixels_is_not_decoded(self, tmp_path):
+        fill(tmp_path, classes=["a"])
+        fetched = [part.fetch(np.arange(len(part)), None) for part in opened(tmp_path, max_image_pixels=24 * 32 - 1)]
+        assert {reason for part in fetched for reason in part.reasons} == {
+            "32 x 24 pixels: more than max_image_pixels=767"
+        }
+        assert sum(len(part.bad) for part in fetched) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -22,6 +23,8 @@ class Fetched(NamedTuple):
 
     images: Tensor
     bad: list[int]
+    reasons: Sequence[str] = ()
+    """Why each of those could not be read, where that is known."""
 
 
 class Dataset(Protocol):

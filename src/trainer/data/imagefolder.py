@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from slipway.reading import open_regular
 from trainer.config import DataConfig
 from trainer.data.base import Draws, Fetched, Ids, Splits
 from trainer.data.split import stratified_split
@@ -25,8 +29,14 @@ IMAGENET = (
 """Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
 PLAIN = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
 """Mean and standard deviation that leave values from 0 to 1 as they are."""
+WIDE_GREY = {"PNG", "PPM"}
+"""Formats of which PIL gives 16 bits of grey as mode I, of 32 (its handbook, "Image file formats")."""
 CENTRE = 224 / 256
 """Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
+
+OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
+"""Error numbers that say something of one file: it is gone, or no regular file; None is PIL's own. Others are the
+disk's."""
 
 Box = tuple[float, float, float, float]
 """Left, upper, right, lower, in pixels."""
@@ -42,6 +52,7 @@ class ImageFolder:
     size: int
     mean_std: tuple[Tensor, Tensor]
     squash: bool
+    max_pixels: int
     resized_crop: bool = False
     flip: bool = False
     in_memory: bool = field(default=False, init=False)
@@ -67,21 +78,24 @@ class ImageFolder:
     def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:
         """Decode the images ``ids``; see Dataset."""
         images = torch.zeros(len(ids), *self.shape, dtype=torch.uint8)
-        bad = []
+        bad, reasons = [], []
         for position, sample in enumerate(ids):
             try:
                 images[position] = self._decode(self.paths[sample], None if draws is None else draws[position])
             except Exception as error:
-                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
-                    raise  # the disk's fault, not the file's
+                if isinstance(error, OSError) and error.errno not in OF_THE_FILE:
+                    raise
                 bad.append(position)
-        return Fetched(images, bad)
+                reasons.append(_reason(error))
+        return Fetched(images, bad, reasons)
 
     def _decode(self, path: Path, draws: Draws | None) -> Tensor:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
+            if image.width * image.height > self.max_pixels:
+                raise ValueError(f"{image.width} x {image.height} pixels: more than max_image_pixels={self.max_pixels}")
             box = self._box(image.width, image.height, draws)
             # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
-            pixels = image.convert("RGB").resize(
+            pixels = _eight_bit(image).convert("RGB").resize(
                 (self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0
             )
         if self.flip and draws is not None and not round(float(draws[4])):
@@ -92,6 +106,24 @@ class ImageFolder:
         if self.resized_crop and draws is not None:
             return random_box(width, height, draws)
         return (0, 0, width, height) if self.squash else centre_box(width, height)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Return ``image`` with 8 bits a channel; of grey values of 16 bits the upper ones, where PIL would cut them off.
+
+    Raises:
+        ValueError: for numbers whose range is not known.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in WIDE_GREY):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise ValueError(f"its values are numbers of 32 bits (mode {image.mode}), of no known range")
+    return image
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
 
 
 def centre_box(width: int, height: int) -> Box:
@@ -141,7 +173,8 @@ Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
 
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
-    prepared = (config.image_size, IMAGENET if config.normalise else PLAIN, config.resize == "squash")
+    statistics = IMAGENET if config.normalise else PLAIN
+    prepared = (config.image_size, statistics, config.resize == "squash", config.max_image_pixels)
     return Splits(
         ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip),
         ImageFolder(*validation, *prepared),
@@ -156,7 +189,7 @@ def _scan(folder: Path) -> Scanned:
     found = [
         (path, label)
         for label, name in enumerate(classes)
-        for path in sorted((folder / name).rglob("*"))
+        for path in sorted(_files_below(folder / name))
         if path.suffix.lower() in SUFFIXES
     ]
     present = {label for _, label in found}
@@ -165,3 +198,18 @@ def _scan(folder: Path) -> Scanned:
         which = f"in {', '.join(empty)}" if classes else "and no class folder"
         raise ConfigError(f"{folder}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}.")
     return [path for path, _ in found], torch.tensor([label for _, label in found]), classes
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files below ``folder``, not through links to folders.
+
+    Raises:
+        ConfigError: where a folder cannot be read: its images would be missing without a word.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise ConfigError(f"cannot read the folder {error.filename}: {error.strerror}.") from error
+
+    for parent, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            yield Path(parent, name)

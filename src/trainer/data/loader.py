@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from slipway.errors import one_line
 from slipway.stop import ignore_signals
 from slipway.workers import end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
@@ -89,8 +90,15 @@ class _ByRequest(TorchDataset[Fetched]):
 
     dataset: Dataset
 
-    def __getitem__(self, request: _Request) -> Fetched:
-        return self.dataset.fetch(*request)
+    def __getitem__(self, request: _Request) -> Fetched | OSError:
+        try:
+            return self.dataset.fetch(*request)
+        except OSError as error:  # with its number, of which a DataLoader would keep nothing
+            return error
+
+
+def _as_it_is(fetched: Fetched | OSError) -> Fetched | OSError:
+    return fetched
 
 
 def _start_worker(worker: int) -> None:
@@ -107,13 +115,13 @@ class Loader:
         self._pin_memory = pin_memory
         self._warn = warn
         self._requests = _Requests()
-        self._fetched: Iterable[Fetched] | None = None
+        self._fetched: Iterable[Fetched | OSError] | None = None
         if not dataset.in_memory:
             self._fetched = DataLoader(
                 _ByRequest(dataset),
                 sampler=self._requests,
                 batch_size=None,
-                collate_fn=Fetched._make,
+                collate_fn=_as_it_is,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 pin_memory=pin_memory,
@@ -134,9 +142,11 @@ class Loader:
         micros = list(plan)
         requests = [_Request(m.ids, None if draws is None else draws[m.ids]) for m in micros]
         for micro, fetched in zip(micros, self._fetch(requests), strict=True):
+            if isinstance(fetched, OSError):
+                raise fetched
             yield self._batch(micro, fetched)
 
-    def _fetch(self, requests: list[_Request]) -> Iterable[Fetched]:
+    def _fetch(self, requests: list[_Request]) -> Iterable[Fetched | OSError]:
         if self._fetched is None:
             return (self.dataset.fetch(*request) for request in requests)
         self._requests.now = requests
@@ -146,10 +156,11 @@ class Loader:
         labels = self.dataset.labels[torch.from_numpy(micro.ids)]
         if not micro.counted:
             labels.fill_(NO_LABEL)
-        for position in fetched.bad:
+        for position, reason in itertools.zip_longest(fetched.bad, fetched.reasons):
             labels[position] = NO_LABEL
             if micro.counted:
-                self._warn(f"cannot decode {self.dataset.describe(int(micro.ids[position]))}; it is left out")
+                name = self.dataset.describe(int(micro.ids[position]))
+                self._warn(one_line(f"cannot decode {name}{f' ({reason})' * bool(reason)}; it is left out"))
         images = fetched.images
         if self._pin_memory and self.dataset.in_memory:
             images, labels = images.pin_memory(), labels.pin_memory()
