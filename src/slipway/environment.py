@@ -86,6 +86,8 @@ class Environment:
     planned_ranks_per_node: str
     threads: int | None
     """OMP_NUM_THREADS, where it is a number."""
+    agent_restart: int | None
+    """How often torchrun's agent has restarted the ranks, where it keeps the store of the rendezvous; else None."""
     run_dir: str
     """The run folder that the job script names; "" if there is none."""
     quota: str | None
@@ -192,6 +194,8 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
     if attempt and not (attempt.isascii() and attempt.isdecimal()):
         raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=attempt)
     threads = variables.get("OMP_NUM_THREADS", "")
+    agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    restarts = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
     umask = variables.get("TRAINER_UMASK", "")
     siblings = [name for name in SIZE_VARIABLES if variables.get(name, "1") != "1"]
     return Environment(
@@ -202,6 +206,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         planned_size=variables.get("TRAINER_WORLD_SIZE", ""),
         planned_ranks_per_node=variables.get("TRAINER_RANKS_PER_NODE", ""),
         threads=(int(threads) or None) if threads.isdecimal() else None,
+        agent_restart=int(restarts) if agent_store and restarts.isdecimal() else None,
         run_dir=variables.get("RUN_DIR", ""),
         quota=variables.get("TRAINER_QUOTA"),
         umask=int(umask, 8) if re.fullmatch("[0-7]{3}", umask) else None,

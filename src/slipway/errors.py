@@ -147,7 +147,7 @@ class NoCheckpointError(RefusedError):
 class NotSavedError(RunError):
     """The last checkpoint of a run is missing."""
 
-    text = "the last checkpoint could not be written: {reason}. The one before is valid."
+    text = "the last checkpoint could not be written: {reason}. {before}"
 
 
 class LostFolderError(RunError):

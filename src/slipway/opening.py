@@ -19,7 +19,7 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.adopt import adopt_ranks, leave_at_exit
 from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_root
-from slipway.environment import Environment, read_environment
+from slipway.environment import Environment, Launcher, read_environment
 from slipway.errors import (
     AloneError,
     FolderInUseError,
@@ -129,6 +129,8 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
     with contextlib.ExitStack() as stack:
         request = StopRequest()
         request.listen()
+        if environment.launcher is Launcher.TORCHRUN:
+            request.follow_launcher()
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
         try:

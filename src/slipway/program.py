@@ -11,7 +11,7 @@ from slipway.position import Position
 from slipway.status import Status
 
 
-class Pace(NamedTuple):
+class Speed(NamedTuple):
     """How fast training was since the last record."""
 
     steps_per_second: float
@@ -42,8 +42,8 @@ class Program(Protocol):
         """
         ...
 
-    def record(self, position: Position, pace: Pace) -> Record:
-        """Return the record of what was trained up to ``position``, at ``pace``, and show it."""
+    def record(self, position: Position, speed: Speed) -> Record:
+        """Return the record of what was trained up to ``position``, at ``speed``, and show it."""
         ...
 
     def facts(self) -> dict[str, Any]:

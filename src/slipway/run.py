@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from slipway.agreement import Agreement
+from slipway.agreement import Agreement, Pace
 from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
 from slipway.position import Position
-from slipway.program import Pace, Program
+from slipway.program import Program, Speed
 from slipway.recorder import Recorder
 from slipway.schedule import Schedule
 from slipway.stop import Reason, StopRequest
+
+T = TypeVar("T")
 
 
 class Stopped(SystemExit):
@@ -27,7 +30,8 @@ class Stopped(SystemExit):
 
         Args:
             code: exit code: 0 under a launcher, which would take another one for a failure, and 75 without one.
-            reason: the attribute of this name: ``reason.word`` is time-limit, user or signal.
+            reason: the attribute of this name: ``reason.word`` is time-limit, user, signal, or launcher, where that has
+                died.
         """
         super().__init__(code)
         self.reason = reason
@@ -100,6 +104,29 @@ class Run:
     def keep_metric(self, metric: Metric) -> None:
         """Let the next checkpoint carry ``metric``."""
         self._metric = metric
+
+    def watch(self, batches: Iterable[T], *, most: int) -> Iterator[T]:
+        """Pass on ``batches`` of what is no training, as an evaluation, and agree now and then whether to stop.
+
+        Args:
+            batches: of this rank.
+            most: number of batches of the rank that has the most.
+
+        Raises:
+            Stopped: if the ranks agree on that; the run is saved where it stands, to continue with these batches.
+        """
+        pace, counted, began = Pace(), 0, time.monotonic()
+        iterator = iter(batches)
+        for number in range(1, most + 1):
+            yield from itertools.islice(iterator, 1)
+            if number - counted < pace.steps or number == most:
+                continue
+            self.reason, totals = self._agreement.agree([time.monotonic() - began])
+            if self.reason:
+                self._furthest = self._program.meet(self.step)
+                self._stop()
+            pace.observe(number - counted, totals[0] / self._comm.world.size)
+            counted, began = number, time.monotonic()
 
     def start_clock(self) -> None:
         """Begin to measure the time of steps, after something else."""
@@ -205,9 +232,9 @@ class Run:
             self._furthest = self._program.meet(self.step)
             if log_votes:
                 position = self.position._replace(step=self._furthest)
-                pace = Pace(steps / max(seconds, 1e-9), self._save_seconds)
+                speed = Speed(steps / max(seconds, 1e-9), self._save_seconds)
                 self._save_seconds = 0.0
-                self.write(self._program.record(position, pace))
+                self.write(self._program.record(position, speed))
             if stops and not all_ended:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):

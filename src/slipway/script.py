@@ -18,7 +18,7 @@ from slipway.feed import Feed
 from slipway.metrics import Record
 from slipway.opening import Opened
 from slipway.position import Position
-from slipway.program import Pace
+from slipway.program import Speed
 from slipway.seeding import Generators, Purpose
 from slipway.status import Status
 from slipway.terminal import ProgressLine
@@ -120,7 +120,7 @@ class Script:
             raise error
         return furthest
 
-    def record(self, position: Position, pace: Pace) -> Record:
+    def record(self, position: Position, speed: Speed) -> Record:
         """Return the means of what was logged, and begin new ones."""
         means = self.window.means
         self.window.clear()
@@ -130,9 +130,9 @@ class Script:
             **self.described(position),
             "elapsed": position.elapsed,
             **means,
-            "steps_per_second": pace.steps_per_second,
+            "steps_per_second": speed.steps_per_second,
         }
-        self._progress.show(record, rate=pace.steps_per_second, done=self._done(position))
+        self._progress.show(record, rate=speed.steps_per_second, done=self._done(position))
         return record
 
     def facts(self) -> dict[str, Any]:

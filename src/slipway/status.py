@@ -23,7 +23,7 @@ class Status:
     attempt: int
     state: State
     reason: str = ""
-    """For "stopped": time-limit, user or signal; for "failed": the error in one line."""
+    """For "stopped": time-limit, user, signal, or launcher (it has died); for "failed": the error in one line."""
     start_step: int = 0
     """Optimiser steps done before this attempt."""
     step: int = 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from slipway.layout import STOP
+from slipway.layout import EXIT_STOPPED, STOP
 from slipway.reading import SMALL, read_start
 
 
@@ -18,9 +21,11 @@ class Reason(IntEnum):
     """Why training stops early; where ranks differ, the largest wins."""
 
     NONE = 0
-    TIME_LIMIT = 1
-    USER = 2
-    SIGNAL = 3
+    LAUNCHER = 1
+    """The launcher of a rank has died, and nobody would end the ranks."""
+    TIME_LIMIT = 2
+    USER = 3
+    SIGNAL = 4
 
     @property
     def word(self) -> str:
@@ -37,6 +42,8 @@ SIGNALS = {
     signal.SIGUSR1: Reason.TIME_LIMIT,  # what schedulers send before the time limit
     signal.SIGTERM: Reason.SIGNAL,
     signal.SIGINT: Reason.SIGNAL,
+    signal.SIGHUP: Reason.SIGNAL,  # the terminal is gone
+    signal.SIGRTMAX: Reason.LAUNCHER,  # see follow_launcher
 }
 
 
@@ -57,10 +64,52 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Take SIGUSR1, SIGTERM and SIGINT as requests from now on, however often they come."""
+        """Take SIGNALS as requests from now on, however often they come; SIGHUP not under nohup, which ignores it."""
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see spawn
+
+    def follow_launcher(self) -> None:
+        """Take the death of the launcher, this process's parent, as a request; nobody else sends that signal."""
+        signal_on_parents_death(signal.SIGRTMAX)
+
+    @contextlib.contextmanager
+    def ending_at_once(self, program: str, wait: str) -> Iterator[None]:
+        """Let a request end the process during ``wait``, in which a library would not return to Python's handlers.
+
+        To be used where nothing is lost by that. A request that has come before counts, too.
+
+        Args:
+            program: begins the message.
+            wait: for what this rank waits, ends it.
+        """
+
+        def end(number: int) -> None:
+            died = SIGNALS[signal.Signals(number)] == Reason.LAUNCHER
+            what = "its launcher's death" if died else signal.Signals(number).name
+            os.write(2, f"{program}: ended by {what} while it waited {wait}; nothing is lost\n".encode())
+            os._exit(EXIT_STOPPED)
+
+        def watch() -> None:
+            while received := os.read(reader, 1):
+                if received[0] in SIGNALS:
+                    end(received[0])
+
+        if self.reason:
+            end(self.reason.signal)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, by C
+        watcher = threading.Thread(target=watch, name="signals", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+            watcher.join()
+            os.close(reader)
 
     def close(self) -> None:
         """Give the signals back to whom they went before."""
@@ -78,6 +127,12 @@ class StopRequest:
                 os.write(2, HEARD)  # at once, as sys.stderr may be in the middle of a write
         if self._interrupts == PATIENT_INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def signal_on_parents_death(number: signal.Signals) -> None:
+    """Let the kernel send this process ``number`` when its parent dies (prctl(2), PR_SET_PDEATHSIG)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
 
 
 def ignore_signals(_worker_id: int = 0) -> None:

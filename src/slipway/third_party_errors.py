@@ -13,6 +13,11 @@ LOST_PEER = re.compile(
     "(?i)connection closed by peer|connection reset by peer|broken pipe|HorovodInternalError|remote process exited"
 )
 """Gloo, Horovod and NCCL, in a rank whose peer is gone."""
+LOST_WORKER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
+    r"(?:is killed by signal: [^.]+|exited unexpectedly(?: with exit code \d+)?)"
+)
+"""torch's DataLoader, in the process that started the worker."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """safetensors, where it cannot write a file: the error number of the system."""
 TOO_FEW_FOR_BATCH_NORM = re.compile("Expected more than 1 value per channel when training")
@@ -38,6 +43,12 @@ class InvalidValue(NamedTuple):
 def lost_peer(error: BaseException) -> bool:
     """Return whether ``error`` means that another rank is gone."""
     return bool(LOST_PEER.search(f"{type(error).__name__} {error}"))
+
+
+def lost_worker(error: BaseException) -> str:
+    """Return what torch says of a worker of a DataLoader that has ended too early; "" if ``error`` is another one."""
+    found = LOST_WORKER.search(str(error))
+    return found[0] if found else ""
 
 
 def os_error_numbers(error: BaseException) -> list[int]:

@@ -9,13 +9,27 @@ import signal
 from collections.abc import Callable, Iterator
 from ctypes import c_bool
 from multiprocessing import resource_tracker
+from multiprocessing.queues import Queue
 from multiprocessing.util import Finalize
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader
 
 from slipway.stop import SIGNALS, ignore_signals
+
+
+def end_with_queue() -> None:
+    """Let this worker end when it cannot hand over a batch, as /dev/shm is full.
+
+    The queue would drop the batch, and the rank wait for ever. To be called before the first one is handed over.
+    """
+
+    def end(error: Exception, _batch: object) -> NoReturn:
+        os.write(2, f"a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
+        os._exit(1)
+
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined] # noqa: SLF001 -- made to be replaced
 
 
 class Shield:
@@ -32,6 +46,7 @@ class Shield:
             signal.signal(number, self._obey_once_closed)
         Finalize(None, ignore_signals, exitpriority=0)  # when Python ends, it takes its handlers away
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        end_with_queue()
         if self._own:
             self._own(worker)
 

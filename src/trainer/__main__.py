@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 
 from slipway.layout import EXIT_CONFIG
 from slipway.stop import StopRequest
@@ -49,16 +50,24 @@ def _command_or_training(argv: list[str]) -> int:
     except SlipwayError as error:
         print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
         return error.exit_code
+    except ModuleNotFoundError:
+        raise  # main says what to do
+    except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
+        traceback.print_exception(error)
+        print(f"trainer: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+        return SlipwayError.exit_code
 
 
 def _train(argv: list[str], request: StopRequest) -> int:
-    from slipway.environment import read_environment  # noqa: PLC0415
+    from slipway.environment import Launcher, read_environment  # noqa: PLC0415
     from trainer.cli import parse  # noqa: PLC0415
 
     settings = parse(argv)
     environment = read_environment(os.environ)
     if environment.umask is not None:
         os.umask(environment.umask)  # which ssh and mpirun do not pass on
+    if environment.launcher is Launcher.TORCHRUN:
+        request.follow_launcher()
     if settings.launch.nproc_per_node:
         from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 

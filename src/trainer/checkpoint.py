@@ -19,7 +19,7 @@ from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.position import Position
-from trainer.config import Config
+from trainer.config import Config, experiment
 from trainer.data import Dataset, sampler
 from trainer.errors import ConfigError
 from trainer.learner import Learner
@@ -49,6 +49,10 @@ IMAGES = "images"
 """Fact of a checkpoint: what the model takes and what its outputs mean. Version 0.1 did not record it."""
 
 
+CONFIG = "config"
+"""Fact of a checkpoint: the experiment, as config.toml has it. Version 0.1 did not record it."""
+
+
 def images_of(dataset: Dataset) -> dict[str, Any]:
     """Return what a checkpoint says of the images that the model was trained on, so that it is of use by itself.
 
@@ -70,6 +74,7 @@ def facts(learner: Learner, config: Config) -> dict[str, Any]:
         "identity": identity,
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
         "may_differ": "every key of config.toml that is not in identity",
+        CONFIG: _as_saved(config),
     }
 
 
@@ -124,6 +129,26 @@ def differences(header: Header, now: Mapping[str, Any]) -> str:
     before = identity_of(Config()) | header.facts["identity"]
     changed = {key: value for key, value in now.items() if before.get(key) != value}
     return "; ".join(f"{key} was {before.get(key)!r} and is {value!r}" for key, value in changed.items())
+
+
+def changes(header: Header, config: Config, *, ranks: int) -> str:
+    """Return what differs from when a checkpoint with that ``header`` was written, and may; "" if nothing does."""
+    before: dict[str, Any] = {"number of ranks": header.facts["world_size"]}
+    now: dict[str, Any] = {"number of ranks": ranks}
+    if CONFIG in header.facts:
+        for keys, tables in ((before, header.facts[CONFIG]), (now, _as_saved(config))):
+            keys |= {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    return "; ".join(
+        f"{key} was {before.get(key, 'not set')!r} and is {now.get(key, 'not set')!r}"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    )
+
+
+def _as_saved(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the tables of config.toml with lists for tuples, as JSON gives them back."""
+    tables: dict[str, dict[str, Any]] = json.loads(json.dumps(experiment(config)))
+    return tables
 
 
 def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:

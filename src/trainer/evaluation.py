@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from slipway.communicator import Communicator
-from trainer.data.loader import NO_LABEL, Loader
+from trainer.data.loader import NO_LABEL, Batch, Loader
 from trainer.data.sampler import MicroBatch, rank_share
 
 
@@ -79,7 +80,13 @@ class Classifier(Protocol):
         ...
 
 
-def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int) -> Evaluation:
+Watch = Callable[[Iterable[Batch], int], Iterable[Batch]]
+"""Passes on the batches of a rank, and may end what is done with them; the number is that of the rank with the most."""
+
+
+def evaluate(
+    learner: Classifier, loader: Loader, *, batch_size: int, limit: int, watch: Watch | None = None
+) -> Evaluation:
     """Evaluate the first ``limit`` samples of the loader's data set on all ranks together, ``batch_size`` at a time."""
     classes = len(loader.dataset.classes)
     world, device = learner.comm.world, learner.comm.device
@@ -90,7 +97,11 @@ def evaluate(learner: Classifier, loader: Loader, *, batch_size: int, limit: int
     taken_for = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class, 0 for none
     learner.share_buffers()
     learner.evaluated.eval()
-    for batch in loader.batches(plan):
+    batches: Iterable[Batch] = loader.batches(plan)
+    if watch:
+        largest_share = -(-limit // world.size)
+        batches = watch(batches, -(-largest_share // batch_size))
+    for batch in batches:
         counted = batch.labels != NO_LABEL
         labels = batch.labels[counted].to(device)
         logits = learner.logits(batch.images)[counted.to(device)]

@@ -12,7 +12,7 @@ from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
 from slipway.metrics import Record
 from slipway.position import Position
-from slipway.program import Pace
+from slipway.program import Speed
 from slipway.run import Policy
 from slipway.runfolder import RunFolder
 from slipway.status import Status
@@ -94,7 +94,7 @@ class TrainerProgram:
         """Return the step, which is the same on all ranks."""
         return step
 
-    def record(self, position: Position, pace: Pace) -> Record:
+    def record(self, position: Position, speed: Speed) -> Record:
         """Return loss and speed since the last record, and show them."""
         samples = self._samples - self._recorded_samples
         rate = samples / max(position.elapsed - self._recorded.elapsed, 1e-9)
@@ -109,7 +109,7 @@ class TrainerProgram:
             "lr": self._learner.rate,
             "samples_per_second": rate,
             "data_seconds": data_seconds,
-            "save_seconds": pace.save_seconds,
+            "save_seconds": speed.save_seconds,
         }
 
     def evaluated(self, position: Position, result: Evaluation, *, seconds: float) -> Record:

@@ -14,10 +14,11 @@ from typing import NoReturn
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
-from slipway.errors import SlipwayError, is_retryable
+from slipway.errors import SlipwayError, is_retryable, one_line
+from slipway.memory_limits import describe_memory
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
-from slipway.third_party_errors import lost_peer
+from slipway.third_party_errors import lost_peer, lost_worker
 from slipway.world import World
 from trainer.config import Settings
 from trainer.errors import explain
@@ -33,7 +34,7 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     """
     launch = settings.launch
     try:
-        comm, strategy = connect(settings, environment)
+        comm, strategy = connect(settings, environment, request)
         request.answers = comm.world.is_root
     except SlipwayError as error:
         # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.
@@ -83,16 +84,25 @@ def abandon(error: Exception, world: World) -> NoReturn:
     code = getattr(error, "exit_code", SlipwayError.exit_code)
     if isinstance(error, SlipwayError):
         if world.is_root or not error.raised_on_all_ranks:
-            print(who, explain(error), file=sys.stderr)
-    elif lost_peer(error):
-        said = str(error).partition("\n")[0]
-        print(who, f"lost contact with another rank; look for the one that ended first ({said})", file=sys.stderr)
-    elif isinstance(error, OSError) and not is_retryable(error):  # a full disk, say
-        print(who, error, file=sys.stderr)
+            print(who, one_line(explain(error)), file=sys.stderr)
     else:
-        traceback.print_exception(error)
-        print(who, f"{type(error).__name__}: {error}", file=sys.stderr)
+        known = _known(error)
+        if not known:
+            traceback.print_exception(error)
+        print(who, one_line(known or f"{type(error).__name__}: {error}"), file=sys.stderr)
     _end(code)
+
+
+def _known(error: Exception) -> str:
+    """Return what ``error``, which is none of ours, means to a user; "" where only its traceback tells."""
+    if lost_peer(error):
+        said = str(error).partition("\n")[0]
+        return f"lost contact with another rank; look for the one that ended first ({said})"
+    if worker := lost_worker(error):
+        return f"{worker}; {'; '.join(describe_memory())}: lower --workers, or ask for more memory"
+    if isinstance(error, OSError) and not is_retryable(error):  # a full disk, say
+        return str(error)
+    return ""
 
 
 def _end(code: int) -> NoReturn:

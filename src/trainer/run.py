@@ -21,7 +21,7 @@ from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
-from trainer.checkpoint import check_resumable, restore
+from trainer.checkpoint import changes, check_resumable, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch
@@ -137,6 +137,8 @@ def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoint
         found = find_checkpoint(launch.resume, store, repair=not launch.dry_run)
         if found:
             check_resumable(found, settings, learner)
+            if changed := changes(found.header, settings, ranks=comm.world.size):
+                log.info("resumed with other settings: %s", changed)
         return found
 
     return restore(learner, run_on_root(comm, find))
@@ -224,7 +226,11 @@ class Training:
         train, samples = self.settings.train, len(self.parts.validation_set)
         limit = train.val_batch_size if self.settings.launch.dry_run else samples
         return evaluate(
-            self.learner, self.parts.validation_loader, batch_size=train.val_batch_size, limit=min(limit, samples)
+            self.learner,
+            self.parts.validation_loader,
+            batch_size=train.val_batch_size,
+            limit=min(limit, samples),
+            watch=lambda batches, most: self.run.watch(batches, most=most),
         )
 
     def _end_epoch(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from slipway.environment import Environment
 from slipway.layout import EXIT_STOPPED
-from slipway.stop import SIGNALS, Reason, StopRequest
+from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
 from trainer.errors import ConfigError
 
@@ -79,9 +78,8 @@ def _variables(rank: int, ranks: int) -> dict[str, str]:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel kill this rank when its launcher dies, even by SIGKILL (prctl(2), PR_SET_PDEATHSIG)."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    """Let the kernel kill this rank when its launcher dies, even by SIGKILL."""
+    signal_on_parents_death(signal.SIGKILL)
 
 
 def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> int:

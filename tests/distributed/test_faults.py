@@ -1,13 +1,19 @@
 """When a rank dies or training diverges, all end within seconds, and no bad checkpoint comes of it."""
 
+import contextlib
 import os
 import shlex
 import signal
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, unshared, verdict
+from support import DIGITS, ROOT, TRAINER, last_step, launch_words, started, status, train, unshared, verdict
 
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
@@ -86,3 +92,156 @@ def test_short_runs_of_four_ranks_end_with_0_each_time(tmp_path, table):
     for number in range(runs):
         train("torchrun", 4, tmp_path / str(number), "--arch", "mlp", "--epochs", "1", "--no-figures")
     table("short ddp runs of 4 ranks", [(f"{runs} of {runs} with exit code 0",)])
+
+
+def test_torchrun_restarts_ranks_that_were_killed(tmp_path, table):
+    out = tmp_path / "run"
+    words = [*launch_words("torchrun", 2), str(DIGITS), "--output-dir", str(out), *LONG, "--resume", "auto"]
+    words.insert(words.index("-m"), "--max-restarts=3")
+    rows = []
+    with started(words, tmp_path / "log") as launch:
+        for kill in range(3):
+            step = last_step(out) + 30
+            launch.until(lambda: last_step(out) >= step, f"step {step}")  # noqa: B023 -- called at once
+            os.kill(launch.rank_pid(kill % 2), signal.SIGKILL)
+            rows.append((f"kill {kill + 1}, of rank {kill % 2}", f"at step {last_step(out)}"))
+        step = last_step(out) + 30
+        launch.until(lambda: last_step(out) >= step, f"step {step}")
+        (out / "STOP").write_text("user\n")
+        assert launch.wait(60) == 0, launch.output
+    assert status(out)["reason"] == "user"
+    assert launch.output.count("resumed at step") == 3
+    table("torchrun --max-restarts=3", rows)
+
+
+def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
+    out = tmp_path / "run"
+    words = [*launch_words("torchrun", 2), str(DIGITS), "--output-dir", str(out), *LONG]
+    with started(words, tmp_path / "log") as launch:
+        launch.until(lambda: last_step(out) >= 5, "step 5")
+        os.kill(launch.process.pid, signal.SIGKILL)
+        start = time.monotonic()
+        while launch.pids() and time.monotonic() < start + 60:
+            time.sleep(0.1)
+        seconds = time.monotonic() - start
+    ended = status(out)
+    assert verdict(out).startswith("stopped ")
+    assert (ended["state"], ended["reason"], ended["step"] > 5) == ("stopped", "launcher", True)
+    table("torchrun killed by SIGKILL", [(f"its ranks have saved step {ended['step']}", f"after {seconds:.1f} s")])
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_is_closed_has_the_run_saved(tmp_path, nohup):
+    out = tmp_path / "run"
+    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *LONG]
+    with started(["nohup", *words] if nohup else words, tmp_path / "log") as launch:
+        launch.until(lambda: last_step(out) >= 5, "step 5")
+        launch.process.send_signal(signal.SIGHUP)
+        if nohup:
+            step = last_step(out) + 50
+            launch.until(lambda: last_step(out) >= step, f"step {step}")
+            launch.process.terminate()
+        assert launch.wait() == 75
+    assert status(out)["reason"] == "signal"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path, number):
+    out = tmp_path / "run"
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), "--backend", "ddp"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ranks["MASTER_PORT"] = str(server.getsockname()[1])
+    with started(words, tmp_path / "log", **ranks) as launch:
+        launch.until(lambda: listens(int(ranks["MASTER_PORT"])), "rank 0 that listens")
+        launch.process.send_signal(number)
+        assert launch.wait(20) == 75
+    assert launch.output.splitlines()[-1] == (
+        f"trainer: ended by {number.name} while it waited for the other ranks; nothing is lost"
+    )
+    assert not out.exists()
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("by", ["limit", "signal"])
+def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by):
+    server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), "127.0.0.1", "1", "2"]
+    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
+    words += ["--collective-timeout", "15" if by == "limit" else "600"]
+    with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as rendezvous:
+        try:
+            port = rendezvous.stdout.readline().strip()
+            ranks = {
+                "RANK": "0",
+                "SIZE": "2",
+                "LOCAL_RANK": "0",
+                "LOCAL_SIZE": "2",
+                "CROSS_RANK": "0",
+                "CROSS_SIZE": "1",
+            }
+            ranks |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_TIMEOUT_SECONDS": "600"}
+            ranks |= {"GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_RENDEZVOUS_PORT": port, "HOSTNAME": "127.0.0.1"}
+            with started(
+                words, tmp_path / "log", **{f"HOROVOD_{key}": value for key, value in ranks.items()}
+            ) as launch:
+                if by == "signal":
+                    launch.until(lambda: connected(launch.process.pid), "a rank that waits")
+                    time.sleep(1)
+                    launch.process.terminate()
+                assert launch.wait(60) == (75 if by == "signal" else 1), launch.output
+        finally:
+            rendezvous.kill()
+    last = launch.output.splitlines()[-1]
+    assert last.startswith(
+        "trainer: ended by SIGTERM" if by == "signal" else "trainer: Horovod's ranks have not joined"
+    )
+
+
+def connected(pid):
+    """Return whether the process has Horovod's library in memory."""
+    with contextlib.suppress(OSError):
+        return "mpi_lib" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return False
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Return flags for a training on images that workers decode."""
+    for number in range(64):
+        folder = tmp_path / "images" / ("dark" if number % 2 else "bright")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (500, 400), (20 + number if number % 2 else 190 + number,) * 3).save(folder / f"{number}.png")
+    flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--arch", "mlp", "--batch-size", "4"]
+    return [*flags, "--image-size", "128", "--workers", "1", *LONG]
+
+
+def test_a_worker_that_is_killed_is_told_of_in_a_line(tmp_path, photos):
+    out = tmp_path / "run"
+    with started(
+        [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *photos], tmp_path / "log"
+    ) as launch:
+        launch.until(lambda: last_step(out) >= 3, "step 3")
+        worker = next(pid for pid in launch.pids() if pid != launch.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        assert launch.wait(60) == 1
+    last = launch.output.splitlines()[-1]
+    assert last.startswith(f"trainer: DataLoader worker (pid {worker}) is killed by signal: Killed; ")
+    assert "MiB of memory available: lower --workers, or ask for more memory" in last
+    assert "Traceback" not in launch.output
+
+
+def test_a_full_dev_shm_is_told_of(tmp_path, photos):
+    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *photos])
+    script = f"mount -t tmpfs -o size=150k none /dev/shm; {run}; echo exit $?"
+    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+    *_, last, code = launch.output.splitlines()
+    assert code == "exit 1"
+    assert "exited unexpectedly; workers hand over batches in /dev/shm, of which 0 of 0 MiB are free; " in last
+    assert "a worker of a DataLoader cannot hand over its batch: unable to allocate shared memory" in launch.output
+    assert "Traceback" not in launch.output

@@ -74,3 +74,19 @@ def test_a_checkpoint_of_two_ddp_ranks_goes_on_under_other_backends(tmp_path, ta
 def recorded_ids(out):
     files = (out / "logs").glob("samples.rank*.jsonl")
     return [sample for file in files for line in file.read_text().splitlines() for sample in json.loads(line)["ids"]]
+
+
+def test_what_differs_from_before_is_said_on_resume(tmp_path):
+    flags = ["--arch", "mlp", "--no-figures", "--resume", "auto"]
+    train("single", 1, tmp_path / "run", *flags, "--epochs", "1")
+    said = train("spawn", 2, tmp_path / "run", *flags, "--epochs", "2", "--lr", "0.0005", "--batch-size-per-rank", "16")
+    (line,) = [line for line in said.splitlines() if line.startswith("resumed with other settings: ")]
+    assert line.removeprefix("resumed with other settings: ").split("; ") == [
+        "number of ranks was 1 and is 2",
+        "optim.lr was 0.003 and is 0.0005",
+        "train.epochs was 1 and is 2",
+        "train.batch_size was 64 and is 'not set'",
+        "train.batch_size_per_rank was 'not set' and is 16",
+    ]
+    said = train("spawn", 2, tmp_path / "run", *flags, "--epochs", "2", "--lr", "0.0005", "--batch-size-per-rank", "16")
+    assert "other settings" not in said

@@ -1,12 +1,14 @@
 """Asked to stop, all ranks save at the same step and end in good order; --resume auto finishes the run."""
 
 import itertools
+import json
 import os
 import signal
+import time
 
 import pytest
 
-from support import DIGITS, TRAINER, last_step, launch_words, started, status, train, verdict
+from support import DIGITS, TRAINER, digest, last_step, launch_words, started, status, train, verdict
 from trainer.data.make import write_aerial
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
@@ -127,3 +129,27 @@ def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(t
     further = str(status(out)["step"] + 3)
     train(launcher, ranks, out, *flags, "--resume", "auto", "--max-steps", further)
     assert status(out)["state"] == "done"
+
+
+def test_a_long_evaluation_is_left_at_once_and_done_on_resume(tmp_path, table):
+    flags = ["--arch", "resnet18", "--val-fraction", "0.6", "--val-batch-size", "1", "--epochs", "1"]
+    flags += ["--log-interval", "1", "--no-figures", "--resume", "auto"]
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train("spawn", 2, whole, *flags)
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
+    with started(
+        [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(out), *flags], tmp_path / "log"
+    ) as launch:
+        launch.until(lambda: last_step(out) == last["step"], "the last step")
+        time.sleep(0.2 * last["evaluation_seconds"])
+        began = time.monotonic()
+        launch.process.terminate()
+        assert launch.wait() == 75
+        seconds = time.monotonic() - began
+    assert status(out)["step"] == last["step"]
+    assert '"validation"' not in (out / "metrics.jsonl").read_text(), "it was under way"
+    train("spawn", 2, out, *flags)
+    again = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {**again, "elapsed": 0, "evaluation_seconds": 0} == {**last, "elapsed": 0, "evaluation_seconds": 0}
+    assert digest(out / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
+    table("SIGTERM within an evaluation", [(f"of {last['evaluation_seconds']:.1f} s", f"ended after {seconds:.1f} s")])

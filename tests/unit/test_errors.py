@@ -56,7 +56,7 @@ def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, code,
 
 
 def test_whether_to_retry_a_save_that_failed_arrives_too():
-    error = NotSavedError(reason="Input/output error")
+    error = NotSavedError(reason="Input/output error", before="There is none before it.")
     error.retryable = True
     assert from_json(json.loads(json.dumps(to_json(error)))).retryable is True
 

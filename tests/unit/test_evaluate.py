@@ -118,7 +118,7 @@ def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp
     learner = learner_for(dataset)
     broken = [1, 4, 5]
     intact = [number for number in range(8) if number not in broken]
-    images, bad = dataset.fetch(np.array(intact), None)
+    images, bad, _ = dataset.fetch(np.array(intact), None)
     confusion, loss, _ = one_by_one(learner, images, dataset.labels[intact], *dataset.mean_std)
     for number in broken:
         dataset.paths[number].write_bytes(b"broken")

@@ -162,7 +162,7 @@ def test_the_facts_of_a_checkpoint():
     assert (position, metric) == (POSITION, Metric("accuracy", 0.5, maximize=True))
     assert list(said) == [
         *("seed", "world_size", "backend", "sampler_version", "randomness_version", "identity"),
-        *("identity_sha256", "may_differ"),
+        *("identity_sha256", "may_differ", "config"),
     ]
     assert (said["seed"], said["world_size"], said["backend"]) == (0, 1, "single")
     assert said["may_differ"] == "every key of config.toml that is not in identity"

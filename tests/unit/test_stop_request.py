@@ -70,7 +70,7 @@ def test_every_reason_that_a_signal_gives_leads_back_to_such_a_signal():
 
 
 def test_reasons_are_spelled_as_in_the_contract():
-    assert [reason.word for reason in Reason] == ["none", "time-limit", "user", "signal"]
+    assert [reason.word for reason in Reason] == ["none", "launcher", "time-limit", "user", "signal"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """The patterns that classify third-party errors, tested against the installed versions."""
 
+import multiprocessing
+import os
+import re
+import signal
 import subprocess
 import sys
 from typing import Annotated, Literal
@@ -11,6 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from slipway import third_party_errors as errors
 
@@ -112,3 +117,27 @@ def test_a_peer_that_is_gone(text, lost):
     """Real ones: tests/distributed/test_faults.py."""
     assert errors.lost_peer(RuntimeError(text)) is lost
     assert errors.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_a_worker_that_is_killed(number):
+    batches = iter(DataLoader(range(100), num_workers=1))
+    next(batches)
+    worker = loader_worker()
+    os.kill(worker, number)
+    with pytest.raises(RuntimeError) as raised:
+        list(batches)
+    assert errors.lost_worker(raised.value).startswith(f"DataLoader worker (pid {worker}) is killed by signal: ")
+
+
+def test_a_worker_that_has_ended():
+    with pytest.raises(RuntimeError) as raised:
+        list(DataLoader(range(100), num_workers=1, worker_init_fn=os._exit))
+    assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*", errors.lost_worker(raised.value))
+    assert errors.lost_worker(RuntimeError("another")) == ""
+
+
+def loader_worker():
+    """Return the process of the only worker there is."""
+    (child,) = (child for child in multiprocessing.active_children() if child.name.startswith("Process"))
+    return child.pid

@@ -43,7 +43,9 @@ class Saver:
         """
         self.wait()
         if self._error:
-            failure = NotSavedError(reason=self._error)
+            before = self._store.newest_folder()
+            said = f"The one before, {before.name}, is valid." if before else "There is none before it."
+            failure = NotSavedError(reason=self._error, before=said)
             failure.retryable = is_retryable(self._error)
             raise failure
 

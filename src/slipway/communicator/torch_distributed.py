@@ -81,6 +81,7 @@ def open_default_group(
     backend: str,
     init_method: str,
     master: tuple[str, int] | None,
+    agent_restart: int | None,
     timeout: float,
 ) -> TorchCommunicator:
     """Open the default process group, waiting for all ranks, and return this rank's end of it.
@@ -90,20 +91,21 @@ def open_default_group(
         device: of this rank.
         backend: torch's name of the library: gloo, nccl, mpi.
         init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
-        master: address and port at which rank 0 listens; None where the launcher keeps a store of its own, as torchrun
-            does, or ``init_method`` names one.
+        master: address and port at which rank 0, or torchrun's agent, listens; None where torch is to find the store.
+        agent_restart: how often torchrun's agent, which listens there, has restarted the ranks; None where rank 0 does.
         timeout: seconds that ranks wait for each other, to join and in each operation.
 
     Raises:
         JoinError: if the ranks do not find each other.
     """
     limit = timedelta(seconds=timeout)
-    place = f"{master[0]}:{master[1]} (MASTER_ADDR:MASTER_PORT), where rank 0 listens" if master else init_method
+    listens = "rank 0" if agent_restart is None else "torchrun"
+    place = f"{master[0]}:{master[1]} (MASTER_ADDR:MASTER_PORT), where {listens} listens" if master else init_method
     try:
         with _noted(f"rank {world.rank} of {world.size} waits for all ranks to join at {place}"):
             dist.init_process_group(
                 backend,
-                store=_store(*master, world, limit) if master else None,
+                store=_store(*master, world, limit, agent_restart) if master else None,
                 init_method=None if master else init_method,
                 rank=world.rank,
                 world_size=world.size,
@@ -136,24 +138,26 @@ def _noted(wait: str) -> Iterator[None]:
         thread.join()
 
 
-def _store(address: str, port: int, world: World, timeout: timedelta) -> Any:
+def _store(address: str, port: int, world: World, timeout: timedelta, agent_restart: int | None) -> Any:
     """Return the store of the rendezvous.
 
-    Rank 0 listens on the address that the others were given, and not on all interfaces as torch would.
+    Rank 0 listens on the address that the others were given, and not on all interfaces as torch would. The store of
+    torchrun's agent outlives a restart (--max-restarts): what the dead ranks have left there must not be found.
     """
     listener = None
-    if world.is_root:
+    if world.is_root and agent_restart is None:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         try:
             listener = socket.create_server((address, port), family=family, backlog=world.size)
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "")  # as torch names it: job scripts try another port
             raise OSError(f"cannot listen at {address}, port: {port}, {name}: {error.strerror}") from error
-    return dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
+    store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
         address,
         port,
         world.size,
-        is_master=world.is_root,
+        is_master=listener is not None,
         timeout=timeout,
         master_listen_fd=listener.detach() if listener else None,
     )
+    return store if agent_restart is None else dist.PrefixStore(f"restart {agent_restart}", store)  # type: ignore[attr-defined]

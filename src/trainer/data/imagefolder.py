@@ -52,9 +52,9 @@ class ImageFolder:
     size: int
     mean_std: tuple[Tensor, Tensor]
     squash: bool
-    max_pixels: int
     resized_crop: bool = False
     flip: bool = False
+    max_pixels: int = field(kw_only=True)
     in_memory: bool = field(default=False, init=False)
 
     @property
@@ -95,8 +95,10 @@ class ImageFolder:
                 raise ValueError(f"{image.width} x {image.height} pixels: more than max_image_pixels={self.max_pixels}")
             box = self._box(image.width, image.height, draws)
             # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
-            pixels = _eight_bit(image).convert("RGB").resize(
-                (self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0
+            pixels = (
+                _eight_bit(image)
+                .convert("RGB")
+                .resize((self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
             )
         if self.flip and draws is not None and not round(float(draws[4])):
             pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -174,10 +176,11 @@ Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
     statistics = IMAGENET if config.normalise else PLAIN
-    prepared = (config.image_size, statistics, config.resize == "squash", config.max_image_pixels)
+    prepared = (config.image_size, statistics, config.resize == "squash")
+    most = config.max_image_pixels
     return Splits(
-        ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip),
-        ImageFolder(*validation, *prepared),
+        ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip, max_pixels=most),
+        ImageFolder(*validation, *prepared, max_pixels=most),
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from slipway.errors import one_line
 from slipway.stop import ignore_signals
-from slipway.workers import end_workers
+from slipway.workers import end_with_queue, end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 
@@ -85,7 +85,7 @@ class _Requests:
 
 
 @dataclass(frozen=True)
-class _ByRequest(TorchDataset[Fetched]):
+class _ByRequest(TorchDataset["Fetched | OSError"]):
     """A Dataset as DataLoader wants it: one item a request."""
 
     dataset: Dataset
@@ -97,12 +97,13 @@ class _ByRequest(TorchDataset[Fetched]):
             return error
 
 
-def _as_it_is(fetched: Fetched | OSError) -> Fetched | OSError:
+def _as_it_is(fetched: Any) -> Any:
     return fetched
 
 
 def _start_worker(worker: int) -> None:
     ignore_signals(worker)
+    end_with_queue()
     torch.set_num_threads(1)
 
 

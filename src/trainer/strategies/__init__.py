@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.environment import Environment
+from slipway.stop import StopRequest
 from trainer.config import Launch, Settings
 from trainer.errors import ConfigError
 
@@ -46,8 +48,15 @@ class Strategy(Protocol):
         ...
 
 
-def connect(settings: Settings, environment: Environment) -> tuple[Communicator, Strategy]:
+def connect(
+    settings: Settings, environment: Environment, request: StopRequest | None = None
+) -> tuple[Communicator, Strategy]:
     """Join the world that the launcher describes; return this rank's end of it, and how it trains.
+
+    Args:
+        settings: of the launch.
+        environment: of this process.
+        request: that ends this process while it waits for the other ranks; None where signals do so anyway.
 
     Raises:
         SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or the ranks do not
@@ -71,7 +80,10 @@ def connect(settings: Settings, environment: Environment) -> tuple[Communicator,
             from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    comm = strategy.join(environment)
+    with contextlib.ExitStack() as stack:
+        if request and name != "single":
+            stack.enter_context(request.ending_at_once("trainer", "for the other ranks"))
+        comm = strategy.join(environment)
     environment.check_size(comm.world.size)
     return comm, strategy
 

@@ -42,7 +42,9 @@ class DDPStrategy:
         launch = self._settings.launch
         world = environment.world()
         device = pick_device(self._settings, world.local_rank, environment.launcher)
-        listens = launch.init_method == "env://" and environment.launcher is not Launcher.TORCHRUN
+        agent_restart = environment.agent_restart if environment.launcher is Launcher.TORCHRUN else None
+        by_torch = environment.launcher is Launcher.TORCHRUN and agent_restart is None
+        by_variables = launch.init_method == "env://" and not by_torch
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
         return open_default_group(
@@ -51,7 +53,8 @@ class DDPStrategy:
             # Over NCCL, a node without its GPU could not even tell the selftest so.
             backend="gloo" if launch.selftest else torch_backend(launch, device),
             init_method=launch.init_method,
-            master=environment.master() if listens else None,
+            master=environment.master() if by_variables else None,
+            agent_restart=agent_restart,
             timeout=launch.collective_timeout,
         )
 

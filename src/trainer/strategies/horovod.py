@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.environment import Environment
+from slipway.errors import SlipwayError
 from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
@@ -24,6 +27,15 @@ except ImportError as error:
         f"--backend horovod needs Horovod built for this torch, and it cannot be imported ({error}): "
         "`build/setup horovod` builds it, and so do the images."
     ) from error
+
+
+def _give_up(limit: float) -> NoReturn:
+    text = (
+        f"trainer: Horovod's ranks have not joined within {limit:.0f} s (--collective-timeout): look for a rank that "
+        "did not start, or for a network that is down.\n"
+    )
+    os.write(2, text.encode())
+    os._exit(SlipwayError.exit_code)
 
 
 class HorovodStrategy:
@@ -42,8 +54,17 @@ class HorovodStrategy:
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
     def join(self, environment: Environment) -> Communicator:
-        """Join Horovod's world."""
-        return HorovodCommunicator(lambda world: pick_device(self._settings, world.local_rank, environment.launcher))
+        """Join Horovod's world, or end this process: Horovod itself would wait for ever for a rank that is missing."""
+        limit = self._settings.launch.collective_timeout
+        timer = threading.Timer(limit, _give_up, [limit])
+        timer.daemon = True
+        timer.start()
+        try:
+            return HorovodCommunicator(
+                lambda world: pick_device(self._settings, world.local_rank, environment.launcher)
+            )
+        finally:
+            timer.cancel()
 
     def prepare(
         self,

@@ -1,0 +1,95 @@
+"""What limits the memory of this process, and what is in use: for the message when something has been killed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+MIB = 1 << 20
+UNLIMITED = 1 << 60
+"""Bytes from which on a limit is none: without one, version 1 of control groups names a number close to 2**63."""
+
+
+def describe_memory(root: Path = Path("/")) -> list[str]:
+    """Return a clause for each limit: /dev/shm, the control group with the smallest limit, the machine.
+
+    Args:
+        root: of the file system.
+    """
+    return [*_shared_memory(root), *_control_group(root), *_machine(root)]
+
+
+def _shared_memory(root: Path) -> Iterator[str]:
+    try:
+        usage = shutil.disk_usage(root / "dev/shm")
+    except OSError:
+        return
+    free, total = usage.free // MIB, usage.total // MIB
+    yield f"workers hand over batches in /dev/shm, of which {free} of {total} MiB are free"
+
+
+def _control_group(root: Path) -> Iterator[str]:
+    """Yield a clause for the nearest control group with a limit (Linux, cgroups(7)), of version 2 or 1."""
+    for folder, names in _groups(root):
+        limit, used, peak = (_number(folder / name) for name in names[:3])
+        if limit is None or limit >= UNLIMITED:
+            continue
+        killed = _field(folder / names[3], "oom_kill")
+        text = f"the limit of memory of the control group {folder.name or '/'} is {limit // MIB} MiB"
+        text += f", of which {(peak or used or 0) // MIB} were used at most"
+        if killed:
+            text += f"; the kernel has killed {killed} process(es) there for lack of memory"
+        yield text
+        return
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
+    """Yield the folder of this process's control group and those above it, and the files of limit, use, peak, kills."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top = root / "sys/fs/cgroup"
+            names = ("memory.max", "memory.current", "memory.peak", "memory.events")
+        elif "memory" in controllers.split(","):
+            top = root / "sys/fs/cgroup/memory"
+            names = (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "memory.max_usage_in_bytes",
+                "memory.oom_control",
+            )
+        else:
+            continue
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):
+            if not folder.is_relative_to(top):
+                break
+            yield folder, names
+
+
+def _machine(root: Path) -> Iterator[str]:
+    available = _field(root / "proc/meminfo", "MemAvailable:")
+    if available is not None:
+        yield f"the machine has {available // 1024} MiB of memory available"
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _field(path: Path, name: str) -> int | None:
+    """Return the number behind ``name`` in a file of such lines."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

@@ -1,0 +1,59 @@
+"""What is said of memory when something was killed."""
+
+import pytest
+
+from slipway.memory_limits import describe_memory
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a root folder with /dev/shm, 3 GiB of memory available, and no control group."""
+    for name in ("dev/shm", "proc/self", "sys/fs/cgroup"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "proc/meminfo", f"MemTotal: 99 kB\nMemAvailable:  {3 * GIB // 1024} kB\n")
+    return tmp_path
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_without_a_control_group_the_machine_is_named(root):
+    shared, machine = describe_memory(root)
+    assert shared.startswith("workers hand over batches in /dev/shm, of which ")
+    assert machine == "the machine has 3072 MiB of memory available"
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_the_nearest_group_with_a_limit_is_named(root, depth):
+    write(root / "proc/self/cgroup", "0::/job/step/task\n")
+    groups = [root / "sys/fs/cgroup" / name for name in ("job/step/task", "job/step", "job")]
+    for number, group in enumerate(groups):
+        write(group / "memory.max", f"{GIB}\n" if number >= depth else "max\n")
+        write(group / "memory.current", "1048576\n")
+        write(group / "memory.peak", f"{GIB - 1}\n")
+        write(group / "memory.events", "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\n")
+    assert describe_memory(root)[1] == (
+        f"the limit of memory of the control group {groups[depth].name} is 1024 MiB, of which 1023 were used at most; "
+        "the kernel has killed 2 process(es) there for lack of memory"
+    )
+
+
+def test_version_1_of_control_groups(root):
+    write(root / "proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/slurm/job_7\n0::/\n")
+    group = root / "sys/fs/cgroup/memory/slurm/job_7"
+    write(group / "memory.limit_in_bytes", f"{2 * GIB}\n")
+    write(group / "memory.max_usage_in_bytes", f"{GIB}\n")
+    write(group / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    assert describe_memory(root)[1] == (
+        "the limit of memory of the control group job_7 is 2048 MiB, of which 1024 were used at most"
+    )
+    write(group / "memory.limit_in_bytes", "9223372036854771712\n")
+    assert len(describe_memory(root)) == 2, "that is none"
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path):
+    assert describe_memory(tmp_path) == []
