@@ -176,6 +176,9 @@ class RunConfig:
     """Write the ids of the samples of each step to logs/samples.rank<N>.jsonl, to audit what was trained on."""
     fp16_compression: bool = False
     """horovod: send gradients as 16-bit floats."""
+    verify_replicas: AtLeast1 | None = None
+    """Compare the weights and the optimiser's state of all ranks every so many steps, and before each checkpoint, and
+    end the run if they differ, naming the rank: its memory or its GPU is faulty; 0: never."""
 
 
 @dataclass(frozen=True, kw_only=True)

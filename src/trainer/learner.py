@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
 from slipway.position import Position
+from slipway.replicas import differences
 from slipway.third_party_errors import too_few_for_batch_norm, unused_parameters
 from trainer.amp import autocast, gradient_scaler
 from trainer.config import Config
@@ -229,6 +230,23 @@ class Learner:
     def share_buffers(self) -> None:
         """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
         self.comm.broadcast(list(self.evaluated.buffers()))
+
+    def require_equal_replicas(self) -> None:
+        """Raise a TrainerError, on all ranks, if one of them holds other weights, averages or state of the optimiser.
+
+        Buffers are left out: each rank has batch norm statistics of its own, and rank 0's are saved.
+        """
+        tensors = {name: parameter.data for name, parameter in self.model.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        for parameter, state in self.optimizer.state.items():
+            tensors |= {f"{key} of {names[parameter]}": value for key, value in state.items() if torch.is_tensor(value)}
+        if self.ema:
+            tensors |= {f"average of {name}": value.data for name, value in self.ema.module.named_parameters()}
+        if differing := differences(self.comm, tensors):
+            raise TrainerError(
+                f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, or an operation is "
+                "not deterministic. Nothing of it is saved: leave that node out, and resume from the last checkpoint."
+            )
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""

@@ -129,9 +129,11 @@ class TrainerProgram:
         """Return what a checkpoint says of the run.
 
         Raises:
-            TrainerError: on every rank, if a weight is not finite.
+            TrainerError: on every rank, if a weight is not finite, or the replicas are not equal.
         """
         self._learner.require_finite()
+        if self._settings.run.verify_replicas:
+            self._learner.require_equal_replicas()
         return facts(self._learner, self._settings) | {IMAGES: images_of(self._parts.train_set)}
 
     def capture(self, header: Header) -> Checkpoint:

@@ -172,7 +172,13 @@ class Training:
         self._announce()
         while not self._finished():
             self.run.start_clock()
-            train_epoch(self.learner, self._batches(), self.run, samples=len(self.parts.train_set))
+            train_epoch(
+                self.learner,
+                self._batches(),
+                self.run,
+                samples=len(self.parts.train_set),
+                verify_interval=self.settings.run.verify_replicas,
+            )
             self._end_epoch()
         if self.program.evaluation is None:  # no step was left
             if self.evaluated:

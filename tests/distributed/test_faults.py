@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from support import DIGITS, ROOT, TRAINER, last_step, launch_words, started, status, train, unshared, verdict
+from support import DIGITS, ROOT, TRAINER, digest, last_step, launch_words, started, status, train, unshared, verdict
 
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
@@ -230,7 +231,10 @@ def test_a_worker_that_is_killed_is_told_of_in_a_line(tmp_path, photos):
         os.kill(worker, signal.SIGKILL)
         assert launch.wait(60) == 1
     last = launch.output.splitlines()[-1]
-    assert last.startswith(f"trainer: DataLoader worker (pid {worker}) is killed by signal: Killed; ")
+    assert re.match(
+        rf"trainer: DataLoader worker \(pid(\(s\))? {worker}\) (is killed by signal: Killed|exited unexpectedly); ",
+        last,
+    )
     assert "MiB of memory available: lower --workers, or ask for more memory" in last
     assert "Traceback" not in launch.output
 
@@ -245,3 +249,51 @@ def test_a_full_dev_shm_is_told_of(tmp_path, photos):
     assert "exited unexpectedly; workers hand over batches in /dev/shm, of which 0 of 0 MiB are free; " in last
     assert "a worker of a DataLoader cannot hand over its batch: unable to allocate shared memory" in launch.output
     assert "Traceback" not in launch.output
+
+
+FLIPPING = """
+import os
+
+import torch
+
+from trainer.models.small import MLP
+
+
+def flips(shape, classes):
+    model = MLP(shape, classes)
+    count = 0
+
+    def flip(*_):
+        nonlocal count
+        count += 1
+        if count == 12 and os.environ["RANK"] == "1":
+            next(model.parameters()).data.view(torch.int32).view(-1)[5] ^= 1  # the lowest bit of one weight
+
+    model.register_forward_hook(flip)
+    return model
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_bit_that_flips_in_one_replica_is_noticed(tmp_path, ranks, table):
+    (tmp_path / "flipping.py").write_text(FLIPPING)
+    flags = ["--arch", "flipping:flips", "--epochs", "2", "--no-figures"]
+    python_path = {"PYTHONPATH": str(tmp_path)}
+    train("spawn", ranks, tmp_path / "unnoticed", *flags, **python_path)
+    said = train("spawn", ranks, tmp_path / "run", *flags, "--verify-replicas", "5", code=1, **python_path)
+    last = said.splitlines()[-1]
+    assert "the replicas are no longer equal: " in last
+    host = socket.gethostname()
+    who = (
+        f"rank 1 ({host}) differs from the other 2 ranks in " if ranks > 2 else f"rank 0 ({host}) and rank 1 ({host}) "
+    )
+    assert who in last
+    assert (status(tmp_path / "run")["state"], status(tmp_path / "run")["step"]) == ("failed", 0)
+    table(f"a bit flipped in rank 1 of {ranks}, at step 11", [[last]])
+
+
+def test_replicas_that_are_verified_train_as_ever(tmp_path):
+    flags = ["--arch", "mnist-cnn", "--epochs", "1", "--ema-decay", "0.9", "--no-figures"]
+    train("spawn", 2, tmp_path / "plain", *flags)
+    train("spawn", 2, tmp_path / "verified", *flags, "--verify-replicas", "3")
+    assert digest(tmp_path / "plain/checkpoints/latest") == digest(tmp_path / "verified/checkpoints/latest")
