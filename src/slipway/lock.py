@@ -19,6 +19,8 @@ from slipway.reading import SMALL, read_start
 
 POLL = 1.0
 """Seconds between two looks at the lock of an owner who may live elsewhere."""
+HALF_WRITTEN = 5.0
+"""Seconds for which a lock may name no owner: between two lines of its writer."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -116,7 +118,8 @@ class Lock:
             if self._is_dead(owner) or _age(path) > STALE:
                 return owner
             if first is None or first[0] != owner:
-                first, deadline = found, time.monotonic() + patience
+                limit = patience if owner else min(patience, HALF_WRITTEN)
+                first, deadline = found, time.monotonic() + limit
             if self._lives_here(owner) or beat != first[1]:
                 raise _in_use(path, owner)
             if time.monotonic() > deadline:

@@ -22,8 +22,16 @@ class JsonLines:
     """metrics.jsonl: a record a line, readable while it grows."""
 
     def __init__(self, path: Path, *, step: int) -> None:
-        """Append to ``path``, after cutting it back to the records up to ``step``, where this attempt goes on."""
-        kept = [record for record in read_records(path) if record["step"] <= step]
+        """Append to ``path``, after cutting it back to the records up to ``step``, where this attempt goes on.
+
+        Where lines of it are no records, more than a crash cuts off, the file as it was is kept beside it.
+        """
+        records, lines = _parse(path)
+        if len(records) < lines - 1:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.rename(aside)
+            log.warning("%d lines of %s are no records; the file is kept as %s", lines - len(records), path, aside.name)
+        kept = [record for record in records if record["step"] <= step]
         write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
         self._lines = LineFile(path)
 
@@ -74,13 +82,26 @@ def numbers_of(record: Record) -> dict[str, float]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a metrics.jsonl, without lines that a crash cut off; none if there is no file."""
+    """Return the records of a metrics.jsonl, without lines that are none; an empty list if there is no file."""
+    return _parse(path)[0]
+
+
+def _parse(path: Path) -> tuple[list[Record], int]:
+    """Return the records of a file, and how many lines it has."""
     try:
         lines = read_whole(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
-        return []
+        return [], 0
     records = []
     for line in lines:
-        with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            if _is_record(value):
+                records.append(value)
+    return records, len(lines)
+
+
+def _is_record(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or type(value.get("step")) is not int:
+        return False
+    return all(isinstance(number, (int, float)) for name, number in value.items() if name != "kind")

@@ -13,6 +13,7 @@ import msgspec
 
 from slipway.flags import ArgumentError, read_arguments
 from slipway.layout import VERSION
+from slipway.reading import read_start
 from slipway.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from trainer.commands import overview
 from trainer.config import ALTERNATIVES, Launch, Settings, experiment
@@ -90,10 +91,10 @@ def exit_with(text: str) -> NoReturn:
 def _read_tables(path: Path) -> Tables:
     """Return the tables of the TOML file ``path``, after a check of them by themselves."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_start(path, limit=LARGEST).decode())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. See configs/ for some.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
     try:
         tables = _moved(tables)
@@ -104,6 +105,8 @@ def _read_tables(path: Path) -> Tables:
     return tables
 
 
+LARGEST = 1 << 20
+"""Bytes of a configuration, at most."""
 MOVED = {"run": [*get_type_hints(Launch)], "train": ["dry_run"]}
 """Keys of [launch], by the section in which version 0.1 had them."""
 

@@ -83,6 +83,49 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
         assert launch.wait() == 0, launch.output
     assert "exit 1\nfailed 23 the last checkpoint could not be written: " in launch.output
     assert "No space left on device" in launch.output
+    assert "The one before, step_00000023, is valid." in launch.output
+
+
+@pytest.mark.parametrize(
+    ("options", "fill", "code", "said"),
+    [
+        ("size=1m", "dd if=/dev/zero of=DISK/fill bs=1k 2>/dev/null", 78, "cannot write to the run folder "),
+        ("nr_inodes=3", ":", 78, "cannot write to the run folder "),
+        ("nr_inodes=22", ":", 1, "No space left on device"),
+        ("size=600k", ":", 1, "There is none before it."),
+    ],
+    ids=["full from the start", "no inodes from the start", "too few inodes", "too small for one checkpoint"],
+)
+def test_a_disk_that_takes_nothing_is_told_of_in_a_line(tmp_path, options, fill, code, said):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(disk / "run"), "--epochs", "1", "--no-figures"])
+    script = f"mount -t tmpfs -o {options} none {disk}; {fill.replace('DISK', str(disk))}; {run}; echo exit $?"
+    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+    *_, last, ended = launch.output.splitlines()
+    assert ended == f"exit {code}"
+    assert last.startswith("trainer: ")
+    assert said in last
+    assert "No space left on device" in last
+    assert "Traceback" not in launch.output
+
+
+def test_a_run_folder_that_becomes_read_only_ends_the_run_in_a_line(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = disk / "run"
+    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG, "--arch", "mlp"])
+    wait = f"until grep -qs '\"step\": 50,' {out}/metrics.jsonl; do sleep 0.1; done"
+    # What is open for writing holds up an ordinary remount: so it comes as from a server, or a failing disk.
+    script = f"mount -t tmpfs none {disk}; {run} & {wait}; mount --bind {disk} {disk}; mount -o remount,ro,bind {disk}"
+    script += "; kill $!; wait $!; echo exit $?"
+    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
+        assert launch.wait() == 0, launch.output
+    *_, last, ended = launch.output.splitlines()
+    assert (ended, last.startswith("trainer: ")) == ("exit 1", True), launch.output
+    assert "Read-only file system" in last
+    assert "Traceback" not in launch.output
 
 
 @pytest.mark.prove

@@ -165,7 +165,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         digest, schema = manifest.pop("manifest_sha256"), manifest["schema"]
     except ABSENT as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
     if schema not in (1, SCHEMA):
         raise DamagedError(f"it has schema {schema}, and this version reads 1 to {SCHEMA}")
