@@ -12,21 +12,22 @@ UNLIMITED = 1 << 60
 
 
 def describe_memory(root: Path = Path("/")) -> list[str]:
-    """Return a clause for each limit: /dev/shm, the control group with the smallest limit, the machine.
+    """Return a clause for the nearest control group with a limit, and one for the machine.
 
     Args:
         root: of the file system.
     """
-    return [*_shared_memory(root), *_control_group(root), *_machine(root)]
+    return [*_control_group(root), *_machine(root)]
 
 
-def _shared_memory(root: Path) -> Iterator[str]:
+def describe_shared_memory() -> list[str]:
+    """Return a clause on /dev/shm; what a process had there is free once it has been killed."""
     try:
-        usage = shutil.disk_usage(root / "dev/shm")
+        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 -- asked for its size alone
     except OSError:
-        return
-    free, total = usage.free // MIB, usage.total // MIB
-    yield f"workers hand over batches in /dev/shm, of which {free} of {total} MiB are free"
+        return []
+    free, total = usage.free / MIB, usage.total / MIB
+    return [f"workers hand over batches in /dev/shm, of which {free:.1f} of {total:.1f} MiB are free"]
 
 
 def _control_group(root: Path) -> Iterator[str]:

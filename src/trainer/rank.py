@@ -15,7 +15,7 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
 from slipway.errors import SlipwayError, is_retryable, one_line
-from slipway.memory_limits import describe_memory
+from slipway.memory_limits import describe_memory, describe_shared_memory
 from slipway.runfolder import RunFolder
 from slipway.stop import StopRequest
 from slipway.third_party_errors import lost_peer, lost_worker
@@ -99,7 +99,8 @@ def _known(error: Exception) -> str:
         said = str(error).partition("\n")[0]
         return f"lost contact with another rank; look for the one that ended first ({said})"
     if worker := lost_worker(error):
-        return f"{worker}; {'; '.join(describe_memory())}: lower --workers, or ask for more memory"
+        limits = "; ".join([*describe_shared_memory(), *describe_memory()])
+        return f"{worker}; {limits}: lower --workers, or ask for more memory"
     if isinstance(error, OSError) and not is_retryable(error):  # a full disk, say
         return str(error)
     return ""

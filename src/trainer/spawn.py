@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slipway.environment import Environment
 from slipway.layout import EXIT_STOPPED
+from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
 from trainer.errors import ConfigError
@@ -87,8 +88,13 @@ def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> in
     passed_on = Reason.NONE
     while True:
         codes = [process.poll() for process in processes]
-        if failed := [code for code in codes if code not in (None, 0, EXIT_STOPPED)]:
-            return failed[0] if failed[0] > 0 else 128 - failed[0]
+        failed = {rank: code for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)}
+        for rank, code in failed.items():
+            if code is not None and code < 0:  # nobody else can tell of it
+                _tell_of_signal(rank, signal.Signals(-code))
+                return 128 - code
+        if failed:
+            return next(code for code in failed.values() if code)
         ended = [code for code in codes if code is not None]
         if len(ended) == len(codes):
             return max(ended)
@@ -97,6 +103,11 @@ def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> in
             for process in processes:
                 process.send_signal(passed_on.signal)
         time.sleep(POLL)
+
+
+def _tell_of_signal(rank: int, number: signal.Signals) -> None:
+    memory = f"; {'; '.join(describe_memory())}" if number in {signal.SIGKILL, signal.SIGBUS} else ""
+    sys.stderr.write(f"trainer: rank {rank} was killed by {number.name}{memory}\n")
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:

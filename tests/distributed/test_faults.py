@@ -44,6 +44,7 @@ def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, 
         seconds = time.monotonic() - start
     assert code != 0, launch.output
     assert verdict(out) == "", "a crash has none"
+    assert launcher != "spawn" or f"trainer: rank {victim} was killed by SIGKILL; " in launch.output
     table("a rank killed by SIGKILL", [(launcher, f"rank {victim}", f"exit {code}", f"after {seconds:.1f} s")])
 
 
@@ -289,7 +290,7 @@ def test_a_full_dev_shm_is_told_of(tmp_path, photos):
         assert launch.wait() == 0, launch.output
     *_, last, code = launch.output.splitlines()
     assert code == "exit 1"
-    assert "exited unexpectedly; workers hand over batches in /dev/shm, of which 0 of 0 MiB are free; " in last
+    assert "exited unexpectedly; workers hand over batches in /dev/shm, of which 0." in last
     assert "a worker of a DataLoader cannot hand over its batch: unable to allocate shared memory" in launch.output
     assert "Traceback" not in launch.output
 
@@ -340,3 +341,25 @@ def test_replicas_that_are_verified_train_as_ever(tmp_path):
     train("spawn", 2, tmp_path / "plain", *flags)
     train("spawn", 2, tmp_path / "verified", *flags, "--verify-replicas", "3")
     assert digest(tmp_path / "plain/checkpoints/latest") == digest(tmp_path / "verified/checkpoints/latest")
+
+
+@pytest.mark.prove
+def test_ranks_that_lack_memory_are_told_of_with_the_limit(tmp_path, table):
+    """As root, in a control group of its own; version 1 or 2."""
+    top = Path("/sys/fs/cgroup")
+    old = (top / "memory").is_dir()
+    group = (top / "memory" if old else top) / f"slipway-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(420 << 20))
+        flags = ["--nproc-per-node", "2", "--arch", "resnet50", "--epochs", "1", "--no-figures"]
+        run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *flags])
+        with started(["sh", "-c", f"echo $$ >{group}/cgroup.procs; {run}; echo exit $?"], tmp_path / "log") as launch:
+            assert launch.wait() == 0, launch.output
+    finally:
+        group.rmdir()
+    (line,) = [line for line in launch.output.splitlines() if "was killed by SIGKILL" in line]
+    assert f"the limit of memory of the control group {group.name} is 420 MiB, of which 4" in line
+    assert "; the kernel has killed " in line
+    assert launch.output.endswith("exit 137\n")
+    table("ranks in a control group of 420 MiB", [[line]])

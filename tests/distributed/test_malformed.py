@@ -24,7 +24,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[pytest.mark.prove, pytest.mark.timeout(7200)])])
 def test_malformed_files_are_answered_in_a_line(finished, tmp_path, table, count):
     folder = shutil.copytree(finished, tmp_path / "copy", symlinks=True)
     words = [sys.executable, str(DRIVER), str(folder), str(count), str(count)]  # the seed differs, too

@@ -1,8 +1,10 @@
 """What is said of memory when something was killed."""
 
+import re
+
 import pytest
 
-from slipway.memory_limits import describe_memory
+from slipway.memory_limits import describe_memory, describe_shared_memory
 
 GIB = 1 << 30
 
@@ -10,7 +12,7 @@ GIB = 1 << 30
 @pytest.fixture
 def root(tmp_path):
     """Return a root folder with /dev/shm, 3 GiB of memory available, and no control group."""
-    for name in ("dev/shm", "proc/self", "sys/fs/cgroup"):
+    for name in ("proc/self", "sys/fs/cgroup"):
         (tmp_path / name).mkdir(parents=True)
     write(tmp_path / "proc/meminfo", f"MemTotal: 99 kB\nMemAvailable:  {3 * GIB // 1024} kB\n")
     return tmp_path
@@ -22,9 +24,12 @@ def write(path, text):
 
 
 def test_without_a_control_group_the_machine_is_named(root):
-    shared, machine = describe_memory(root)
-    assert shared.startswith("workers hand over batches in /dev/shm, of which ")
-    assert machine == "the machine has 3072 MiB of memory available"
+    assert describe_memory(root) == ["the machine has 3072 MiB of memory available"]
+
+
+def test_shared_memory():
+    (said,) = describe_shared_memory()
+    assert re.fullmatch(r"workers hand over batches in /dev/shm, of which [\d.]+ of [\d.]+ MiB are free", said)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -36,7 +41,7 @@ def test_the_nearest_group_with_a_limit_is_named(root, depth):
         write(group / "memory.current", "1048576\n")
         write(group / "memory.peak", f"{GIB - 1}\n")
         write(group / "memory.events", "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\n")
-    assert describe_memory(root)[1] == (
+    assert describe_memory(root)[0] == (
         f"the limit of memory of the control group {groups[depth].name} is 1024 MiB, of which 1023 were used at most; "
         "the kernel has killed 2 process(es) there for lack of memory"
     )
@@ -48,11 +53,11 @@ def test_version_1_of_control_groups(root):
     write(group / "memory.limit_in_bytes", f"{2 * GIB}\n")
     write(group / "memory.max_usage_in_bytes", f"{GIB}\n")
     write(group / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
-    assert describe_memory(root)[1] == (
+    assert describe_memory(root)[0] == (
         "the limit of memory of the control group job_7 is 2048 MiB, of which 1024 were used at most"
     )
     write(group / "memory.limit_in_bytes", "9223372036854771712\n")
-    assert len(describe_memory(root)) == 2, "that is none"
+    assert len(describe_memory(root)) == 1, "that is none"
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path):
