@@ -22,6 +22,18 @@ Layer = List[Word]
 """The words that one layer of a launch puts before the next one."""
 
 
+def words_of(text: str, *, what: str) -> List[str]:
+    """Return the words of ``text``, split as by a shell, which then does nothing else with them.
+
+    Raises:
+        JobgenError: if a quote in it is not closed; ``what`` says where it stands.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise JobgenError(f"{what} {text!r} has a quote that is not closed.") from error
+
+
 def option(name: str, variable: str) -> Expansion:
     """Return ``--name="$variable"``."""
     return Expansion(f'{name}="${variable}"')

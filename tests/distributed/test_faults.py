@@ -217,7 +217,7 @@ def listens(port):
 def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by):
     server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), "127.0.0.1", "1", "2"]
     words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
-    words += ["--collective-timeout", "15" if by == "limit" else "600"]
+    words += ["--collective-timeout", "8" if by == "limit" else "600"]
     with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as rendezvous:
         try:
             port = rendezvous.stdout.readline().strip()
@@ -318,7 +318,7 @@ def flips(shape, classes):
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.prove), 3])
 def test_a_bit_that_flips_in_one_replica_is_noticed(tmp_path, ranks, table):
     (tmp_path / "flipping.py").write_text(FLIPPING)
     flags = ["--arch", "flipping:flips", "--epochs", "2", "--no-figures"]

@@ -70,6 +70,13 @@ class TestCommand:
         asked = {"--time=04:00:00", "--gres=gpu:2", "--qos=now", "--comment=a b", "--mem=102400M", "--cpus-per-task=8"}
         assert asked <= {*words}
 
+    @pytest.mark.parametrize("site", ["example", "pbs"])
+    def test_a_quote_that_is_not_closed_is_named(self, capsys, monkeypatch, site):
+        at_terminal(monkeypatch)
+        assert main(["shell", "--site", site, "--dry-run", "--set", 'directives=["--comment=\'a"]']) == 78
+        said = capsys.readouterr().err
+        assert said == f'jobgen: site {site}: directives: "--comment=\'a" has a quote that is not closed.\n'
+
     def test_on_cpus_no_gpu_is_asked_for(self, capsys):
         command = shown(capsys, "--set", "device=cpu")[1]
         assert "--partition=cpu" in command

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import List, Tuple
 
-from jobgen.errors import JobgenError
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model import Job, Site
+from jobgen.model import Job
 from jobgen.schedulers import Scheduler
-from jobgen.shell import command
+from jobgen.shell import command, words_of
 
 
 class Ssh(Launcher):
@@ -21,7 +19,8 @@ class Ssh(Launcher):
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
         """Return the command of the site."""
-        return [(f"remote_shell=({command(_words(job.site))})", "before the name of a node")]
+        words = words_of(job.site.remote_shell, what=f"site {job.site.name}: remote_shell")
+        return [(f"remote_shell=({command(words)})", "before the name of a node")]
 
     def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return the loop over the nodes, without a time limit."""
@@ -30,15 +29,6 @@ class Ssh(Launcher):
     def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return the same, with a loop over the ranks on each node."""
         return Start([["ssh_each_node", "0"]], [["bash", RANK_LOOP]])
-
-
-def _words(site: Site) -> List[str]:
-    """Return the words of the site's command: split as by a shell, which then does nothing else with them."""
-    try:
-        return shlex.split(site.remote_shell)
-    except ValueError as error:
-        text = site.remote_shell
-        raise JobgenError(f"site {site.name}: remote_shell {text!r} has a quote that is not closed.") from error
 
 
 LAUNCHER = Ssh()

@@ -15,7 +15,7 @@ import msgspec
 from jobgen.errors import JobgenError
 from jobgen.model import BUILDS, Job, Option
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
-from jobgen.shell import Expansion, Word, one_line
+from jobgen.shell import Expansion, Word, one_line, words_of
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
 NODES = "any number of nodes, with GPUs, and cores for threads and data loaders; time of an attempt"
@@ -122,7 +122,8 @@ class PBS(Scheduler):
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:
                 words += split(_option(name, value))
-        words += [word for text in job.site.directives for word in split(text)]
+        for text in job.site.directives:
+            words += words_of(text, what=f"site {job.site.name}: directives:")
         return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]
 
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import ClassVar, Dict, List
 
 from jobgen.errors import JobgenError
 from jobgen.model import BUILDS, Job, Option
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
-from jobgen.shell import one_line, quote
+from jobgen.shell import one_line, quote, words_of
 
 REASONS = {
     "job-name": "what squeue shows",
@@ -120,7 +119,8 @@ class Slurm(Scheduler):
             for name, value in options.items()
             if value is not False and name not in BATCH_OPTIONS
         ]
-        words += [word for text in job.site.directives for word in shlex.split(text)]
+        for text in job.site.directives:
+            words += words_of(text, what=f"site {job.site.name}: directives:")
         terminal = ["--pty"] if sys.stdin.isatty() else []
         return ["srun", *words, "--export=ALL", "--overlap", *terminal, "bash", path]
 
