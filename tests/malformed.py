@@ -60,7 +60,7 @@ TARGETS = [
     "run/checkpoints/latest/model.safetensors",
 ]
 PROGRAMS = {
-    "resume": ["mine.toml", "--output-dir", "run", "--resume", "auto", "--no-figures"],
+    "resume": ["mine.toml", "--output-dir", "run", "--resume", "auto", "--no-figures", "--max-steps", "9"],
     "train on": ["mine.toml", "--output-dir", "run", "--resume", "auto", "--no-figures", "--epochs", "2"],
     "dry run": ["mine.toml", "--output-dir", "run", "--resume", "auto", "--dry-run"],
     "evaluate": ["evaluate", "run"],

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from typing import Annotated, Literal
@@ -116,33 +115,6 @@ def test_a_peer_that_is_gone(text, lost):
     """Real ones: tests/distributed/test_faults.py."""
     assert errors.lost_peer(RuntimeError(text)) is lost
     assert errors.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))
-
-
-KILLED = """
-import multiprocessing, os, signal, sys
-from torch.utils.data import DataLoader
-from slipway.third_party_errors import lost_worker
-
-batches = iter(DataLoader(range(1000), num_workers=1))
-next(batches)
-(worker,) = multiprocessing.active_children()
-os.kill(worker.pid, int(sys.argv[1]))
-try:
-    list(batches)
-except RuntimeError as error:
-    print(lost_worker(error).replace(str(worker.pid), "N"))
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
-def test_a_worker_that_is_killed(number):
-    """In a process of its own: torch raises the error wherever the signal of the worker's end finds the main thread."""
-    said = subprocess.check_output(
-        [sys.executable, "-c", KILLED, str(int(number))], text=True, stderr=subprocess.STDOUT
-    )
-    assert re.search(
-        r"DataLoader worker \(pid(\(s\))? N\) (is killed by signal: |exited unexpectedly)", said.splitlines()[-1]
-    )
 
 
 def test_a_worker_that_has_ended():
