@@ -87,7 +87,7 @@ class Environment:
     threads: int | None
     """OMP_NUM_THREADS, where it is a number."""
     agent_restart: int | None
-    """How often torchrun's agent has restarted the ranks, where it keeps the store of the rendezvous; else None."""
+    """How often torchrun's agent has restarted the ranks, where it keeps their store, on one node; else None."""
     run_dir: str
     """The run folder that the job script names; "" if there is none."""
     quota: str | None
@@ -194,7 +194,8 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
     if attempt and not (attempt.isascii() and attempt.isdecimal()):
         raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=attempt)
     threads = variables.get("OMP_NUM_THREADS", "")
-    agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    # On several nodes the agents count differently: only the one whose rank has failed counts a restart.
+    agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and variables.get("GROUP_WORLD_SIZE") == "1"
     restarts = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
     umask = variables.get("TRAINER_UMASK", "")
     siblings = [name for name in SIZE_VARIABLES if variables.get(name, "1") != "1"]

@@ -48,8 +48,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         trainer.fit(model, loader, ckpt_path=callback.ckpt_path)
 
     All ranks save, by ``trainer.save_checkpoint``, at the end of each training epoch, and where they have agreed to
-    stop: after SIGUSR1, SIGTERM or SIGINT at any of them, or for the file STOP in the run folder. ``fit`` then raises
-    ``slipway.Stopped``, a SystemExit with the contract's exit code. Lightning sets no signal handlers of its own
+    stop: after SIGUSR1, SIGTERM, SIGINT or SIGHUP at any of them, or for the file STOP in the run folder. ``fit`` then
+    raises ``slipway.Stopped``, a SystemExit with the contract's exit code. Lightning sets no signal handlers of its own
     meanwhile, and does not requeue: the job script does.
     """
 

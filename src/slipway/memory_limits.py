@@ -38,7 +38,7 @@ def _control_group(root: Path) -> Iterator[str]:
             continue
         killed = _field(folder / names[3], "oom_kill")
         text = f"the limit of memory of the control group {folder.name or '/'} is {limit // MIB} MiB"
-        text += f", of which {(peak or used or 0) // MIB} were used at most"
+        text += f", of which {peak // MIB} were used at most" if peak else f", of which {(used or 0) // MIB} are used"
         if killed:
             text += f"; the kernel has killed {killed} process(es) there for lack of memory"
         yield text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,14 @@ class JsonLines:
 
         Where lines of it are no records, more than a crash cuts off, the file as it was is kept beside it.
         """
-        records, lines = _parse(path)
-        if len(records) < lines - 1:
-            aside = path.with_name(f"{path.name}.damaged")
-            path.rename(aside)
-            log.warning("%d lines of %s are no records; the file is kept as %s", lines - len(records), path, aside.name)
-        kept = [record for record in records if record["step"] <= step]
+        found = _parse(path)
+        damaged = found[:-1].count(None)
+        if damaged:
+            names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
+            os.link(path, aside)
+            log.warning("%d line(s) of %s are no records; the file is kept as %s", damaged, path, aside.name)
+        kept = [record for record in found if record and record["step"] <= step]
         write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
         self._lines = LineFile(path)
 
@@ -82,26 +86,26 @@ def numbers_of(record: Record) -> dict[str, float]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a metrics.jsonl, without lines that are none; an empty list if there is no file."""
-    return _parse(path)[0]
+    """Return the records of a metrics.jsonl that hold numbers; none if there is no file."""
+    return [record for record in _parse(path) if record and _holds_numbers(record)]
 
 
-def _parse(path: Path) -> tuple[list[Record], int]:
-    """Return the records of a file, and how many lines it has."""
+def _parse(path: Path) -> list[Record | None]:
+    """Return the record of each line of a file; None for a line that is none."""
     try:
         lines = read_whole(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
-        return [], 0
-    records = []
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(line)
-            if _is_record(value):
-                records.append(value)
-    return records, len(lines)
+        return []
+    return [_record(line) for line in lines]
 
 
-def _is_record(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or type(value.get("step")) is not int:
-        return False
-    return all(isinstance(number, (int, float)) for name, number in value.items() if name != "kind")
+def _record(line: str) -> Record | None:
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(line)
+        if isinstance(value, dict) and isinstance(value.get("kind"), str) and type(value.get("step")) is int:
+            return value
+    return None
+
+
+def _holds_numbers(record: Record) -> bool:
+    return all(isinstance(number, (int, float)) for name, number in record.items() if name != "kind")

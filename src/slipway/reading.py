@@ -49,6 +49,7 @@ def open_regular(path: Union[str, Path]) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    os.set_blocking(file.fileno(), True)  # some file systems would not wait for a file that lies on a tape
     return file
 
 

@@ -12,17 +12,25 @@ from torch import Tensor
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json, count_alike
 
+CHUNK = 1 << 22
+"""Bytes that are summed at once, which takes 16 times as much memory."""
 MOST_NAMED = 3
+"""Tensors that a message names."""
 
 
 def checksum(tensor: Tensor) -> tuple[int, int]:
     """Return two sums modulo 2**64 over the bytes of a tensor of any shape and dtype: plain, and weighted by place.
 
-    They are sums of integers, so that no order changes them, and any single bit changes both.
+    They are sums of integers, so that the order of the additions does not matter, and any bit that flips changes both.
     """
-    data = tensor.detach().contiguous().flatten().view(torch.uint8).to(torch.int64)
-    places = torch.arange(1, data.numel() + 1, dtype=torch.int64, device=data.device)
-    return int(data.sum()), int((data * places).sum())
+    data = tensor.detach().contiguous().flatten().view(torch.uint8)
+    sums = torch.zeros(2, dtype=torch.int64, device=data.device)
+    for begin in range(0, data.numel(), CHUNK):
+        chunk = data[begin : begin + CHUNK].to(torch.int64)
+        places = torch.arange(begin + 1, begin + 1 + len(chunk), device=data.device)
+        sums += torch.stack([chunk.sum(), (chunk * places).sum()])
+    plain, weighted = sums.tolist()
+    return plain, weighted
 
 
 def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
@@ -32,10 +40,13 @@ def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
         comm: of this rank; all ranks must call this.
         tensors: of this rank, with the same names on all.
     """
+    if comm.world.size == 1:
+        return ""
     own = {name: checksum(tensor) for name, tensor in tensors.items()}
     if count_alike(comm, repr(own)) == comm.world.size:
         return ""
     gathered = all_gather_json(comm, [socket.gethostname(), own])
+    # The failure alone costs as much: the sums of all ranks.
     usual, count = Counter(repr(sums) for _, sums in gathered).most_common(1)[0]
     odd = {rank: (host, sums) for rank, (host, sums) in enumerate(gathered) if repr(sums) != usual}
     most = next(sums for _, sums in gathered if repr(sums) == usual)

@@ -22,7 +22,7 @@ class Reason(IntEnum):
 
     NONE = 0
     LAUNCHER = 1
-    """The launcher of a rank has died, and nobody would end the ranks."""
+    """torchrun has died, and nobody would end its ranks; any other reason says more."""
     TIME_LIMIT = 2
     USER = 3
     SIGNAL = 4
@@ -61,6 +61,7 @@ class StopRequest:
         self.answers = True
         """Whether this process tells the person at the keyboard that an interrupt was heard."""
         self._interrupts = 0
+        self._on_parents_death: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
@@ -71,8 +72,11 @@ class StopRequest:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see spawn
 
     def follow_launcher(self) -> None:
-        """Take the death of the launcher, this process's parent, as a request; nobody else sends that signal."""
-        signal_on_parents_death(signal.SIGRTMAX)
+        """Take the death of the launcher, the thread that started this process, as a request, until ``close``.
+
+        It comes as SIGRTMAX, which nobody else sends.
+        """
+        self._on_parents_death = signal_on_parents_death(signal.SIGRTMAX)
 
     @contextlib.contextmanager
     def ending_at_once(self, program: str, wait: str) -> Iterator[None]:
@@ -88,31 +92,36 @@ class StopRequest:
         def end(number: int) -> None:
             died = SIGNALS[signal.Signals(number)] == Reason.LAUNCHER
             what = "its launcher's death" if died else signal.Signals(number).name
-            os.write(2, f"{program}: ended by {what} while it waited {wait}; nothing is lost\n".encode())
+            with contextlib.suppress(OSError):  # the terminal is gone
+                os.write(2, f"{program}: ended by {what} while it waited {wait}; nothing is lost\n".encode())
             os._exit(EXIT_STOPPED)
 
         def watch() -> None:
-            while received := os.read(reader, 1):
-                if received[0] in SIGNALS:
-                    end(received[0])
+            while number := os.read(reader, 1)[0]:
+                if number in SIGNALS:
+                    end(number)
 
-        if self.reason:
-            end(self.reason.signal)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, by C
+        if self.reason:
+            end(self.reason.signal)
         watcher = threading.Thread(target=watch, name="signals", daemon=True)
         watcher.start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            os.close(writer)
+            os.write(writer, b"\0")
             watcher.join()
+            os.close(writer)
             os.close(reader)
 
     def close(self) -> None:
         """Give the signals back to whom they went before."""
+        if self._on_parents_death is not None:
+            signal_on_parents_death(self._on_parents_death)
+            self._on_parents_death = None
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
@@ -129,10 +138,16 @@ class StopRequest:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def signal_on_parents_death(number: signal.Signals) -> None:
-    """Let the kernel send this process ``number`` when its parent dies (prctl(2), PR_SET_PDEATHSIG)."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
+def signal_on_parents_death(number: int) -> int:
+    """Let the kernel send this process ``number`` when its parent dies, 0 for none; return which it was before.
+
+    See prctl(2), PR_SET_PDEATHSIG.
+    """
+    pr_set_pdeathsig, pr_get_pdeathsig = 1, 2
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(pr_get_pdeathsig, ctypes.byref(before))
+    prctl(pr_set_pdeathsig, number)
+    return before.value
 
 
 def ignore_signals(_worker_id: int = 0) -> None:

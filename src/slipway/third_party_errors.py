@@ -47,8 +47,10 @@ def lost_peer(error: BaseException) -> bool:
 
 def lost_worker(error: BaseException) -> str:
     """Return what torch says of a worker of a DataLoader that has ended too early; "" if ``error`` is another one."""
-    found = LOST_WORKER.search(str(error))
-    return found[0] if found else ""
+    for said in (error.__cause__, error):  # the first one names the signal
+        if found := LOST_WORKER.search(str(said)):
+            return found[0]
+    return ""
 
 
 def os_error_numbers(error: BaseException) -> list[int]:

@@ -19,14 +19,15 @@ from torch.utils.data import DataLoader
 from slipway.stop import SIGNALS, ignore_signals
 
 
-def end_with_queue() -> None:
+def end_when_queue_fails() -> None:
     """Let this worker end when it cannot hand over a batch, as /dev/shm is full.
 
     The queue would drop the batch, and the rank wait for ever. To be called before the first one is handed over.
     """
 
     def end(error: Exception, _batch: object) -> NoReturn:
-        os.write(2, f"a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
+        with contextlib.suppress(OSError):  # the terminal is gone
+            os.write(2, f"a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
         os._exit(1)
 
     Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined] # noqa: SLF001 -- made to be replaced
@@ -43,10 +44,11 @@ class Shield:
     def __call__(self, worker: int) -> None:
         """Begin in a worker process; its signals have been blocked since before it was started."""
         for number in SIGNALS:
-            signal.signal(number, self._obey_once_closed)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as SIGHUP is under nohup
+                signal.signal(number, self._obey_once_closed)
         Finalize(None, ignore_signals, exitpriority=0)  # when Python ends, it takes its handlers away
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        end_with_queue()
+        end_when_queue_fails()
         if self._own:
             self._own(worker)
 

@@ -91,7 +91,10 @@ def exit_with(text: str) -> NoReturn:
 def _read_tables(path: Path) -> Tables:
     """Return the tables of the TOML file ``path``, after a check of them by themselves."""
     try:
-        tables = tomllib.loads(read_start(path, limit=LARGEST).decode())
+        text = read_start(path, limit=LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ConfigError(f"{path} has more than {LARGEST} bytes: it is no configuration.")
+        tables = tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. See configs/ for some.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

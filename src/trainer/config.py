@@ -62,10 +62,11 @@ class DataConfig:
     workers: AtLeast0 = 2
     """Processes of each rank that decode images (imagefolder), as many again for validation; other sets use none."""
     bad_image_share: Share = 0.01
-    """Stop when so many images could not be decoded in an epoch, as a share of the whole set."""
+    """Stop when more images could not be decoded, as a share of the training part in an epoch, or of the validation
+    part."""
     max_image_pixels: AtLeast1 = 89478485
-    """An imagefolder image of more pixels counts as one that cannot be decoded: it would take 4 bytes of memory each;
-    by default the number above which PIL warns."""
+    """An imagefolder image of more pixels counts as one that cannot be decoded: a pixel takes 4 bytes of memory; by
+    default the number above which PIL warns."""
     synthetic_shape: tuple[AtLeast1, AtLeast1, AtLeast1] = (3, 224, 224)
     """Channels, height and width of synthetic images."""
     synthetic_samples: AtLeast1 = 4096

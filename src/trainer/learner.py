@@ -243,10 +243,13 @@ class Learner:
         if self.ema:
             tensors |= {f"average of {name}": value.data for name, value in self.ema.module.named_parameters()}
         if differing := differences(self.comm, tensors):
-            raise TrainerError(
-                f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, or an operation is "
-                "not deterministic. Nothing of it is saved: leave that node out, and resume from the last checkpoint."
+            error = TrainerError(
+                f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, nodes are not alike, "
+                "or an operation is not deterministic. Nothing of it is saved: leave that node out, and resume from "
+                "the last checkpoint."
             )
+            error.raised_on_all_ranks = True
+            raise error
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""

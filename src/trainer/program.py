@@ -85,10 +85,12 @@ class TrainerProgram:
     def _require_few_bad(self, bad: int, of: str, samples: int) -> None:
         share = self._settings.data.bad_image_share
         if bad > share * samples:
-            raise TrainerError(
+            error = TrainerError(
                 f"{bad} of {of} cannot be decoded (paths above), more than bad_image_share={share} of the set: fix the "
                 "data, or raise --bad-image-share."
             )
+            error.raised_on_all_ranks = True
+            raise error
 
     def meet(self, step: int) -> int:
         """Return the step, which is the same on all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -80,20 +81,24 @@ def abandon(error: Exception, world: World) -> NoReturn:
     So the others notice within seconds: their connections break, and their launcher sees an exit code. A checkpoint
     that is being written is finished first.
     """
+    with contextlib.suppress(OSError):  # the terminal is gone
+        _report(error, world)
+    _end(getattr(error, "exit_code", SlipwayError.exit_code))
+
+
+def _report(error: Exception, world: World) -> None:
     who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
-    code = getattr(error, "exit_code", SlipwayError.exit_code)
     if isinstance(error, SlipwayError):
         if world.is_root or not error.raised_on_all_ranks:
             print(who, one_line(explain(error)), file=sys.stderr)
-    else:
-        known = _known(error)
-        if not known:
-            traceback.print_exception(error)
-        print(who, one_line(known or f"{type(error).__name__}: {error}"), file=sys.stderr)
-    _end(code)
+        return
+    known = _in_a_line(error)
+    if not known:
+        traceback.print_exception(error)
+    print(who, one_line(known or f"{type(error).__name__}: {error}"), file=sys.stderr)
 
 
-def _known(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
     """Return what ``error``, which is none of ours, means to a user; "" where only its traceback tells."""
     if lost_peer(error):
         said = str(error).partition("\n")[0]
@@ -112,6 +117,7 @@ def _end(code: int) -> NoReturn:
     There, threads of a communication library that still hold a Python object wait for ever after an error, and with
     torch 2.13 they abort one process in some hundred after success.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+            stream.flush()
     os._exit(code)

@@ -88,13 +88,12 @@ def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> in
     passed_on = Reason.NONE
     while True:
         codes = [process.poll() for process in processes]
-        failed = {rank: code for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)}
-        for rank, code in failed.items():
-            if code is not None and code < 0:  # nobody else can tell of it
-                _tell_of_signal(rank, signal.Signals(-code))
-                return 128 - code
+        failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
-            return next(code for code in failed.values() if code)
+            code, rank = min(failed)  # one that a signal has ended, if any: the others fail because of it
+            if code < 0 and not request.reason:  # nobody else can tell of it
+                _tell_of_signal(rank, signal.Signals(-code))
+            return code if code > 0 else 128 - code
         ended = [code for code in codes if code is not None]
         if len(ended) == len(codes):
             return max(ended)

@@ -75,7 +75,7 @@ def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
     out = tmp_path / "run"
     said = train("spawn", 2, out, *flags, "--bad-image-share", "0.1")
     assert "cannot decode" in said
-    assert "dark/1.png (cannot identify image file" in said
+    assert "dark/1.png (no image of a known format)" in said
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] > 0.8
     said = train("spawn", 2, tmp_path / "strict", *flags, "--bad-image-share", "0", code=1)

@@ -401,7 +401,7 @@ class TestManyBits:
         Image.fromarray(np.full((20, 20), 1.5, dtype=np.float32)).save(tmp_path / "a" / "0.tif")
         fetched = [part.fetch(np.arange(len(part)), None) for part in opened(tmp_path)]
         assert sorted(reason for part in fetched for reason in part.reasons) == [
-            "its values are numbers of 32 bits (mode F), of no known range"
+            "its values (mode F) are of no known range"
         ]
 
     def test_one_of_too_many_pixels_is_not_decoded(self, tmp_path):

@@ -82,6 +82,21 @@ class TestJsonLines:
         writer.close()
         assert read_records(path) == [train_record(1), train_record(2)]
 
+    def test_a_file_with_damaged_lines_is_kept_beside_the_new_one(self, tmp_path, caplog):
+        path = tmp_path / "metrics.jsonl"
+        good = [json.dumps({"kind": "train", "step": step, "loss": 1.0}) for step in (1, 2)]
+        said = json.dumps({"kind": "note", "step": 1, "text": "lower rate from here"})
+        for number, bad in enumerate(
+            ["\0\0", "[1]", '{"step": 1}', '{"kind": "train", "step": "1"}', "[" * 100_000], 1
+        ):
+            damaged = "\n".join([good[0], bad, said, good[1], '{"cut off']) + "\n"
+            path.write_text(damaged)
+            JsonLines(path, step=9).close()
+            assert path.read_text().splitlines() == [good[0], said, good[1]]
+            assert (tmp_path / f"metrics.jsonl.damaged.{number}").read_text() == damaged
+            assert f"1 line(s) of {path} are no records; the file is kept as" in caplog.messages[-1]
+        assert [record["step"] for record in read_records(path)] == [1, 2], "those that hold numbers"
+
     def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         writer = JsonLines(path, step=0)

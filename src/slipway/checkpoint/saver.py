@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
@@ -43,8 +44,10 @@ class Saver:
         """
         self.wait()
         if self._error:
-            before = self._store.newest_folder()
-            said = f"The one before, {before.name}, is valid." if before else "There is none before it."
+            before = None
+            with contextlib.suppress(OSError):
+                before = self._store.newest_folder()
+            said = f"The newest there is {before.name}." if before else "There is none before it."
             failure = NotSavedError(reason=self._error, before=said)
             failure.retryable = is_retryable(self._error)
             raise failure

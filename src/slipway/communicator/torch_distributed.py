@@ -92,7 +92,8 @@ def open_default_group(
         backend: torch's name of the library: gloo, nccl, mpi.
         init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
         master: address and port at which rank 0, or torchrun's agent, listens; None where torch is to find the store.
-        agent_restart: how often torchrun's agent, which listens there, has restarted the ranks; None where rank 0 does.
+        agent_restart: how often torchrun's agent, which listens there, has restarted the ranks; None where rank 0
+            listens, or torch finds the store.
         timeout: seconds that ranks wait for each other, to join and in each operation.
 
     Raises:

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from slipway.reading import open_regular
@@ -21,6 +22,7 @@ from trainer.data.base import Draws, Fetched, Ids, Splits
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
 
+Image.MAX_IMAGE_PIXELS = None  # max_image_pixels takes the place of PIL's own limit, in each process that decodes
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
 IMAGENET = (
     torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64),
@@ -31,6 +33,8 @@ PLAIN = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
 """Mean and standard deviation that leave values from 0 to 1 as they are."""
 WIDE_GREY = {"PNG", "PPM"}
 """Formats of which PIL gives 16 bits of grey as mode I, of 32 (its handbook, "Image file formats")."""
+BITS_PER_SAMPLE = 258
+"""Tag of a TIFF (TIFF 6.0, section 8)."""
 CENTRE = 224 / 256
 """Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
 
@@ -82,6 +86,8 @@ class ImageFolder:
         for position, sample in enumerate(ids):
             try:
                 images[position] = self._decode(self.paths[sample], None if draws is None else draws[position])
+            except MemoryError:
+                raise
             except Exception as error:
                 if isinstance(error, OSError) and error.errno not in OF_THE_FILE:
                     raise
@@ -117,13 +123,16 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         ValueError: for numbers whose range is not known.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in WIDE_GREY):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        bits = image.tag_v2.get(BITS_PER_SAMPLE, (16,))[0] if isinstance(image, TiffImageFile) else 16
+        return Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     if image.mode in {"I", "F"}:
-        raise ValueError(f"its values are numbers of 32 bits (mode {image.mode}), of no known range")
+        raise ValueError(f"its values (mode {image.mode}) are of no known range")
     return image
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "no image of a known format"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text or type(error).__name__
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from slipway.errors import one_line
 from slipway.stop import ignore_signals
-from slipway.workers import end_with_queue, end_workers
+from slipway.workers import end_when_queue_fails, end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 
@@ -93,17 +93,20 @@ class _ByRequest(TorchDataset["Fetched | OSError"]):
     def __getitem__(self, request: _Request) -> Fetched | OSError:
         try:
             return self.dataset.fetch(*request)
-        except OSError as error:  # with its number, of which a DataLoader would keep nothing
-            return error
+        except OSError as error:
+            if error.errno is None:
+                raise
+            return OSError(error.errno, error.strerror, error.filename)  # a DataLoader would keep the text alone
 
 
-def _as_it_is(fetched: Any) -> Any:
+def _unchanged(fetched: Any) -> Any:
+    """Take the place of torch's default, which would make tensors of what is in the lists."""
     return fetched
 
 
 def _start_worker(worker: int) -> None:
     ignore_signals(worker)
-    end_with_queue()
+    end_when_queue_fails()
     torch.set_num_threads(1)
 
 
@@ -122,7 +125,7 @@ class Loader:
                 _ByRequest(dataset),
                 sampler=self._requests,
                 batch_size=None,
-                collate_fn=_as_it_is,
+                collate_fn=_unchanged,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 pin_memory=pin_memory,
@@ -157,7 +160,7 @@ class Loader:
         labels = self.dataset.labels[torch.from_numpy(micro.ids)]
         if not micro.counted:
             labels.fill_(NO_LABEL)
-        for position, reason in itertools.zip_longest(fetched.bad, fetched.reasons):
+        for position, reason in itertools.zip_longest(fetched.bad, fetched.reasons[: len(fetched.bad)]):
             labels[position] = NO_LABEL
             if micro.counted:
                 name = self.dataset.describe(int(micro.ids[position]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +35,8 @@ def _give_up(limit: float) -> NoReturn:
         f"trainer: Horovod's ranks have not joined within {limit:.0f} s (--collective-timeout): look for a rank that "
         "did not start, or for a network that is down.\n"
     )
-    os.write(2, text.encode())
+    with contextlib.suppress(OSError):  # the terminal is gone
+        os.write(2, text.encode())
     os._exit(SlipwayError.exit_code)
 
 

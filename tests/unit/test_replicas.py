@@ -1,0 +1,36 @@
+"""Checksums by which ranks compare their replicas."""
+
+import pytest
+import torch
+
+from slipway import replicas
+from slipway.replicas import checksum
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_any_bit_that_flips_changes_both_sums(dtype):
+    tensor = torch.arange(60).reshape(3, 4, 5).to(dtype)
+    plain, weighted = checksum(tensor)
+    flipped = tensor.clone()
+    data = flipped.view(torch.uint8).view(-1)
+    data[7] ^= 1
+    other_plain, other_weighted = checksum(flipped)
+    assert plain != other_plain
+    assert weighted != other_weighted
+
+
+def test_values_that_have_changed_places_are_noticed():
+    assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
+
+
+def test_neither_chunks_nor_the_order_in_memory_change_a_sum(monkeypatch):
+    tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
+    whole = checksum(tensor)
+    assert checksum(tensor.t().contiguous().t()) == whole
+    monkeypatch.setattr(replicas, "CHUNK", 5)
+    assert checksum(tensor) == whole
+
+
+@pytest.mark.parametrize("tensor", [torch.tensor(3.0), torch.empty(0), torch.empty(2, 0)])
+def test_tensors_of_few_elements(tensor):
+    assert len(checksum(tensor)) == 2
