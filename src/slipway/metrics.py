@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import logging
-import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class JsonLines:
         if damaged:
             names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
             aside = next(name for name in names if not name.exists())
-            os.link(path, aside)
+            shutil.copyfile(path, aside)  # not os.link, which some shared file systems refuse
             log.warning("%d line(s) of %s are no records; the file is kept as %s", damaged, path, aside.name)
         kept = [record for record in found if record and record["step"] <= step]
         write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))

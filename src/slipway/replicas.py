@@ -46,7 +46,6 @@ def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
     if count_alike(comm, repr(own)) == comm.world.size:
         return ""
     gathered = all_gather_json(comm, [socket.gethostname(), own])
-    # The failure alone costs as much: the sums of all ranks.
     usual, count = Counter(repr(sums) for _, sums in gathered).most_common(1)[0]
     odd = {rank: (host, sums) for rank, (host, sums) in enumerate(gathered) if repr(sums) != usual}
     most = next(sums for _, sums in gathered if repr(sums) == usual)

@@ -64,11 +64,16 @@ def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
     assert 0 < difference < 1e-2, "rounded on the wire, and close all the same"
 
 
+def write_images(folder, count, *, train):
+    """Write images of two classes, of which the first ``train`` are for training."""
+    for number in range(count):
+        part = folder / ("train" if number < train else "val") / ("dark" if number % 2 else "bright")
+        part.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(part / f"{number}.png")
+
+
 def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
-    for number in range(40):
-        folder = tmp_path / "images" / ("train" if number < 32 else "val") / ("dark" if number % 2 else "bright")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(folder / f"{number}.png")
+    write_images(tmp_path / "images", 40, train=32)
     (tmp_path / "images" / "train" / "dark" / "1.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
     flags += ["--resized-crop", "--flip", "--batch-size", "8", "--epochs", "3", "--no-figures"]
@@ -83,10 +88,7 @@ def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
 
 
 def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
-    for number in range(20):
-        folder = tmp_path / "images" / ("train" if number < 12 else "val") / ("dark" if number % 2 else "bright")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(folder / f"{number}.png")
+    write_images(tmp_path / "images", 20, train=12)
     (tmp_path / "images" / "val" / "dark" / "13.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
     flags += ["--batch-size", "6", "--epochs", "1", "--no-figures", "--resume", "auto"]
