@@ -57,6 +57,7 @@ fi
 : "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
 : "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: as many as the job's GPUs suffice for
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
+: "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
@@ -121,5 +122,5 @@ launch_horovod() {
         python3 "${program[@]}"
 }
 
-run_step "launch_$BACKEND"        # the launch, until it ends; passes on the scheduler's signals
+run_attempts "launch_$BACKEND" none # the launch, until it ends; again if ranks or nodes have died
 finish none                       # exit code by the verdict

@@ -24,6 +24,7 @@ source "${BASH_SOURCE[0]%/*}/python.bash"
 source "${BASH_SOURCE[0]%/*}/ranks.bash"
 source "${BASH_SOURCE[0]%/*}/nodes.bash"
 source "${BASH_SOURCE[0]%/*}/launch.bash"
+source "${BASH_SOURCE[0]%/*}/restart.bash"
 source "${BASH_SOURCE[0]%/*}/account.bash"
 
 readonly LIBRARY_VERSION=0.1.0

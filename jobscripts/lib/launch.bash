@@ -11,19 +11,27 @@ catch_signals() {
     trap 'before_launch "ended by a signal before training began" "$EXIT_STOPPED"' TERM INT
 }
 
-# before_launch MESSAGE [CODE]: end the job before a rank has started, and the step that may run. It
-# is $!, as a variable that holds its number could be set too late for this trap.
+# before_launch MESSAGE [CODE]: end the job before a rank has started, and the step that may run.
 before_launch() {
-    [ -z "$step_may_run" ] || kill "${!:-}" 2>/dev/null || :
+    end_step
     note "$1"
     exit "${2:-$EXIT_CONFIG}"
 }
 
-# on_each_node SECONDS COMMAND...: run it once on each node, for at most so long, by the site's
-# launcher. In the background, as Bash runs traps only between commands in the foreground.
+# end_step: send SIGTERM to the step that may run. It is $!, as a variable that holds its number
+# could be set too late for a trap.
+end_step() {
+    [ -z "$step_may_run" ] || kill "${!:-}" 2>/dev/null || :
+}
+
+# on_each_node SECONDS COMMAND...: run it once on each node, spare ones too, for at most so long, by
+# the site's launcher. In the background: Bash runs traps only between commands in the foreground.
 on_each_node() {
     step_may_run=1
-    "${launcher}_each_node" "$@" &
+    {
+        [ ${#spare_nodes[@]} = 0 ] || use_nodes "${nodes[@]}" "${spare_nodes[@]}"
+        "${launcher}_each_node" "$@"
+    } &
     wait_limited $!
 }
 
@@ -83,11 +91,12 @@ run_step() {
     code=$EXIT_STOPPED
     for try in 1 2 3; do
         started=$SECONDS
-        open_rendezvous
+        open_rendezvous || { [ "${restarts:-0}" != 0 ] && break; } || exit "$EXIT_CONFIG"
         [ "$cancelled" = 0 ] || break
-        trap request_stop USR1
+        trap 'time_limit_came=1; request_stop' USR1
         trap 'cancelled=1; stop_for_signal' TERM INT
-        [ "$try" -gt 1 ] || watch_time_limit
+        [ -n "${time_is_watched:-}" ] || watch_time_limit
+        time_is_watched=1
         note_ranks
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
@@ -108,7 +117,7 @@ port_was_taken() {
 # foreground. Standard error goes to logs/N/stderr.log, and from there, as it comes, to the job's
 # log. Sets code and launch_pid.
 launch_once() {
-    local copier
+    local copier abandoner
     launch_pid=''
     : >"$log_dir/stderr.log"
     rm -f -- "$log_dir/code" "$log_dir/pid"
@@ -117,6 +126,7 @@ launch_once() {
     (
         # A rank that outlives this script must not hold open what others take for its life.
         [ -z "${watcher:-}" ] || exec {watcher}>&-
+        [ -z "${heart:-}" ] || exec {heart}>&-
         [ -z "${from_server:-}" ] || exec {from_server}<&-
         trap : TERM USR1 INT
         code=0
@@ -131,9 +141,40 @@ launch_once() {
             -- "$log_dir/stderr.log" >&2
     ) &
     copier=$!
+    abandon_launch "$launch_pid" </dev/null &
+    abandoner=$!
     until_ended "$launch_pid"
     until_ended "$copier"
+    kill "$abandoner" 2>/dev/null || :
     read -r code 2>/dev/null <"$log_dir/code" || code=1
+}
+
+# abandon_launch PID: end a launcher that waits for a node that is gone, 30 s after it has said
+# (LAUNCH_IS_ENDING) that it ends the ranks. Slurm itself misses a node only after its
+# SlurmdTimeout, which is minutes.
+abandon_launch() {
+    local nothing
+    [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
+    trap '' USR1 INT
+    exec {nothing}<> <(:)
+    until grep --quiet "$LAUNCH_IS_ENDING" "$log_dir/stderr.log"; do
+        kill -0 "$1" 2>/dev/null || return 0
+        read -r -t 5 <&"$nothing" || : # a sleep that starts no process
+    done
+    read -r -t 30 <&"$nothing" || :
+    kill -0 "$1" 2>/dev/null || return 0
+    note "the launcher waits for a node that does not answer: it is ended"
+    end_tree "$1"
+}
+
+# end_tree PID: kill the process, and all that it has started.
+end_tree() {
+    local child children=''
+    read -r children 2>/dev/null <"/proc/$1/task/$1/children" || :
+    kill -KILL "$1" 2>/dev/null || :
+    for child in $children; do
+        end_tree "$child"
+    done
 }
 
 # record_pid: for signal_launch, of the launch, which then replaces its shell by `exec`.
@@ -179,13 +220,15 @@ request_stop() {
 # hide exit codes. A run that is out of time goes on by METHOD: requeue, chain, or none. A user's
 # script that leaves no verdict is known by its exit code, and never goes on.
 finish() {
-    local state='' step='' reason='' verdict=$RUN_DIR/verdict.$attempt
     account || :
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ]; then
-        wait_for_file "$verdict" "${verdict_seconds:-0}"
+        wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
-    [ ! -f "$verdict" ] || read -r state step reason <"$verdict" || :
+    read_verdict
     [ -z "$SLIPWAY_SCRIPT" ] || compare_world
+    if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
+        continue_run "$1" "$go_on"
+    fi
     [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
         note "ended by a signal before the ranks had saved; to continue: $(continue_command)"
@@ -194,7 +237,7 @@ finish() {
     case $state in
         done) exit 0 ;;
         out-of-time)
-            [ "$1" = none ] || [ "$cancelled" = 1 ] || continue_run "$1" "$step"
+            [ "$1" = none ] || [ "$cancelled" = 1 ] || continue_run "$1" "out of time at step $step"
             ;;&
         out-of-time | stopped)
             note "stopped at step $step ($reason); to continue: $(continue_command)"
@@ -205,6 +248,13 @@ finish() {
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# read_verdict: of the attempt. Sets state, empty where there is none, step and reason.
+read_verdict() {
+    state='' step='' reason=''
+    [ ! -f "$RUN_DIR/verdict.$attempt" ] ||
+        read -r state step reason <"$RUN_DIR/verdict.$attempt" || :
 }
 
 # compare_world: say it if the ranks of a user's script have not formed one group, of which
@@ -233,7 +283,7 @@ wait_for_file() {
     done
 }
 
-# continue_run METHOD STEP: let the run go on by itself, and end this job; returns where that is
+# continue_run METHOD WHY: let the run go on by itself, and end this job; returns where that is
 # refused or not allowed.
 continue_run() {
     local count
@@ -248,8 +298,7 @@ continue_run() {
     # this script.
     trap '' TERM USR1 INT
     [ "$cancelled" = 0 ] || return 0
-    note "out of time at step $2; going on by itself ($1), $((count + 1)) of at most" \
-        "$SLIPWAY_MAX_REQUEUES"
+    note "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
     echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
     next_job=''
     if ! again "$1"; then
@@ -284,7 +333,8 @@ last_words() {
 end_job() {
     local code=$?
     trap '' TERM USR1 INT
-    [ -z "${horovod_server:-}" ] || kill -KILL "$horovod_server" 2>/dev/null || :
+    end_horovod_server
+    end_guard
     ! declare -F remove_containers >/dev/null || remove_containers "${scratch:-}" || :
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :

@@ -24,13 +24,17 @@ choose_container() {
 # gpus_per_node (those that the ranks take), first_port.
 find_allocation() {
     nodes=(127.0.0.1)
-    nnodes=1
-    head_node=127.0.0.1
+    reserve_spares
     cpus=$(nproc)
     gpus_per_node=$((${SLIPWAY_RANKS_PER_NODE:-1} * ${SLIPWAY_DEVICES_PER_RANK:-1}))
     scratch_id=$job_id
     first_port=$((20000 + $$ % 10000))
     plan_ranks
+}
+
+# use_nodes NODE: this one.
+use_nodes() {
+    nodes=("$@") nnodes=$# head_node=$1
 }
 
 # job_is_over JOB: whether the process that its name ends with is gone, or is another one by now.

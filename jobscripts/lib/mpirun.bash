@@ -19,12 +19,23 @@ use_mpirun() {
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path" --bind-to none "$@")
+    [ "$nnodes" = ${#allocation[@]} ] || mpirun+=(--host "$(join_by , "${nodes[@]}")")
     while IFS= read -r name; do
         case $name in
             SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
             *) mpirun+=(-x "$name") ;;
         esac
     done < <(compgen -e)
+}
+
+# mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long. It
+# ends the shell that it runs in.
+mpirun_node() {
+    local limit=$2 mpirun
+    nodes=("${nodes[$1]}") nnodes=1
+    shift 2
+    use_mpirun "${mpirun_options[@]}"
+    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" -n 1 "$@"
 }
 
 # mpirun_each_node SECONDS COMMAND...: once on each node, for at most so long.

@@ -7,6 +7,11 @@ local_each_node() {
     exec timeout --kill-after=5 "$@"
 }
 
+# local_node NUMBER SECONDS COMMAND...: the same.
+local_node() {
+    exec timeout --kill-after=5 "${@:2}"
+}
+
 # for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each of the nodes,
 # whose numbers begin at 0, all at the same time, each in a process of its own that FUNCTION
 # replaces by exec. SIGTERM goes on to all. HOW is together, where one that fails is to end the

@@ -27,9 +27,9 @@ find_allocation() {
     local asked limit
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-    nnodes=${#nodes[@]}
-    ((nnodes > 0)) || die "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
-    head_node=${nodes[0]}
+    ((${#nodes[@]} > 0)) || die "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
+    this_node=${nodes[0]}
+    reserve_spares
     asked=$(ask_for_job) || note "qstat does not answer: without it nothing warns of the time limit"
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
@@ -45,13 +45,19 @@ find_allocation() {
     plan_ranks
 }
 
+# use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
+# nodes, nnodes and head_node.
+use_nodes() {
+    nodes=("$@") nnodes=$# head_node=$1
+}
+
 # share_of_node NAME DEFAULT: of a resource of the whole job, from the server's answer on standard
 # input.
 share_of_node() {
     local total
     total=$(job_field "$1")
-    if [[ $total =~ ^(0|[1-9][0-9]*)$ ]] && ((total == 0 || total >= nnodes)); then
-        echo $((total / nnodes))
+    if [[ $total =~ ^(0|[1-9][0-9]*)$ ]] && ((total == 0 || total >= ${#allocation[@]})); then
+        echo $((total / ${#allocation[@]}))
     else
         echo "$2"
     fi

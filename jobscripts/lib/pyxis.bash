@@ -25,6 +25,6 @@ set_container() {
     container=(--container-image="${image#docker://}" --container-workdir="$PWD"
         --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
     # shellcheck disable=SC2154 # the site's lines assign srun_options
-    on_head_node=(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head_node" "${srun_options[@]}")
+    on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     [ -z "${terminal:-}" ] || on_head_node+=(--pty) # of a shell
 }

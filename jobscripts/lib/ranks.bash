@@ -70,22 +70,28 @@ note_idle_gpus() {
     note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
 }
 
-# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan
-# (TRAINER_*), what quotas leave in the run folder, and what set_environment exports.
+# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan, what
+# quotas leave in the run folder, and what set_environment exports.
 set_rank_environment() {
     local quota=''
     set_environment
+    export_plan
     # read does not wait for a program that cannot be killed
     read -r -t 12 quota < <(sh "$lib/quota_left.sh" "$RUN_DIR") || :
     export_variables \
         RUN_DIR="$RUN_DIR" \
         TRAINER_JOB_ID="$job_id" \
-        TRAINER_ATTEMPT="$attempt" \
-        TRAINER_WORLD_SIZE="$world_size" \
-        TRAINER_RANKS_PER_NODE="$ranks_per_node" \
         TRAINER_QUOTA="$quota"
     [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
         export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
+}
+
+# export_plan: of this attempt, which the ranks compare with what they find.
+export_plan() {
+    export_variables \
+        TRAINER_ATTEMPT="$attempt" \
+        TRAINER_WORLD_SIZE="$world_size" \
+        TRAINER_RANKS_PER_NODE="$ranks_per_node"
 }
 
 # set_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
@@ -113,21 +119,24 @@ set_environment() {
         TMPDIR="${TMPDIR:-$scratch}"
 }
 
-# choose_rendezvous: where the ranks meet: an address of the head node that the others can reach.
-# Exports MASTER_ADDR, of which yours wins.
+# choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins.
 choose_rendezvous() {
     port_is_given=${MASTER_PORT:+1}
+    given_address=${MASTER_ADDR:-}
     rendezvous=1
     if [ -n "$port_is_given" ]; then
         [[ $MASTER_PORT =~ ^[1-9][0-9]{0,4}$ ]] && ((MASTER_PORT < 65536)) ||
             die "MASTER_PORT is ${MASTER_PORT@Q}: it must be the number of a port"
     fi
-    if [ -n "${MASTER_ADDR:-}" ]; then
-        note "MASTER_ADDR=$MASTER_ADDR was set outside and is kept"
-    else
-        read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
-            die "$head_node has no address here: set MASTER_ADDR"
-    fi
+    [ -z "$given_address" ] || note "MASTER_ADDR=$given_address was set outside and is kept"
+    find_master
+}
+
+# find_master: an address of the head node that the others can reach. Exports MASTER_ADDR.
+find_master() {
+    MASTER_ADDR=$given_address
+    [ -n "$given_address" ] || read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
+        die "$head_node has no address here: set MASTER_ADDR"
     if [ "$nnodes" != 1 ] && [[ $MASTER_ADDR =~ ^(localhost|127\..*|::1)$ ]]; then
         die "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
             "set MASTER_ADDR, or have it fixed"
@@ -136,7 +145,8 @@ choose_rendezvous() {
 }
 
 # open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
-# MASTER_PORT, of which yours wins; or, for Horovod, where its rendezvous server listens.
+# MASTER_PORT, of which yours wins; or, for Horovod, where its rendezvous server listens. Fails, and
+# says why, if the head node does not do its part.
 open_rendezvous() {
     [ "${rendezvous:-0}" = 1 ] || return 0
     case $BACKEND in
@@ -164,8 +174,10 @@ note_ranks() {
 choose_port() {
     local output=${MASTER_PORT:-}
     [ -n "$port_is_given" ] ||
-        output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" ||
-        die "no free port was found on $head_node$step_failure"
+        output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" || {
+        note "no free port was found on $head_node$step_failure"
+        return 1
+    }
     export_variables MASTER_PORT="${output##*$'\n'}" # behind what an image's entry point prints
 }
 
@@ -174,6 +186,7 @@ choose_port() {
 start_horovod_server() {
     local port='' waited=0 limit=120
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
+    end_horovod_server # that of an earlier attempt
     exec {from_server}< <(
         trap '' TERM USR1 INT
         exec "${on_head_node[@]}" "${container[@]}" \
@@ -184,7 +197,8 @@ start_horovod_server() {
         # Second by second, as Bash runs traps only when `read` has returned.
         read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < limit)); } || {
             explain_failure 124 "$limit" "$((SECONDS - waited))"
-            die "Horovod's rendezvous server did not start$step_failure"
+            note "Horovod's rendezvous server did not start$step_failure"
+            return 1
         }
     done
     export_variables \
@@ -197,6 +211,14 @@ start_horovod_server() {
         HOROVOD_SIZE="$world_size" \
         HOROVOD_LOCAL_SIZE="$ranks_per_node" \
         HOROVOD_CROSS_SIZE="$nnodes"
+}
+
+# end_horovod_server: if there is one.
+end_horovod_server() {
+    [ -n "${horovod_server:-}" ] || return 0
+    kill -KILL "$horovod_server" 2>/dev/null || :
+    [ -z "${from_server:-}" ] || exec {from_server}<&-
+    horovod_server=''
 }
 
 # check_mpi COMMAND...: what starts the ranks, in its own words, for the preflight, which compares

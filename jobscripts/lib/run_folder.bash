@@ -30,6 +30,17 @@ open_run_folder() {
     mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))
     refuse_company
+    begin_attempt "$attempt"
+    catch_signals
+    note_guard $((attempt - 1))
+    keep_library
+    note "attempt $attempt in $RUN_DIR, $(library_identity)"
+    note_settings
+}
+
+# begin_attempt NUMBER: make its folder, with that number or a later one. Sets attempt and log_dir.
+begin_attempt() {
+    attempt=$1
     # Another job may begin in the same folder at the same time: mkdir gives each its own number.
     while ! mkdir -- "$RUN_DIR/logs/$attempt" 2>/dev/null; do
         [ -e "$RUN_DIR/logs/$attempt" ] || die "cannot write $RUN_DIR/logs: is the disk full?"
@@ -37,10 +48,12 @@ open_run_folder() {
     done
     log_dir=$RUN_DIR/logs/$attempt
     echo "$scheduler $job_id" >"$log_dir/job"
-    catch_signals
-    keep_library
-    note "attempt $attempt in $RUN_DIR, $(library_identity)"
-    note_settings
+}
+
+# note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
+note_guard() {
+    local log=$RUN_DIR/logs/$1/guard.log
+    [ ! -s "$log" ] || note "$(head --lines=1 -- "$log")"
 }
 
 # refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is

@@ -18,6 +18,9 @@ readonly SETTINGS=(
     SLIPWAY_MIN_NODES
     SLIPWAY_WAIT_SECONDS
     SLIPWAY_MAX_REQUEUES
+    SLIPWAY_MAX_RESTARTS
+    SLIPWAY_SPARES
+    SLIPWAY_SHRINK
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
     SLIPWAY_PREFLIGHT_SECONDS
@@ -62,6 +65,9 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_MIN_NODES]='^$|^[1-9][0-9]{0,5}$'
     [SLIPWAY_WAIT_SECONDS]='^[1-9][0-9]{0,5}$'
     [SLIPWAY_MAX_REQUEUES]='^(0|[1-9][0-9]{0,5})$'
+    [SLIPWAY_MAX_RESTARTS]='^(0|[1-9][0-9]{0,5})$'
+    [SLIPWAY_SPARES]='^(0|[1-9][0-9]{0,5})$'
+    [SLIPWAY_SHRINK]='^[01]$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
     [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
@@ -91,6 +97,9 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_MIN_NODES]='a whole number, at least 1'
     [SLIPWAY_WAIT_SECONDS]='a whole number, at least 1'
     [SLIPWAY_MAX_REQUEUES]='a whole number, at least 0'
+    [SLIPWAY_MAX_RESTARTS]='a whole number, at least 0'
+    [SLIPWAY_SPARES]='a whole number, at least 0'
+    [SLIPWAY_SHRINK]='0 or 1'
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'
     [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'

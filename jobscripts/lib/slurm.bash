@@ -4,6 +4,7 @@
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
+readonly GUARD=slipway-guard # the name of its step
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
@@ -15,8 +16,8 @@ find_allocation() {
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     [ ${#nodes[@]} -gt 0 ] || die "scontrol names no nodes for $SLURM_JOB_NODELIST"
-    nnodes=${#nodes[@]}
-    head_node=${nodes[0]}
+    this_node=${SLURMD_NODENAME:-}
+    reserve_spares
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
     [ -z "${interactive:-}" ] || join_interactively
@@ -25,13 +26,28 @@ find_allocation() {
     plan_ranks
 }
 
+# use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
+# nodes, nnodes, head_node, on_head_node, and in srun_options their names, unless it is all nodes.
+use_nodes() {
+    local word options=()
+    nodes=("$@") nnodes=$# head_node=$1
+    for word in "${srun_options[@]}"; do
+        [[ $word == --nodelist=* ]] || options+=("$word")
+    done
+    srun_options=("${options[@]}")
+    if [ ${#on_head_node[@]} -gt 0 ] || [ "${SLURMD_NODENAME:-$head_node}" != "$head_node" ]; then
+        on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${options[@]}" --nodelist="$head_node")
+    fi
+    [ "$nnodes" = ${#allocation[@]} ] || srun_options+=(--nodelist="$(join_by , "$@")")
+}
+
 # join_interactively: inside salloc this script may be on the login node, where Slurm does not say
 # how many GPUs a node has; and what holds the cores of a step that it runs in must not be waited
 # for. Sets gpus_per_node and on_head_node; changes srun_options.
 join_interactively() {
     local step
     srun_options+=(--overlap)
-    step=(srun --nodes=1 --ntasks=1 --nodelist="$head_node" "${srun_options[@]}")
+    step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     [ "${SLURMD_NODENAME:-}" = "$head_node" ] || on_head_node=("${step[@]}")
     [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
@@ -90,6 +106,60 @@ again() {
     fi
     timeout 60 scontrol requeue "$job_id" || return 1
     next_job=$job_id
+}
+
+# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. Not inside salloc,
+# where steps may be somebody else's. From now on a step takes cores that such a step still holds on
+# a node that does not answer; there scancel hangs.
+end_old_steps() {
+    local step name
+    export_variables SLURM_OVERLAP=1
+    [ -z "${interactive:-}" ] || return 0
+    while read -r step name; do
+        [[ $step =~ \.[0-9]+$ ]] && [ "$name" != "$GUARD" ] || continue
+        timeout --kill-after=5 20 scancel --signal=KILL "$step" 2>/dev/null &
+    done < <(timeout 20 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' \
+        2>/dev/null)
+}
+
+# watch_over_job METHOD: with --no-kill Slurm leaves a job running whose first node has died, with
+# nobody in it. So guard.sh looks on another node whether this script lives, and requeues the job,
+# or where it is not to go on by itself cancels it. Sets guard, the process of its srun, guard_node,
+# and heart, a descriptor that ends the sign of life with this script.
+watch_over_job() {
+    local node act=(scancel "$job_id") count
+    [ -z "${interactive:-}" ] && [ "$SLIPWAY_SPARES$SLIPWAY_SHRINK" != 00 ] || return 0
+    if [ -n "${guard:-}" ] && kill -0 "$guard" 2>/dev/null; then
+        [[ " ${healthy_nodes[*]} " != *" $guard_node "* ]] || return 0
+    fi
+    end_guard
+    for node in "${healthy_nodes[@]}"; do
+        [ "$node" = "${SLURMD_NODENAME:-}" ] || guard_node=$node
+    done
+    [ -n "${guard_node:-}" ] || return 0
+    count=$(requeues_of_job)
+    if [ "$1" = requeue ] && [ "$count" -lt "$SLIPWAY_MAX_REQUEUES" ]; then
+        act=(scontrol requeue "$job_id")
+    fi
+    [ -n "${heart:-}" ] || exec {heart}> >(
+        trap '' TERM USR1 INT
+        while touch -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :; do
+            read -r -t 10 || [ $? -gt 128 ] || exit 0
+        done
+    )
+    srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
+        --nodelist="$guard_node" sh "$lib/guard.sh" "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" \
+        "${SLURMD_NODENAME:-}" "$RUN_DIR/requeues" "$((count + 1)) $job_id" "${act[@]}" \
+        </dev/null >/dev/null 2>&1 {heart}>&- &
+    guard=$!
+}
+
+# end_guard: if there is one.
+end_guard() {
+    [ -n "${guard:-}" ] || return 0
+    kill "$guard" 2>/dev/null || :
+    rm -f -- "$RUN_DIR/.heart.$job_id"
+    guard='' guard_node=''
 }
 
 # job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.

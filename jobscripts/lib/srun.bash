@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # Slurm's srun as what starts processes on the nodes.
 
+# What it says when it begins to end all tasks, as one of them has failed.
+readonly LAUNCH_IS_ENDING='^srun: .*Terminating StepId='
+
 # srun_each_node SECONDS COMMAND...: once on each node, for at most so long.
 srun_each_node() {
     local limit=$1
@@ -13,12 +16,15 @@ srun_each_node() {
 # srun_node_by_node COMMAND...: a step for each node, all at the same time, with the number of the
 # node in NODE_RANK and PET_NODE_RANK.
 srun_node_by_node() {
-    for_each_node together srun_node "$@"
+    for_each_node together srun_node 0 "$@"
 }
 
-# srun_node NUMBER COMMAND...: a step on the node of that number.
+# srun_node NUMBER SECONDS COMMAND...: a step on the node of that number, for at most so long; 0:
+# without a time limit.
 srun_node() {
+    local limit=()
+    [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2")
     export NODE_RANK="$1" PET_NODE_RANK="$1"
-    exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="${nodes[$1]}" \
-        --cpus-per-task="$cpus" "${srun_options[@]}" "${@:2}"
+    exec "${limit[@]}" srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$cpus" \
+        "${srun_options[@]}" --nodelist="${nodes[$1]}" "${@:3}"
 }

@@ -16,7 +16,7 @@ LABELS = 14
 """Width of the labels."""
 BY_ITSELF = (
     "By this script ({command}) only after a time limit, if the attempt gained a step and had saved by then, and at "
-    "most SLIPWAY_MAX_REQUEUES times."
+    "most SLIPWAY_MAX_REQUEUES times; and where it has lost a node and is not to train with fewer."
 )
 BY_HAND = "Never by this script: it prints the command that continues the run."
 

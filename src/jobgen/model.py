@@ -133,6 +133,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long a save may take: from the warning to the checkpoint on disk."""
     max_requeues: int = 10
     """How often a job may requeue itself."""
+    max_restarts: int = 3
+    """How often a job starts its ranks again after a rank, a launcher or a node has died."""
+    spares: int = 0
+    """Nodes that a job asks for besides ``nodes``: they wait to replace lost ones."""
+    shrink: bool = False
+    """Whether a job goes on with fewer nodes where too few are left."""
     options: Dict[str, Option] = {}
     """Options of the scheduler for this kind of job; they win over the site's."""
 

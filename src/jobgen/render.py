@@ -138,10 +138,11 @@ def _finish(job: Job) -> List[Call]:
         "restart": "exit code by the verdict; asks for nodes again after a time limit",
         "none": "exit code by the verdict",
     }[job.resume]
-    return [
-        ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals"),
-        (f"finish {job.resume}", what),
-    ]
+    launch = ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals")
+    if not job.spec.client:
+        why = "the launch, until it ends; again if ranks or nodes have died"
+        launch = (f'run_attempts "launch_$BACKEND" {job.resume}', why)
+    return [launch, (f"finish {job.resume}", what)]
 
 
 def _build_calls(job: Job) -> List[Call]:

@@ -11,10 +11,11 @@ from jobgen.shell import default
 from slipway.layout import SETTINGS
 
 OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
-           "SLIPWAY_MAX_REQUEUES", "SLIPWAY_NODES"}  # fmt: skip
+           "SLIPWAY_MAX_REQUEUES", "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK",
+           "SLIPWAY_NODES"}  # fmt: skip
 """Settings whose defaults are a spec's."""
 OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
-               "SLIPWAY_ARGS"}  # fmt: skip
+               "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_ARGS"}  # fmt: skip
 """Settings that a shell does not read."""
 SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
@@ -99,6 +100,9 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
         "SLIPWAY_RANKS_PER_NODE": Default("" if is_counted or spec.backend == "single" else str(job.ranks_per_node)),
         "SLIPWAY_DEVICES_PER_RANK": Default("" if spec.devices_per_rank == 1 else str(spec.devices_per_rank)),
         "SLIPWAY_MAX_REQUEUES": Default(str(spec.max_requeues)),
+        "SLIPWAY_MAX_RESTARTS": Default(str(spec.max_restarts)),
+        "SLIPWAY_SPARES": Default(str(spec.spares)),
+        "SLIPWAY_SHRINK": Default(str(int(spec.shrink))),
         **disk,
         "SLIPWAY_STAGE": Default("0"),
         "SLIPWAY_PREFLIGHT_SECONDS": Default("60"),
@@ -108,6 +112,10 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
     if not scheduler.takes_arguments:
         found["SLIPWAY_ARGS"] = Default("")
     without = {"SLIPWAY_MAX_REQUEUES"} if job.resume == "none" else set()
+    if spec.client:  # Dask's nodes are asked for anew
+        without |= {"SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
+    elif scheduler.one_machine:
+        without |= {"SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
     without |= {"SLIPWAY_SCRIPT"} if spec.task == "selftest" else set()  # the trainer tests itself
     return {name: value for name, value in found.items() if name not in without}
 

@@ -52,6 +52,10 @@ ATTEMPT_JOB = "job"
 """``SCHEDULER JOB``: who started the attempt, and as which job."""
 ATTEMPT_ACCOUNT = "account.json"
 """What the attempt has used: nodes, GPUs or cores, seconds, and how busy the GPUs were."""
+ATTEMPT_GUARD = "guard.log"
+"""What guard.sh has done, if it had to."""
+ATTEMPT_ANSWERS = "answers"
+"""The nodes that answered once the attempt had died."""
 ATTEMPT_SCRATCH = "scratch"
 """The attempt's folder on the nodes' local disks, while that may still be there."""
 ATTEMPT_DASK = "dask"
@@ -184,6 +188,13 @@ _TRAINING = (
     Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
             "how often a run goes on by itself after a time limit; preemption and lost nodes do not count, and a "
             "submission by hand begins to count anew", "MAX_REQUEUES", refuse_old=True),
+    Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "how often a job starts ranks again that have died",
+            "how often a job starts its ranks again after a rank, a launcher or a node has died; 0: never"),
+    Setting("SLIPWAY_SPARES", NUMBER, "nodes of the job that wait to replace lost ones",
+            "how many nodes of the job do not train, but wait, checked and with all copies, to replace one that is "
+            "lost"),
+    Setting("SLIPWAY_SHRINK", SWITCH, "1: go on with fewer nodes where too few are left",
+            "1: where too few nodes are left, the run goes on with fewer until the next job"),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",
             "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",

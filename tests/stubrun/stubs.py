@@ -91,6 +91,7 @@ class Project:
             "STUB_PYTHON": sys.executable,
             "SLIPWAY_LOCAL_DISK": str(self.folder / "disk"),
             "USE_CONTAINER": "1",
+            "SLIPWAY_MAX_RESTARTS": "0",  # test_restarts.py has its own
             "PYTHONPATH": "/somewhere",
         }
         slurm = {

@@ -50,7 +50,8 @@ RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_n
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
-SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9
+SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
+healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed=''
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -735,7 +736,7 @@ class TestContainer:
         assert out.splitlines() == [
             "--container-image=x#y", "--container-workdir=/usr", "--container-mounts=/a/b:/a/b,/c d:/c d",
             "--no-container-entrypoint", "--container-writable",
-            "srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--export=ALL",
+            "srun", "--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--nodelist=n1",
         ]  # fmt: skip
         code, _, err = bash("bind_paths=(/a:b); set_container", runtime="pyxis")
         assert (code, "/a:b: Pyxis cannot bind" in err) == (78, True)
@@ -1061,7 +1062,7 @@ class TestEachNode:
         clock = "scratch_id=1; wait_limited() { wait $1 || SECONDS=$((SECONDS + 7200)); return 124; }"
         scheduler = "dask" if call == "check_client" else "slurm"
         code, _, err = bash(f"{clock}; {call}", scheduler=scheduler)
-        assert (code, (place / "limit").read_text().split()[0]) == (78, str(limit)), err
+        assert (code, (place / "limit").read_text().split()[0]) == (1 if "choose_port" in call else 78, str(limit)), err
         assert err.count(f" within {limit} s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more") == 1
 
     # once: a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
@@ -1101,10 +1102,11 @@ class TestEachNode:
 
     def test_srun_node_by_node_and_srun_node(self, bash, stub):
         stub("srun", 'echo "$NODE_RANK $PET_NODE_RANK $*"')
-        words = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist={} --cpus-per-task=8 --export=ALL echo a b"
+        words = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --export=ALL --nodelist={} echo a b"
         lines = [f"0 0 {words.format('n1')}", f"1 1 {words.format('n2')}"]
         assert sorted(bash("(srun_node_by_node echo 'a b')")[1].splitlines()) == lines
-        assert bash("(srun_node 1 echo 'a b')")[1].splitlines() == lines[1:]
+        assert bash("(srun_node 1 0 echo 'a b')")[1].splitlines() == lines[1:]
+        assert bash("(srun_node 1 9 echo 'a b')")[1].splitlines() == lines[1:]
         stub("srun", "exit $((NODE_RANK * 7))")
         assert bash("(srun_node_by_node true) || echo $?")[1] == "7\n"
 
@@ -1231,7 +1233,7 @@ class TestRanks:
         assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
         stub("python3", "exit 1")
         code, _, err = bash("choose_port 24711")
-        assert (code, "no free port was found on n1: see above" in err) == (78, True)
+        assert (code, "no free port was found on n1: see above" in err) == (1, True)
 
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
         stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
@@ -1248,11 +1250,11 @@ class TestRanks:
         assert bash(code)[1] == "5555\n"
         stub("python3", "exit 1")
         code, _, err = bash("MASTER_ADDR=x; start_horovod_server")
-        assert (code, "did not start" in err) == (78, True)
+        assert (code, "did not start" in err) == (1, True)
         stub("python3", "exec sleep 20 >/dev/null 2>&1")
         silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
         code, _, err = bash(f"{silent}; echo it waits for ever")  # 142: as `read -t` ends after a second
-        assert (code, "did not start" in err) == (78, True)
+        assert (code, "did not start" in err) == (1, True)
         assert bash("open_rendezvous") == (0, "", "")
 
     @pytest.mark.parametrize(
@@ -1296,6 +1298,184 @@ class TestRanks:
         own = "SLIPWAY_SCRIPT=t.py bind_paths=(/usr /gone) program=(t.py); preflight"
         code, _, err = bash(own)
         assert (code, "/gone is not there" in err) == (78, True)
+
+
+class TestRestart:
+    """What test_restarts.py does not see."""
+
+    def test_reserve_spares_and_use_nodes(self, bash):
+        show = 'echo "$nnodes $head_node ${spare_nodes[*]} / ${srun_options[*]} / ${on_head_node[*]}"'
+        code = "nodes=(a b c d); SLIPWAY_SPARES=1; reserve_spares; "
+        assert bash(code + show)[1] == "3 a d / --export=ALL --nodelist=a,b,c / \n"
+        out = bash(code + f"use_nodes b c d; use_nodes c d; {show}", SLURMD_NODENAME="a")[1]
+        step = "srun --overlap --nodes=1 --ntasks=1 --export=ALL --nodelist=c"
+        assert out == f"2 c d / --export=ALL --nodelist=c,d / {step}\n"
+        assert bash(code + f"use_nodes a b c d; {show}")[1] == "4 a d / --export=ALL / \n"
+        for scheduler in ("pbs", "local"):
+            assert bash(code + "use_nodes b c; echo $nnodes $head_node", scheduler=scheduler)[1] == "2 b\n"
+        code, _, err = bash("nodes=(a); SLIPWAY_SPARES=1; reserve_spares")
+        assert (code, "the job has 1 node, and one has to train" in err) == (78, True)
+
+    def test_saved_step(self, bash, place):
+        assert bash("saved_step")[1] == "0\n"
+        (place / "run" / "checkpoints").mkdir()
+        (place / "run" / "checkpoints" / "latest").symlink_to("step_00000120")
+        assert bash("saved_step")[1] == "120\n"
+        for name in ("x", "step_", "step_1x"):
+            (place / "run" / "checkpoints" / "latest").unlink()
+            (place / "run" / "checkpoints" / "latest").symlink_to(name)
+            assert bash("saved_step")[1] == "0\n"
+
+    def test_failed_node_is_that_of_the_first_signal(self, bash):
+        torchrun = "  host      : n{}\n  rank      : 1 (local_rank: 0)\n  exitcode  : {} (pid: 12)\n"
+        lost, killed = torchrun.format(1, 1), torchrun.format(2, -9)
+        assert bash('failed_node <<<"$SAID"', SAID=lost + killed + torchrun.format(1, -15))[1] == "n2\n"
+        assert bash('failed_node <<<"$SAID" || echo none', SAID=lost)[1] == "none\n"
+        said = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n3: task 2: {}\n"
+        said += "srun: error: n4: task 3: Killed"
+        assert bash('failed_node <<<"$SAID"', SAID=said.format("Segmentation fault"))[1] == "n3\n"
+        assert bash('failed_node <<<"$SAID"', SAID=said.format("Terminated"))[1] == "n4\n"
+
+    def test_count_failures(self, bash):
+        code = (
+            "declare -A failures=(); failed={}; count_failures; count_failures; count_failures; echo ${{failures[*]}}"
+        )
+        assert bash(code.format("n2"))[1] == "2\n"
+        assert bash(code.format("n9"))[1] == "\n"  # of another job
+
+    def test_has_session(self, bash, place):
+        assert bash("has_session || echo no")[1] == "no\n"
+        (place / "run" / "status.json").write_text('{"attempt": 2, "state": "running"}')
+        assert bash("has_session || echo no")[1] == ""
+        assert bash("attempt=1; has_session || echo no")[1] == "no\n"
+
+    @pytest.mark.parametrize("launcher", ["srun", "ssh", "mpirun", "local"])
+    def test_find_healthy_nodes(self, bash, stub, launcher):
+        stub("srun", '[[ "$*" == *n1* ]] || exit 1; ' + SRUN)
+        stub("ssh", '[ "$1" = n1 ] || exit 255; exec bash')
+        stub("mpirun", '[[ "$*" == *"--host n1 "* ]] || exit 1; echo a banner; exec "${@: -2}"')
+        show = 'echo "${healthy_nodes[*]} / ${lost_nodes[*]}"'
+        code = f'launcher={launcher} allocation=(n1 n2); find_healthy_nodes; {show}; echo "${{nodes[*]}}"'
+        assert bash(code)[1].splitlines() == ["n1 n2 / " if launcher == "local" else "n1 / n2", "n1 n2"]
+        code = f"launcher={launcher} this_node=n2; find_healthy_nodes || echo no"
+        assert bash(code)[1] == ("" if launcher == "local" else "no\n")
+
+    @pytest.mark.parametrize("launcher", ["srun", "local"])
+    def test_ask_nodes_and_node_answers(self, bash, stub, launcher):
+        stub("srun", SRUN)
+        assert sorted(bash(f"launcher={launcher}; (ask_nodes n3 n4)")[1].split()) == ["n3", "n4"]
+        assert bash(f"launcher={launcher}; (node_answers 1)")[1] == "n2\n"
+
+    def test_local_node_and_mpirun_node(self, bash, stub):
+        assert bash("(local_node 0 5 echo 'a b'); (local_node 0 1 sleep 9) || echo $?")[1] == "a b\n124\n"
+        stub("mpirun", 'echo "$*"')
+        out = bash("(mpirun_node 1 5 echo 'a b')")[1]
+        assert ("--host n2 " in out, out.endswith(" -n 1 echo a b\n")) == (True, True)
+
+    def test_attempt_has_died(self, bash, place):
+        verdict = place / "run" / "verdict.2"
+        verdict.parent.mkdir()
+        assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
+        for code in ("code=0", "code=78", "code=1 cancelled=1"):
+            assert bash(f"{code}; attempt_has_died || echo no")[1] == "no\n"
+        verdict.write_text("stopped 7 launcher\n")
+        assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
+        verdict.write_text("failed 7 NaN\n")
+        assert bash("code=1; attempt_has_died || echo no")[1] == "no\n"
+
+    def test_plan_restart_and_choose_nodes(self, bash, stub):
+        stub("srun", SRUN)
+        stub("squeue", "exit 1")
+        start = "declare -A failures=(); first_step=0; "
+        show = 'echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
+        assert bash(f"{start} : >run/logs/2/stderr.log; plan_restart; {show}")[1] == "n1 n2 /  / 4\n"
+        assert bash(f"{start} SLIPWAY_MAX_RESTARTS=0; plan_restart || echo no")[1] == "no\n"
+        few = f"{start} allocation=(n1 n2 n3) healthy_nodes=(n1 n3); "
+        assert bash(f"{few} choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        code, out, err = bash(f"{few} planned_nodes=3; choose_nodes || echo no $go_on")
+        assert (code, out, "2 of 3 nodes are left" in err) == (0, "no lost 0 nodes\n", True)
+        assert bash(f"{few} planned_nodes=3 SLIPWAY_SHRINK=1; choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        twice = "failures[n1]=2; "
+        assert bash(f"{few} {twice} planned_nodes=2; choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        assert bash(f"{few} {twice} SLIPWAY_SHRINK=1; choose_nodes; {show}")[1] == "n3 / n1 / 2\n"
+        assert bash(f"{few} failures[n1]=1 planned_nodes=1; choose_nodes; {show}")[1] == "n3 / n1 / 2\n"
+
+    def test_begin_attempt_and_next_attempt(self, bash, place):
+        assert bash("mkdir run/logs/5; begin_attempt 5; echo $attempt; cat run/logs/6/job")[1] == "6\nslurm 4711\n"
+        shutil.rmtree(place / "run")
+        code = "rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
+        out = bash(code + 'echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"')
+        assert out[1] == "3 1 24712 3 10.0.0.9\n"
+        assert "restart 1 of at most 3: attempt 3 from step 0, on n1, n2" in out[2]
+
+    def test_run_attempts_and_run_attempt(self, bash):
+        steps = 'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); }; plan_restart() { :; }; '
+        assert bash(f"{steps}run_attempts launch none")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
+        assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
+
+    def test_export_plan_and_find_master(self, bash, stub):
+        code = "export_plan; env | grep '^TRAINER_' | sort --unique"
+        lines = ["TRAINER_ATTEMPT=2", "TRAINER_RANKS_PER_NODE=2", "TRAINER_WORLD_SIZE=4"]
+        assert bash(code)[1].splitlines() == lines
+        stub("getent", "echo 10.0.0.7 STREAM n1")
+        assert bash("given_address=''; find_master; echo $MASTER_ADDR")[1] == "10.0.0.7\n"
+        assert bash("given_address=10.0.0.8; find_master; echo $MASTER_ADDR")[1] == "10.0.0.8\n"
+
+    def test_cause_of_death_and_read_verdict(self, bash, place):
+        assert bash("lost_nodes=(a b c); cause_of_death 2")[1] == "lost b, c, which did not answer within 20 s\n"
+        assert "a process on n1 was killed" in bash("failed=n1; cause_of_death 0")[1]
+        assert "without a verdict" in bash("cause_of_death 0")[1]
+        assert bash('read_verdict; echo "<$state>"')[1] == "<>\n"
+        (place / "run" / "verdict.2").write_text("stopped 7 user asked\n")
+        assert bash('read_verdict; echo "<$state> $step $reason"')[1] == "<stopped> 7 user asked\n"
+
+    def test_end_tree(self, bash):
+        code = 'bash -c "sleep 51 & sleep 51; :" & sleep 0.3; end_tree $!; wait $! || echo $?'
+        assert bash(f'{code}; pgrep -f "^sleep 51" || echo none')[1].splitlines() == ["137", "none"]
+
+    def test_abandon_launch(self, bash, place):
+        wait = 'reads=0; note() { echo "$*"; }; read() { ((++reads < 20)) || { echo hung; exit; }; }; sleep 52 >log 2>&1 & '
+        log = place / "run" / "logs" / "2" / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("srun: launch/slurm: _step_signal: Terminating StepId=1.0\n")
+        code = f"{wait}(abandon_launch $!); wait $! || echo $?"
+        assert bash(code)[1].splitlines() == ["the launcher waits for a node that does not answer: it is ended", "137"]
+        log.write_text("fine\n")
+        assert bash(f"{wait}(abandon_launch $!); kill $!")[1] == "hung\n"
+
+    def test_end_old_steps(self, bash, stub):
+        stub("squeue", 'printf "%s\n" "7.batch batch" "7.extern extern" "7.0 slipway-guard" "7.1 sh"')
+        stub("scancel", 'echo "$*" >>killed')
+        code = "SLURM_JOB_ID=7; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
+        assert bash(code)[1] == "1\n--signal=KILL 7.1\n"
+        assert bash("rm killed; interactive=1; end_old_steps; wait; ls killed || echo none")[1] == "none\n"
+        assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
+
+    def test_watch_over_job_and_end_guard(self, bash, stub, place):
+        stub("srun", 'echo "$*" >>steps; exec sleep 53')
+        show = "; sleep 0.5; ls run/.heart.4711; kill -0 $guard; end_guard; sleep 0.2; cat steps; ls -A run"
+        watch = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job "
+        out = bash(f"{watch} requeue{show}", SLURMD_NODENAME="n1")[1].splitlines()
+        assert out[0] == "run/.heart.4711"
+        assert "--nodelist=n3 sh" in out[1]
+        assert out[1].endswith("run/requeues 1 4711 scontrol requeue 4711")
+        assert out[2:] == ["logs"]
+        (place / "steps").unlink()
+        out = bash(f"SLIPWAY_MAX_REQUEUES=0; {watch} requeue{show}", SLURMD_NODENAME="n3")[1].splitlines()
+        assert "--nodelist=n2 sh" in out[1]
+        assert out[1].endswith("run/requeues 1 4711 scancel 4711")
+        assert bash("SLIPWAY_SHRINK=0; watch_over_job requeue; echo ${guard:-none}; end_guard")[1] == "none\n"
+        assert bash("watch_over_job chain; end_guard", scheduler="pbs")[:2] == (0, "")
+
+    def test_note_guard(self, bash, place):
+        assert bash("note_guard 1")[2] == ""
+        (place / "run" / "logs" / "1").mkdir(parents=True)
+        (place / "run" / "logs" / "1" / "guard.log").write_text("guard.sh on n2: no sign of life\nmore\n")
+        assert bash("note_guard 1")[2] == "x.job: guard.sh on n2: no sign of life\n"
+
+    def test_end_step(self, bash):
+        assert bash("sleep 54 & step_may_run=1; end_step; wait $! || echo $?")[1] == "143\n"
+        assert bash("true & step_may_run=''; end_step; wait $! || echo $?")[1] == ""
 
 
 class TestLaunch:
@@ -1498,7 +1678,7 @@ class TestLaunch:
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
         assert (
-            bash(f"horovod_server=999999999; rm() {{ return 1; }}; scratch=x; trap end_job EXIT; exit {code}")[0]
+            bash(f"horovod_server=999999999; end_horovod_server; rm() {{ return 1; }}; scratch=x; trap end_job EXIT; exit {code}")[0]
             == code
         )
 

@@ -139,7 +139,7 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _nodes(job: Job) -> Dict[str, Option]:
-    nodes, cpus, ranks = job.spec.nodes, job.cpus_per_node, job.ranks_per_node
+    nodes, cpus, ranks = job.spec.nodes + job.spec.spares, job.cpus_per_node, job.ranks_per_node
     properties = "".join(f":{text}" for text in job.site.node_properties)
     if job.site.pbs == "torque":
         gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""

@@ -15,6 +15,7 @@ REASONS = {
     "account": "who pays",
     "nodes": "any number: the script counts them",
     "time": "of one attempt",
+    "no-kill": "a lost node does not end the job: see above",
     "requeue": "lets it return to the queue: see above",
     "open-mode": "one log for all attempts",
 }
@@ -138,7 +139,8 @@ def _needs(job: Job) -> Dict[str, Option]:
         }
     return {
         "job-name": job.spec.name,
-        "nodes": job.spec.nodes,
+        "nodes": job.spec.nodes + job.spec.spares,
+        "no-kill": bool(job.spec.spares or job.spec.shrink),
         "ntasks-per-node": tasks,
         job.site.gpu_request: _gpus(job, tasks) if job.gpus_per_node else False,
         "cpus-per-task": max(1, job.cpus_per_node // tasks),

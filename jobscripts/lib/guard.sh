@@ -1,0 +1,32 @@
+#!/bin/sh
+# guard.sh HEART LOG NODE REQUEUES LINE COMMAND...: on another node than NODE, which runs a job's
+# script, look whether that touches the file HEART, as it does every 10 s. Once it has not done so
+# for a minute, and NODE starts no process, add LINE to REQUEUES, the job's count of them, and run
+# COMMAND, which requeues the job; where that is refused it is cancelled. Else a job that Slurm lets
+# live without its first node (--no-kill) would hold the others until its time limit.
+set -u
+heart=$1 log=$2 node=$3 requeues=$4 line=$5
+shift 5
+
+# Opened first: so NFS asks the server for the time, too.
+last_beat() {
+    stat --format=%Y - <"$heart" 2>/dev/null
+}
+
+before='' looks=0
+while sleep 5; do
+    now=$(last_beat) || continue # the folder is gone, or the script has ended
+    if [ "$now" != "$before" ]; then
+        before=$now looks=0
+        continue
+    fi
+    looks=$((looks + 1)) # not seconds: this process may have been suspended like the script
+    [ "$looks" -ge 12 ] || continue
+    looks=0
+    ! timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 \
+        --nodelist="$node" true 2>/dev/null || continue
+    echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"
+    [ "$1" != scontrol ] || echo "$line" >>"$requeues"
+    timeout --kill-after=5 60 "$@" >>"$log" 2>&1 && continue
+    timeout --kill-after=5 60 scancel "$SLURM_JOB_ID"
+done

@@ -1,0 +1,242 @@
+# shellcheck shell=bash
+# Restart inside the allocation: after the death of a rank, of a launcher or of a node the launch is
+# run again, as the next attempt, on nodes that are healthy.
+
+readonly PROBE_SECONDS=20 # in which a healthy node starts a process
+spare_nodes=()
+
+# reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
+# allocation, all of them; planned_nodes, how many train; nodes and what use_nodes sets; and
+# spare_nodes.
+reserve_spares() {
+    local spares=${SLIPWAY_SPARES:-0}
+    allocation=("${nodes[@]}")
+    ((spares < ${#nodes[@]})) ||
+        die "SLIPWAY_SPARES=$spares: the job has $(plural ${#nodes[@]} node), and one has to" \
+            "train: ask for more nodes, or lower it"
+    planned_nodes=$((${#nodes[@]} - spares))
+    spare_nodes=("${allocation[@]:planned_nodes}")
+    use_nodes "${allocation[@]:0:planned_nodes}"
+}
+
+# run_attempts FUNCTION METHOD: run the launch, which FUNCTION spells out, until it ends; and again
+# after each attempt that has died, as long as that makes sense. METHOD is how the run goes on, as
+# for finish, if this node dies, or too few are left.
+run_attempts() {
+    restarts=0 fruitless=0
+    healthy_nodes=("${allocation[@]}")
+    lost_nodes=()
+    declare -gA failures=()
+    watch_over_job "$2"
+    run_attempt "$1"
+    while attempt_has_died && plan_restart; do
+        next_attempt
+        watch_over_job "$2"
+        run_attempt "$1"
+    done
+}
+
+# run_attempt FUNCTION: sets first_step, which was saved before it, and code.
+run_attempt() {
+    first_step=$(saved_step)
+    run_step "$1"
+}
+
+# attempt_has_died: whether it ended without a verdict and without being asked to; or with the one
+# of ranks that had to stop as their launcher died. The exit code of a user's script stands for a
+# verdict, unless it uses slipway.Session, or a node is lost.
+attempt_has_died() {
+    [ "$code" != 0 ] && [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
+    read_verdict
+    [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ]
+}
+
+# plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
+# Sets failed, the node where a process was killed first, if the launch says so.
+plan_restart() {
+    local lost=${#lost_nodes[@]} step
+    [ "$SLIPWAY_MAX_RESTARTS" != 0 ] || return 1
+    step_may_run=''
+    trap 'time_limit_came=1; end_step' USR1
+    trap 'cancelled=1; end_step' TERM INT
+    end_old_steps
+    find_healthy_nodes && [ "$cancelled" = 0 ] || return 1
+    lost=$((${#lost_nodes[@]} - lost))
+    if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! has_session; then
+        return 1
+    fi
+    if [ -n "${time_limit_came:-}" ]; then
+        go_on="out of time after an attempt that died"
+        return 1
+    fi
+    failed=$(failed_node <"$log_dir/stderr.log") || :
+    note "attempt $attempt: $(cause_of_death "$lost")"
+    if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
+        note "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
+        return 1
+    fi
+    step=$(saved_step)
+    if ((step > first_step)); then
+        fruitless=0
+    elif [ "$lost" = 0 ] && ((++fruitless > 1)); then
+        note "two attempts have died at step $step and saved nothing further: it is not restarted"
+        return 1
+    fi
+    choose_nodes
+}
+
+# cause_of_death LOST: of the last attempt, after which so many more nodes were lost.
+cause_of_death() {
+    if [ "$1" != 0 ]; then
+        echo "lost $(join_by ', ' "${lost_nodes[@]: -$1}"), which did not answer" \
+            "within $PROBE_SECONDS s"
+    elif [ -n "$failed" ]; then
+        echo "a process on $failed was killed; see $log_dir/stderr.log"
+    else
+        last_words
+    fi
+}
+
+# has_session: whether the script of a user has let slipway.Session begin this attempt.
+has_session() {
+    grep --quiet --no-messages "\"attempt\": $attempt," "$RUN_DIR/status.json"
+}
+
+# saved_step: that of the checkpoint from which the run would go on, or 0.
+saved_step() {
+    local name
+    name=$(readlink -- "$RUN_DIR/checkpoints/latest" 2>/dev/null) || :
+    if [[ $name =~ ^step_0*([0-9]+)$ ]]; then
+        echo "${BASH_REMATCH[1]}"
+    else
+        echo 0
+    fi
+}
+
+# find_healthy_nodes: those that were healthy and start a process now, all asked at the same time.
+# Sets healthy_nodes, and adds the others to lost_nodes. Fails if this very node is among those, or
+# it is all: then something else is wrong.
+find_healthy_nodes() {
+    local node before=("${healthy_nodes[@]}") lost=()
+    step_may_run=1
+    ask_nodes "${before[@]}" >"$log_dir/answers" 2>/dev/null &
+    wait_limited $! || :
+    healthy_nodes=()
+    for node in "${before[@]}"; do
+        if grep --quiet --line-regexp --fixed-strings -e "$node" "$log_dir/answers"; then
+            healthy_nodes+=("$node")
+        else
+            lost+=("$node")
+        fi
+    done
+    lost_nodes+=("${lost[@]}")
+    if [ ${#healthy_nodes[@]} = 0 ] || {
+        [ -n "${this_node:-}" ] && [[ " ${lost[*]} " == *" $this_node "* ]]
+    }; then
+        [ "$cancelled" = 1 ] || note "no process can be started on this node: it is not restarted"
+        return 1
+    fi
+}
+
+# ask_nodes NODE...: let each print its name.
+ask_nodes() {
+    nodes=("$@")
+    for_each_node apart node_answers
+}
+
+# node_answers NUMBER: let that node print its name.
+node_answers() {
+    "${launcher}_node" "$1" "$PROBE_SECONDS" echo "${nodes[$1]}"
+}
+
+# choose_nodes: as many of healthy_nodes as are planned, or with SLIPWAY_SHRINK=1 fewer; those first
+# that have failed least. One that failed twice comes last, and with SLIPWAY_SHRINK=1 not at all.
+# Sets nodes and what use_nodes sets, spare_nodes, and what plan_ranks sets. Fails if too few are
+# left.
+choose_nodes() {
+    local node times chosen=' ' count=0 training=()
+    count_failures
+    for times in 0 1 2; do
+        ((times < 2 || count == 0 || !${SLIPWAY_SHRINK:-0})) || break
+        for node in "${healthy_nodes[@]}"; do
+            if [ "${failures[$node]:-0}" = "$times" ] && ((count < planned_nodes)); then
+                chosen+="$node "
+                count=$((count + 1))
+            fi
+        done
+    done
+    if ((count == 0 || (count < planned_nodes && !${SLIPWAY_SHRINK:-0}))); then
+        note "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
+            "ready, and SLIPWAY_SHRINK=1 goes on with fewer"
+        go_on="lost $(plural ${#lost_nodes[@]} node)"
+        return 1
+    fi
+    spare_nodes=()
+    for node in "${healthy_nodes[@]}"; do # as the scheduler orders them
+        if [[ $chosen == *" $node "* ]]; then
+            training+=("$node")
+        else
+            spare_nodes+=("$node")
+        fi
+    done
+    use_nodes "${training[@]}"
+    ((count == planned_nodes)) ||
+        note "goes on with $(plural "$count" node) in place of $planned_nodes: the same samples," \
+            "in other sums, so not bitwise as with all; the next job has all again"
+    world_size=$((nnodes * ranks_per_node))
+}
+
+# count_failures: of the node that failed, up to 2, in failures; the second time its administrator
+# should look.
+count_failures() {
+    [[ -n $failed && " ${healthy_nodes[*]} " == *" $failed "* ]] || return 0
+    failures[$failed]=$((${failures[$failed]:-0} + 1))
+    ((failures[$failed] > 1)) || return 0
+    failures[$failed]=2
+    note "a process on $failed was killed for the second time: its administrator should look at it"
+}
+
+# failed_node: of a launch whose messages are on standard input: the one whose process was killed by
+# a signal first, as torchrun or srun say it. Fails where they do not.
+failed_node() {
+    awk '
+        $1 == "host" && $2 == ":" { host = $3 }
+        $1 == "exitcode" && $3 ~ /^-[0-9]+$/ { print host; found = 1; exit }
+        /^srun: error: [^ :]+: task [0-9]+: / && !/Exited with|Terminated/ {
+            sub(":", "", $3)
+            print $3
+            found = 1
+            exit
+        }
+        END { exit !found }
+    '
+}
+
+# next_attempt: begin it, with a number, a port and a plan of its own.
+next_attempt() {
+    restarts=$((restarts + 1))
+    account || :
+    held_since=$SECONDS
+    begin_attempt $((attempt + 1))
+    note "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
+        "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
+    export_plan
+    [ "${rendezvous:-0}" = 0 ] || find_master
+    # Ranks that live on behind a cut network must not find the new ones.
+    [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
+}
+
+# watch_over_job METHOD: where a scheduler leaves a job running whose first node has died.
+watch_over_job() {
+    :
+}
+
+# end_guard: what that has started.
+end_guard() {
+    :
+}
+
+# end_old_steps: what may be left of a launch whose launcher was killed.
+end_old_steps() {
+    :
+}

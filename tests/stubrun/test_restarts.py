@@ -1,0 +1,147 @@
+"""Restarts inside the allocation: what is started again, on which nodes, and when a job gives up."""
+
+import pytest
+
+from stubs import SCRIPTS
+
+SPARE = {"STUB_NODES": "node1 node2 node3", "SLIPWAY_SPARES": "1"}
+DEAD = '[[ "$*" != *"--nodelist=node2 "* ]] || exit 1; '
+"""For STUB_ON_SRUN: node2 starts no process any more."""
+SAVE = 'mkdir -p "$RUN_DIR/checkpoints"; ln -sfn step_0000000$TRAINER_ATTEMPT "$RUN_DIR/checkpoints/latest"; '
+"""For STUB_ON_TRAIN: an attempt saves one step more than the one before."""
+
+
+def dies(times, *, before=""):
+    """Return what lets so many attempts die, for STUB_ON_TRAIN; the next one is done."""
+    done = 'echo "done 9 complete" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
+    return f'{before}[ "$TRAINER_ATTEMPT" -le {times} ] || {{ {done}; }}; exit 1'
+
+
+@pytest.fixture
+def run(project):
+    """Return a function that runs a script with restarts."""
+    return lambda script="ddp.job", **env: project.run(script, **{"SLIPWAY_MAX_RESTARTS": "3", **env})
+
+
+def launches(ended):
+    """Return the words of each torchrun."""
+    return [" ".join(words) for words in ended.of("torchrun")]
+
+
+class TestWhen:
+    def test_each_attempt_has_its_own_number_port_and_rendezvous(self, run):
+        ended = run(STUB_ON_TRAIN=dies(1))
+        assert ended.code == 0, ended
+        first, second = launches(ended)
+        assert "--master-port=24711 --rdzv-id=4711.1" in first
+        assert "--master-port=24712 --rdzv-id=4711.2" in second
+        assert ended.env["TRAINER_ATTEMPT"] == "2"
+        assert sorted(folder.name for folder in (ended.run_dir / "logs").iterdir()) == ["1", "2"]
+        assert "restart 1 of at most 3: attempt 2 from step 0, on node1, node2" in ended.err
+        assert ended.err.count(": used 2 nodes") == 2
+
+    def test_a_crash_that_gains_nothing_is_tried_once_more(self, run):
+        ended = run(STUB_ON_TRAIN=dies(9))
+        assert (ended.code, len(launches(ended))) == (1, 2)
+        assert "two attempts have died at step 0 and saved nothing further" in ended.err
+
+    def test_one_that_gains_steps_is_restarted_up_to_the_limit(self, run):
+        ended = run(STUB_ON_TRAIN=dies(9, before=SAVE))
+        assert (ended.code, len(launches(ended))) == (1, 4)
+        assert "was restarted 3 times (SLIPWAY_MAX_RESTARTS)" in ended.err
+
+    @pytest.mark.parametrize(
+        ("verdict", "times", "code"),
+        [
+            ("failed 3 NaN", 1, 5),
+            ("stopped 3 user", 1, 75),
+            ("stopped 3 signal", 1, 75),
+            ("stopped 3 launcher", 2, 75),
+        ],
+    )
+    def test_a_verdict_ends_the_run_unless_its_launcher_died(self, run, verdict, times, code):
+        ended = run(STUB_VERDICT=verdict, STUB_CODE="5")
+        assert (ended.code, len(launches(ended))) == (code, times), ended
+
+    def test_none_at_all(self, run):
+        ended = run(STUB_ON_TRAIN=dies(9), SLIPWAY_MAX_RESTARTS="0")
+        assert (ended.code, len(launches(ended))) == (1, 1)
+
+    @pytest.mark.parametrize("script", ["ddp.sh", "ddp.pbs", "horovod-gloo.job", "horovod.job", "ddp-ranks.job"])
+    def test_under_other_schedulers_and_launchers(self, run, script, project):
+        (project.spool / "nodes").write_text("node2\n")
+        env = {"SLIPWAY_RANKS_PER_NODE": "2", "SLIPWAY_DEVICE": "cpu", "SLIPWAY_LIB": str(SCRIPTS / "lib")}
+        ended = run(script, STUB_ON_TRAIN=dies(1), STUB_NODES="node2", **env)
+        assert ended.code == 0, ended
+        assert ": restart 1 of at most 3: attempt 2 from step 0" in ended.err
+
+    def test_the_code_of_a_users_script_stands(self, run):
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_CODE="7")
+        assert (ended.code, len(launches(ended)), ended.notes) == (7, 1, [])
+
+    def test_one_with_a_session_is_restarted(self, run):
+        status = 'echo "{\\"attempt\\": $TRAINER_ATTEMPT, \\"state\\": \\"running\\"}" >"$RUN_DIR/status.json"; '
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=dies(1, before=status))
+        assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    def test_a_time_limit_meanwhile_lets_the_next_job_go_on(self, run):
+        ended = run(STUB_ON_TRAIN='kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1')
+        assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
+        assert "out of time after an attempt that died; going on by itself (requeue)" in ended.err
+
+    def test_a_signal_meanwhile_ends_the_job(self, run):
+        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN='[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"')
+        assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, False)
+
+
+class TestNodes:
+    def test_a_spare_is_prepared_and_replaces_a_lost_node(self, run):
+        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
+        assert ended.code == 0, ended
+        assert "attempt 1: lost node2, which did not answer within 20 s" in ended.err
+        assert "attempt 2 from step 0, on node1, node3" in ended.err
+        steps = [" ".join(words) for words in ended.of("srun")]
+        torchruns = [step for step in steps if "torchrun" in step]
+        assert ["--nodelist=node1,node2" in torchruns[0], "--nodelist=node1,node3" in torchruns[1]] == [True, True]
+        (check,) = [step for step in steps if "trainer.preflight" in step]
+        assert "--nodes=3 --ntasks=3" in check
+        assert ended.env["TRAINER_WORLD_SIZE"] == "4"
+
+    def test_without_one_the_job_goes_back_to_the_queue(self, run):
+        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD)
+        assert (ended.code, ended.requeued) == (75, True)
+        assert "1 of 2 nodes are left" in ended.err
+        assert "lost 1 node; going on by itself (requeue), 1 of at most 10" in ended.err
+
+    def test_it_goes_on_with_fewer_where_it_may(self, run):
+        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, SLIPWAY_SHRINK="1")
+        assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "2")
+        assert "goes on with 1 node in place of 2: the same samples, in other sums" in ended.err
+
+    def test_the_loss_of_a_node_restarts_a_users_script_too(self, run):
+        train = '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7'
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=train, STUB_ON_SRUN=DEAD, **SPARE)
+        assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    def test_a_node_where_a_process_was_killed_is_replaced_first(self, run):
+        said = 'echo "srun: error: node1: task 0: Killed" >&2; '
+        ended = run(STUB_ON_TRAIN=dies(1, before=said), **SPARE)
+        assert ended.code == 0, ended
+        assert "attempt 1: a process on node1 was killed" in ended.err
+        assert "attempt 2 from step 0, on node2, node3" in ended.err
+
+    def test_the_second_time_its_administrator_is_told(self, run):
+        said = 'echo "srun: error: node1: task 0: Killed" >&2; '
+        ended = run(STUB_ON_TRAIN=dies(2, before=said + SAVE))
+        assert ended.code == 0, ended
+        assert "a process on node1 was killed for the second time" in ended.err
+
+    def test_where_no_node_answers_nothing_is_restarted(self, run):
+        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN='[[ "$*" != *echo* ]] || exit 1')
+        assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
+        assert "no process can be started on this node" in ended.err
+
+    def test_too_many_spares(self, run):
+        ended = run(SLIPWAY_SPARES="2")
+        assert ended.code == 78
+        assert "SLIPWAY_SPARES=2: the job has 2 nodes, and one has to train" in ended.err
