@@ -108,9 +108,9 @@ def sshd() -> str:
 
 
 class Cluster:
-    """A head and two nodes, each with so many GPUs, in namespaces."""
+    """A head and so many nodes, each with so many GPUs, in namespaces."""
 
-    def __init__(self, folder: Path, shared: Path, *, gpus: int = 2) -> None:
+    def __init__(self, folder: Path, shared: Path, *, nodes: int = 2, gpus: int = 2) -> None:
         self.folder, self.home = folder, folder / "home"
         self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
         self.env["CLUSTER_GPUS"] = str(gpus)
@@ -119,7 +119,7 @@ class Cluster:
             self.env.pop(name, None)
         self.lease = (folder / "lease").open("w")
         fcntl.flock(self.lease, fcntl.LOCK_EX)
-        self.control("up")
+        self.control("up", str(nodes))
 
     def control(self, *words: str, **env: str) -> str:
         done = subprocess.run(

@@ -26,14 +26,20 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
     yield from started(tmp_path_factory.getbasetemp(), gpus=4)
 
 
-def started(shared: Path, *, gpus: int = 2) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster_with_spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return another cluster, of three nodes."""
+    yield from started(tmp_path_factory.getbasetemp(), nodes=3)
+
+
+def started(shared: Path, *, nodes: int = 2, gpus: int = 2) -> Iterator[Cluster]:
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
     if os.geteuid() != 0:
         pytest.skip("only root may make the namespaces of the cluster's nodes")
     # not in pytest's own folder, which is root's alone
     with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
-        cluster = Cluster(Path(folder), shared, gpus=gpus)
+        cluster = Cluster(Path(folder), shared, nodes=nodes, gpus=gpus)
         yield cluster
         cluster.close()
 
@@ -42,7 +48,7 @@ def started(shared: Path, *, gpus: int = 2) -> Iterator[Cluster]:
 def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
     """Cancel the jobs that a test left when it failed: they would keep the nodes from all later tests."""
     yield
-    for name in {"cluster", "cluster_of_four"} & {*request.fixturenames}:
+    for name in {"cluster", "cluster_of_four", "cluster_with_spare"} & {*request.fixturenames}:
         request.getfixturevalue(name).cancel_jobs()
 
 

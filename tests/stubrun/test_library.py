@@ -1434,7 +1434,8 @@ class TestRestart:
         assert bash(f'{code}; pgrep -f "^sleep 51" || echo none')[1].splitlines() == ["137", "none"]
 
     def test_abandon_launch(self, bash, place):
-        wait = 'reads=0; note() { echo "$*"; }; read() { ((++reads < 20)) || { echo hung; exit; }; }; sleep 52 >log 2>&1 & '
+        clock = "reads=0; read() { ((++reads < 20)) || { echo hung; exit; }; }"
+        wait = f'{clock}; note() {{ echo "$*"; }}; sleep 52 >log 2>&1 & '
         log = place / "run" / "logs" / "2" / "stderr.log"
         log.parent.mkdir(parents=True)
         log.write_text("srun: launch/slurm: _step_signal: Terminating StepId=1.0\n")
@@ -1677,10 +1678,8 @@ class TestLaunch:
     def test_end_job(self, bash, stub, code):
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
-        assert (
-            bash(f"horovod_server=999999999; end_horovod_server; rm() {{ return 1; }}; scratch=x; trap end_job EXIT; exit {code}")[0]
-            == code
-        )
+        broken = "horovod_server=999999999; rm() { return 1; }; scratch=x; end_horovod_server; trap end_job EXIT"
+        assert bash(f"{broken}; exit {code}")[0] == code
 
 
 class TestAccount:

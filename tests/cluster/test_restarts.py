@@ -1,0 +1,99 @@
+"""Restarts inside a job of a real Slurm, after the deaths of ranks, launchers and nodes."""
+
+import time
+
+import pytest
+
+from clusters import CONFIG, rendered
+from support import weights
+
+EPOCHS = 60
+
+
+@pytest.fixture
+def settings(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.format(epochs=EPOCHS))
+    return {"SLIPWAY_CONFIG": str(path), "SLIPWAY_MAX_RESTARTS": "5"}
+
+
+@pytest.fixture
+def submit(cluster_with_spare, tmp_path, settings):
+    """Return a function that submits a job of two nodes and what ``sets`` add, and returns it and its run folder."""
+
+    def submit(*sets, name="run", **env):
+        script = rendered(tmp_path, "ddp", "example", *sets)
+        out = tmp_path / name
+        return cluster_with_spare.submit(str(script), out=out, **settings, **env), out
+
+    return submit
+
+
+def kill(cluster, node, *pattern):
+    """Kill the oldest process on ``node`` that matches."""
+    cluster.control("on", node, "pkill", "-KILL", "--oldest", *pattern)
+
+
+def processes(cluster, node):
+    """Return what a job has left on ``node``."""
+    return [
+        line
+        for line in cluster.control("on", node, "ps", "-eo", "args").splitlines()
+        if "trainer" in line or "guard.sh" in line or "torchrun" in line
+    ]
+
+
+def test_a_rank_a_launcher_and_a_node_die_and_nothing_is_lost(cluster_with_spare, submit):
+    cluster = cluster_with_spare
+    job, out = submit("spares=1")
+    job.until("epoch 4/")
+    kill(cluster, "node2", "--exact", "python")
+    job.until("resumed at step")
+    assert "a process on node2 was killed" in job.output
+    assert "restart 1 of at most 5: attempt 2 from step" in job.output
+    assert "on node1, node3" in job.output
+    job.until("validation loss", times=job.output.count("validation loss") + 2)
+    kill(cluster, "node1", "--full", "^srun --nodes=2")
+    job.until("resumed at step", times=2)
+    job.until("validation loss", times=job.output.count("validation loss") + 2)
+    cluster.control("kill", "node3")
+    job.until("resumed at step", times=3)
+    fields = job.wait()
+    cluster.control("boot", "node3")
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "0"), job.output
+    assert "lost node3, which did not answer" in job.output
+    assert [processes(cluster, node) for node in ("node1", "node2")] == [[], []]
+    again, whole = submit("spares=1", name="whole")
+    assert again.wait()["JobState"] == "COMPLETED", again.output
+    one, other = weights(out / "checkpoints" / "latest"), weights(whole / "checkpoints" / "latest")
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.prove
+def test_it_goes_on_with_fewer_nodes(cluster_with_spare, submit):
+    job, _ = submit("shrink=true")
+    job.until("epoch 4/")
+    node = "node1" if job.fields["BatchHost"] != "node1" else "node2"
+    cluster_with_spare.control("kill", node)
+    fields = job.wait()
+    cluster_with_spare.control("boot", node)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "0"), job.output
+    assert "goes on with 1 node in place of 2" in job.output
+    assert "2 rank(s), 2 on each of 1 node(s)" in job.output
+
+
+@pytest.mark.prove
+def test_the_death_of_the_first_node_leaves_no_empty_job(cluster_with_spare, submit):
+    cluster = cluster_with_spare
+    job, out = submit("spares=1")
+    job.until("epoch 4/")
+    cluster.control("kill", "node1")
+    began = time.monotonic()
+    while job.state == "RUNNING":
+        assert time.monotonic() < began + 150, "the job is empty"
+        time.sleep(1)
+    cluster.control("boot", "node1")
+    fields = job.wait(limit=400)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    assert "no sign of life from node1 for a minute, so: scontrol requeue" in job.output
+    assert (out / "requeues").read_text().split() == ["1", job.number]
