@@ -102,7 +102,7 @@ ELSEWHERE = {
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
-    "make cluster": ("tests/cluster/clusters.py", 'self.control("up")'),
+    "make cluster": ("tests/cluster/clusters.py", 'self.control("up", str(nodes))'),
     "make wheelhouse": ("tests/cluster/test_builds.py", '"make", "wheelhouse"'),
     "SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_VENV=.venv-nodes sbatch jobscripts/venv_build.job": (
         "tests/cluster/test_builds.py",
