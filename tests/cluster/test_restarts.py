@@ -7,7 +7,7 @@ import pytest
 from clusters import CONFIG, rendered
 from support import weights
 
-EPOCHS = 60
+EPOCHS = 120
 
 
 @pytest.fixture
