@@ -91,7 +91,10 @@ run_step() {
     code=$EXIT_STOPPED
     for try in 1 2 3; do
         started=$SECONDS
-        open_rendezvous || { [ "${restarts:-0}" != 0 ] && break; } || exit "$EXIT_CONFIG"
+        if ! open_rendezvous; then
+            [ "${restarts:-0}" = 0 ] || break # a node may have died once more
+            exit "$EXIT_CONFIG"
+        fi
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
         trap 'cancelled=1; stop_for_signal' TERM INT

@@ -56,7 +56,6 @@ attempt_has_died() {
 plan_restart() {
     local lost=${#lost_nodes[@]} step
     [ "$SLIPWAY_MAX_RESTARTS" != 0 ] || return 1
-    step_may_run=''
     trap 'time_limit_came=1; end_step' USR1
     trap 'cancelled=1; end_step' TERM INT
     end_old_steps
@@ -69,7 +68,7 @@ plan_restart() {
         go_on="out of time after an attempt that died"
         return 1
     fi
-    failed=$(failed_node <"$log_dir/stderr.log") || :
+    failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
     note "attempt $attempt: $(cause_of_death "$lost")"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
         note "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
@@ -151,10 +150,9 @@ node_answers() {
 
 # choose_nodes: as many of healthy_nodes as are planned, or with SLIPWAY_SHRINK=1 fewer; those first
 # that have failed least. One that failed twice comes last, and with SLIPWAY_SHRINK=1 not at all.
-# Sets nodes and what use_nodes sets, spare_nodes, and what plan_ranks sets. Fails if too few are
-# left.
+# Sets chosen_nodes. Fails if too few are left.
 choose_nodes() {
-    local node times chosen=' ' count=0 training=()
+    local node times chosen=' ' count=0
     count_failures
     for times in 0 1 2; do
         ((times < 2 || count == 0 || !${SLIPWAY_SHRINK:-0})) || break
@@ -171,18 +169,24 @@ choose_nodes() {
         go_on="lost $(plural ${#lost_nodes[@]} node)"
         return 1
     fi
-    spare_nodes=()
+    chosen_nodes=()
     for node in "${healthy_nodes[@]}"; do # as the scheduler orders them
-        if [[ $chosen == *" $node "* ]]; then
-            training+=("$node")
-        else
-            spare_nodes+=("$node")
-        fi
+        [[ $chosen != *" $node "* ]] || chosen_nodes+=("$node")
     done
-    use_nodes "${training[@]}"
     ((count == planned_nodes)) ||
         note "goes on with $(plural "$count" node) in place of $planned_nodes: the same samples," \
             "in other sums, so not bitwise as with all; the next job has all again"
+}
+
+# use_chosen_nodes: sets nodes and what use_nodes sets, spare_nodes, the other healthy ones, and
+# world_size.
+use_chosen_nodes() {
+    local node
+    use_nodes "${chosen_nodes[@]}"
+    spare_nodes=()
+    for node in "${healthy_nodes[@]}"; do
+        [[ " ${nodes[*]} " == *" $node "* ]] || spare_nodes+=("$node")
+    done
     world_size=$((nnodes * ranks_per_node))
 }
 
@@ -212,11 +216,12 @@ failed_node() {
     '
 }
 
-# next_attempt: begin it, with a number, a port and a plan of its own.
+# next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
 next_attempt() {
     restarts=$((restarts + 1))
-    account || :
+    account || : # of the last one, with its nodes
     held_since=$SECONDS
+    use_chosen_nodes
     begin_attempt $((attempt + 1))
     note "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
         "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"

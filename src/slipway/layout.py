@@ -186,8 +186,9 @@ _TRAINING = (
     Setting("SLIPWAY_WAIT_SECONDS", COUNT, "how long to wait for the nodes",
             "how long a client waits for its nodes"),
     Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
-            "how often a run goes on by itself after a time limit; preemption and lost nodes do not count, and a "
-            "submission by hand begins to count anew", "MAX_REQUEUES", refuse_old=True),
+            "how often a run goes on by itself, after a time limit or for lack of healthy nodes; what the scheduler "
+            "itself requeues does not count, and a submission by hand begins to count anew", "MAX_REQUEUES",
+            refuse_old=True),
     Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "how often a job starts ranks again that have died",
             "how often a job starts its ranks again after a rank, a launcher or a node has died; 0: never"),
     Setting("SLIPWAY_SPARES", NUMBER, "nodes of the job that wait to replace lost ones",

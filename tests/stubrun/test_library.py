@@ -1388,28 +1388,33 @@ class TestRestart:
         stub("squeue", "exit 1")
         start = "declare -A failures=(); first_step=0; "
         show = 'echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
-        assert bash(f"{start} : >run/logs/2/stderr.log; plan_restart; {show}")[1] == "n1 n2 /  / 4\n"
+        assert bash(f"{start} : >run/logs/2/stderr.log; plan_restart; use_chosen_nodes; {show}")[1] == "n1 n2 /  / 4\n"
         assert bash(f"{start} SLIPWAY_MAX_RESTARTS=0; plan_restart || echo no")[1] == "no\n"
         few = f"{start} allocation=(n1 n2 n3) healthy_nodes=(n1 n3); "
-        assert bash(f"{few} choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        assert bash(f"{few} choose_nodes; use_chosen_nodes; {show}")[1] == "n1 n3 /  / 4\n"
         code, out, err = bash(f"{few} planned_nodes=3; choose_nodes || echo no $go_on")
         assert (code, out, "2 of 3 nodes are left" in err) == (0, "no lost 0 nodes\n", True)
-        assert bash(f"{few} planned_nodes=3 SLIPWAY_SHRINK=1; choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        assert (
+            bash(f"{few} planned_nodes=3 SLIPWAY_SHRINK=1; choose_nodes; use_chosen_nodes; {show}")[1]
+            == "n1 n3 /  / 4\n"
+        )
         twice = "failures[n1]=2; "
-        assert bash(f"{few} {twice} planned_nodes=2; choose_nodes; {show}")[1] == "n1 n3 /  / 4\n"
-        assert bash(f"{few} {twice} SLIPWAY_SHRINK=1; choose_nodes; {show}")[1] == "n3 / n1 / 2\n"
-        assert bash(f"{few} failures[n1]=1 planned_nodes=1; choose_nodes; {show}")[1] == "n3 / n1 / 2\n"
+        assert bash(f"{few} {twice} planned_nodes=2; choose_nodes; use_chosen_nodes; {show}")[1] == "n1 n3 /  / 4\n"
+        assert bash(f"{few} {twice} SLIPWAY_SHRINK=1; choose_nodes; use_chosen_nodes; {show}")[1] == "n3 / n1 / 2\n"
+        assert (
+            bash(f"{few} failures[n1]=1 planned_nodes=1; choose_nodes; use_chosen_nodes; {show}")[1] == "n3 / n1 / 2\n"
+        )
 
     def test_begin_attempt_and_next_attempt(self, bash, place):
         assert bash("mkdir run/logs/5; begin_attempt 5; echo $attempt; cat run/logs/6/job")[1] == "6\nslurm 4711\n"
         shutil.rmtree(place / "run")
-        code = "rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
+        code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
         out = bash(code + 'echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"')
         assert out[1] == "3 1 24712 3 10.0.0.9\n"
         assert "restart 1 of at most 3: attempt 3 from step 0, on n1, n2" in out[2]
 
     def test_run_attempts_and_run_attempt(self, bash):
-        steps = 'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); }; plan_restart() { :; }; '
+        steps = 'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); }; plan_restart() { chosen_nodes=(n1 n2); }; '
         assert bash(f"{steps}run_attempts launch none")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
         assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
 

@@ -117,6 +117,7 @@ class TestNodes:
         ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, SLIPWAY_SHRINK="1")
         assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "2")
         assert "goes on with 1 node in place of 2: the same samples, in other sums" in ended.err
+        assert [ended.err.count(f": used {nodes} x 2 GPUs") for nodes in ("2 nodes", "1 node")] == [1, 1]
 
     def test_the_loss_of_a_node_restarts_a_users_script_too(self, run):
         train = '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7'
