@@ -11,10 +11,13 @@ ssh_each_node() {
     for_each_node "$how" ssh_node "$@"
 }
 
-# ssh_node NUMBER SECONDS COMMAND...: on the node of that number. Opened for reading and writing,
-# standard input stays open as long as the remote shell of this side lives. When that is gone,
-# however it went, the other side ends its command.
+# ssh_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long; 0: without a
+# time limit, and without timeout(1), which leaves its command behind where SIGTERM comes while it
+# forks. Opened for reading and writing, standard input stays open as long as the remote shell of
+# this side lives. When that is gone, however it went, the other side ends its command.
 ssh_node() {
-    exec timeout --kill-after=5 "$2" "${remote_shell[@]}" "${nodes[$1]}" bash \
+    local limit=()
+    [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2")
+    exec "${limit[@]}" "${remote_shell[@]}" "${nodes[$1]}" bash \
         0<> <(remote_script "$1" "${@:3}")
 }
