@@ -5,13 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from clusters import CONFIG, TOOLS, Cluster, OpenPbs
+from clusters import CONFIG, Cluster, OpenPbs, started
 from support import ROOT, weights
 
 
@@ -30,18 +29,6 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 def cluster_with_spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return another cluster, of three nodes."""
     yield from started(tmp_path_factory.getbasetemp(), nodes=3)
-
-
-def started(shared: Path, *, nodes: int = 2, gpus: int = 2) -> Iterator[Cluster]:
-    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
-    if os.geteuid() != 0:
-        pytest.skip("only root may make the namespaces of the cluster's nodes")
-    # not in pytest's own folder, which is root's alone
-    with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
-        cluster = Cluster(Path(folder), shared, nodes=nodes, gpus=gpus)
-        yield cluster
-        cluster.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,345 @@
+"""A hundred kills in the middle of jobs on four nodes and a spare one: what is killed when, and what came of it.
+
+What, when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs. By hand:
+
+    python tests/cluster/kills.py REPORT...  print the table of what it has left in those files
+"""
+
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusters import Cluster, Job
+from support import digest
+
+SEED = 19
+NODES = 4
+"""Those that train; one more waits."""
+PROCESSES = ("rank", "launcher", "apptainer")
+NODE_LOSSES = ("slurmd", "node", "network")
+BATCH_HOST = "batch host"
+MOMENTS = ("start", "training", "evaluation", "save", "restart")
+JOBS = 36
+
+CONFIG = """
+[data]
+dataset = "digits"
+val_fraction = 0.5
+[model]
+arch = "resnet18"
+[optim]
+optimizer = "sgd"
+lr = 0.01
+[train]
+epochs = {epochs}
+batch_size = 96
+val_batch_size = 8
+[run]
+log_interval = 1
+"""
+"""Evaluation and save take a good part of a second each, so that they can be hit."""
+STEPS_PER_EPOCH = 10
+EPOCHS_FOR_A_KILL = 8
+BACK = 120
+"""Seconds within which nothing of an ended job may be left on a node that answers."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: what dies, at which moment, on which node."""
+
+    what: str
+    moment: str
+    place: float
+    """0 to 1: which of the nodes it may be."""
+    delay: float
+    """0 to 1: how far into the moment."""
+
+
+@dataclass
+class Outcome:
+    """What came of a kill."""
+
+    job: int
+    kill: Kill
+    container: bool
+    slurmd_timeout: int
+    noticed: float | None = None
+    """Seconds until the job's log, or Slurm, said so; None: never."""
+    trains_again: float | None = None
+    """Seconds until the next attempt had done a step; None: the attempt went on, or none did."""
+    how: str = ""
+    """restart, requeue, or "went on" where nobody had to do anything."""
+    failure: str = ""
+    """Empty where the run ended with the weights of one that nobody touched, and nothing was left."""
+
+
+def plan(seed: int = SEED) -> list[list[Kill]]:
+    """Return the kills of each job, 100 in all."""
+    draw = random.Random(seed)
+    jobs = []
+    for number in range(JOBS):
+        # apptainer can die only in a job that uses it
+        processes = ["apptainer"] if in_container(number) else ["rank", "launcher"]
+        whats = [processes[(number // 3 + extra) % len(processes)] for extra in range(1 + number % 2)]
+        whats.append(NODE_LOSSES[number // 3 % 3])
+        draw.shuffle(whats)
+        if number % 18 in {1, 4, 8, 11, 15}:  # after it the job has all nodes again
+            whats.insert(draw.randrange(len(whats) + 1), BATCH_HOST)
+        moments = draw.sample(MOMENTS, len(whats))
+        moments.sort(key=lambda moment: moment != "start")  # a job starts once
+        jobs.append(
+            [Kill(what, moment, draw.random(), draw.random()) for what, moment in zip(whats, moments, strict=True)]
+        )
+    return jobs
+
+
+def in_container(job: int) -> bool:
+    return job % 3 == 0
+
+
+def config(folder: Path, kills: int) -> Path:
+    """Return a configuration that trains long enough for so many kills."""
+    path = folder / f"{kills}.toml"
+    path.write_text(CONFIG.format(epochs=4 + EPOCHS_FOR_A_KILL * kills))
+    return path
+
+
+class Campaign:
+    """One job, and what is done to it."""
+
+    def __init__(self, cluster: Cluster, job: Job, out: Path) -> None:
+        self.cluster, self.job, self.out = cluster, job, out
+        self.gone: dict[str, str] = {}
+        """Nodes that the job has lost, and how."""
+
+    def on(self, node: str, *words: str) -> str:
+        return self.cluster.control("on", node, *words)
+
+    def nodes(self) -> list[str]:
+        """Return the nodes of the last launch, by the job's log."""
+        said = re.findall(r"on each of \d+ node\(s\) \((.*?)\)", self.job.output)
+        return said[-1].split(", ") if said else [f"node{number + 1}" for number in range(NODES)]
+
+    # The moments.
+
+    def reach(self, kill: Kill) -> None:
+        """Wait for the moment of ``kill``."""
+        getattr(self, f"_{kill.moment}")(kill)
+
+    def _start(self, kill: Kill) -> None:
+        self.job.until("attempt 1 in ")
+        time.sleep(12 * kill.delay)
+
+    def _training(self, kill: Kill) -> None:
+        self._saved_once_more()
+        time.sleep(2 * kill.delay)
+
+    def _evaluation(self, kill: Kill) -> None:
+        self._saved_once_more()
+        step = self.step()
+        self._poll(lambda: self.step() > step and self.step() % STEPS_PER_EPOCH == 0)
+        time.sleep(0.3 * kill.delay)
+
+    def _save(self, kill: Kill) -> None:
+        self._saved_once_more()
+        self._poll(lambda: any((self.out / "checkpoints").glob(".step_*")))
+        time.sleep(0.1 * kill.delay)
+
+    def _restart(self, kill: Kill) -> None:
+        self._saved_once_more()
+        restarts = self.job.output.count(" restart ")
+        self._kill_rank(self.nodes()[-1])
+        self.job.until(" restart ", times=restarts + 1)
+        time.sleep(12 * kill.delay)
+
+    def _saved_once_more(self) -> None:
+        before = self._saves()
+        self._poll(lambda: self._saves() != before)
+
+    def _saves(self) -> str:
+        latest = self.out / "checkpoints" / "latest"
+        return str(latest.readlink()) if latest.is_symlink() else ""
+
+    def step(self) -> int:
+        """Return the last step of the metrics."""
+        try:
+            lines = (self.out / "metrics.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return 0
+        return max((json.loads(line)["step"] for line in lines[-3:] if line.endswith(b"}")), default=0)
+
+    def _poll(self, condition: Callable[[], bool], limit: float = 200) -> None:
+        deadline = time.monotonic() + limit
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {limit} s:\n{self.job.output}"
+            time.sleep(0.005)
+
+    # The kills.
+
+    def strike(self, kill: Kill) -> None:
+        """Kill it."""
+        host = self.job.fields["BatchHost"]
+        if kill.what == BATCH_HOST:
+            self.gone[host] = kill.what
+            self.cluster.control("kill", host)
+            return
+        candidates = [node for node in self.nodes() if kill.what in PROCESSES or node != host]
+        node = candidates[int(kill.place * len(candidates))]
+        if kill.what in NODE_LOSSES:
+            self.gone[node] = kill.what
+        match kill.what:
+            case "rank":
+                self._kill_rank(node)
+            case "launcher" if kill.delay < 0.5:
+                self._kill_one(host, "--full", f"^srun --nodes={NODES} ")
+            case "launcher":
+                self._kill_one(node, "--full", "[t]orchrun .*trainer")
+            case "apptainer":
+                self._kill_one(node, "--full", "[A]pptainer runtime parent")
+            case "slurmd":
+                self._kill_one(node, "--exact", "slurmd")
+            case "node":
+                self.cluster.control("kill", node)
+            case "network":
+                self.cluster.control("cut", node)
+
+    def _kill_rank(self, node: str) -> None:
+        self._kill_one(node, "--newest", "--full", "[t]rainer .*--output-dir")
+
+    def _kill_one(self, node: str, *pattern: str) -> None:
+        """Kill the newest that matches, or else the oldest, once there is one; a pattern must not match itself."""
+        which = [] if "--newest" in pattern else ["--oldest"]
+        self._poll(lambda: bool(self.on(node, "sh", "-c", 'pkill --echo -KILL "$@" || :', "sh", *which, *pattern)))
+
+    # What comes of it.
+
+    def watch(self, outcome: Outcome) -> None:
+        """Fill in ``outcome``: wait until the job has noticed, and until it trains again, or has ended."""
+        began = time.monotonic()
+        notices, announced, requeued = self._notices(), self._announced(), self._requeues()
+        while self.job.state not in self.job.ended:
+            if outcome.noticed is None and (self._notices() > notices or self._requeues() > requeued):
+                outcome.noticed = time.monotonic() - began
+                outcome.how = "requeue" if self._requeues() > requeued else "restart"
+                # as an administrator would, and the job needs all nodes to start again
+                if outcome.how == "requeue":
+                    self.repair()
+            if outcome.noticed is not None and self._announced() > announced:
+                step = self.step()
+                self._poll(lambda step=step: self.step() != step)
+                outcome.trains_again = time.monotonic() - began
+                return
+            if time.monotonic() > began + 3 * outcome.slurmd_timeout + 180:
+                outcome.failure = "hangs"
+                return
+            time.sleep(0.2)
+        if outcome.noticed is None:
+            outcome.how = "went on"
+
+    def _notices(self) -> int:
+        return len(re.findall(r"attempt \d+: ", self.job.output))
+
+    def _announced(self) -> int:
+        return len(re.findall(r"\d rank\(s\) on cpu: ", self.job.output))
+
+    def _requeues(self) -> int:
+        return int(self.job.fields["Restarts"])
+
+    def repair(self) -> None:
+        """Bring back what has been lost."""
+        for node, how in self.gone.items():
+            if how == "network":
+                self.cluster.control("mend", node)
+            else:
+                self.cluster.control("kill", node)
+                self.cluster.control("boot", node)
+        self.gone.clear()
+
+    def left_over(self) -> list[str]:
+        """Return what the job has left on nodes, once they had time to clean up; behind mended cables, too."""
+        for node, how in self.gone.items():
+            if how == "network":
+                self.cluster.control("mend", node)
+        deadline = time.monotonic() + BACK
+        while (left := list(self._processes())) and time.monotonic() < deadline:
+            time.sleep(1)
+        return left
+
+    def _processes(self) -> Iterator[str]:
+        for number in range(1, NODES + 2):
+            node = f"node{number}"
+            if self.gone.get(node) in {"node", BATCH_HOST}:
+                continue
+            for line in self.on(node, "ps", "-eo", "args").splitlines():
+                if re.search(r"trainer|torchrun|guard\.sh|slurm_script|[Aa]pptainer", line):
+                    yield f"{node}: {line[:100]}"
+
+
+def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, whole: str) -> None:
+    """Do ``kills`` to a job and fill in ``outcomes``; its weights should have the digest ``whole`` then."""
+    for kill, outcome in zip(kills, outcomes, strict=True):
+        campaign.reach(kill)
+        campaign.strike(kill)
+        campaign.watch(outcome)
+        if outcome.failure:
+            return
+    fields = campaign.job.wait(limit=900)
+    failure = ""
+    if fields["JobState"] != "COMPLETED":
+        failure = f"{fields['JobState']} {fields['ExitCode']}"
+    elif digest(campaign.out / "checkpoints" / "latest") != whole:
+        failure = "other weights"
+    if left := campaign.left_over():
+        failure += f" left: {left}"
+    for outcome in outcomes:
+        outcome.failure = failure.strip()
+
+
+def append(report: Path, outcomes: list[Outcome]) -> None:
+    """Add a line for each outcome."""
+    with report.open("a", encoding="utf-8") as file:
+        for outcome in outcomes:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+
+
+def table(rows: list[dict]) -> str:
+    """Return a Markdown table by what was killed, and by the moment."""
+    lines = [
+        "| killed | times | recovered | by restart, requeue, went on | seconds to notice | to train again |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups = [(what, "what") for what in (*PROCESSES, *NODE_LOSSES, BATCH_HOST)]
+    groups += [(moment, "moment") for moment in MOMENTS]
+    for name, field in groups:
+        some = [row for row in rows if row["kill"][field] == name]
+        if not some:
+            continue
+        hows = [sum(row["how"] == how for row in some) for how in ("restart", "requeue", "went on")]
+        lines.append(
+            f"| {'during ' * (field == 'moment')}{name} | {len(some)} | {sum(not row['failure'] for row in some)} "
+            f"| {', '.join(map(str, hows))} | {spread(some, 'noticed')} | {spread(some, 'trains_again')} |"
+        )
+    return "\n".join(lines)
+
+
+def spread(rows: list[dict], field: str) -> str:
+    """Return median, 95th percentile and maximum."""
+    found = sorted(row[field] for row in rows if row[field] is not None)
+    if not found:
+        return "none"
+    return f"{statistics.median(found):.0f}, {found[int(0.95 * (len(found) - 1) + 0.5)]:.0f}, {found[-1]:.0f}"
+
+
+if __name__ == "__main__":
+    found = [json.loads(line) for path in sys.argv[1:] for line in Path(path).read_text().splitlines()]
+    print(table(found))
+    for row in found:
+        if row["failure"]:
+            print(f"job {row['job']}: {row['kill']['what']} during {row['kill']['moment']}: {row['failure']}")

@@ -1,0 +1,88 @@
+"""A hundred kills on four nodes and a spare one, by the plan of ``kills.py``.
+
+KILLS_REPORT: a file that gets a line for each kill. KILLS_SLURMD_TIMEOUT: of Slurm, 10 s.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import kills
+from clusters import rendered, started
+from support import digest
+
+PLAN = kills.plan()
+TIMEOUT = int(os.environ.get("KILLS_SLURMD_TIMEOUT", "10"))
+SETTINGS = {"SLIPWAY_RANKS_PER_NODE": "1", "SLIPWAY_MAX_RESTARTS": "9", "SLIPWAY_MAX_REQUEUES": "9"}
+
+
+def test_the_plan_covers_everything():
+    flat = [kill for job in PLAN for kill in job]
+    assert len(flat) == 100
+    whats, moments = Counter(kill.what for kill in flat), Counter(kill.moment for kill in flat)
+    assert set(whats) == {*kills.PROCESSES, *kills.NODE_LOSSES, kills.BATCH_HOST}
+    assert set(moments) == set(kills.MOMENTS)
+    assert min(*whats.values(), *moments.values()) >= 8
+    assert whats[kills.BATCH_HOST] == 10
+
+
+@pytest.fixture(scope="module")
+def five_nodes(tmp_path_factory):
+    yield from started(tmp_path_factory.getbasetemp(), nodes=kills.NODES + 1, slurmd_timeout=TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def submit(five_nodes, tmp_path_factory, image):
+    """Return a function that submits a job and returns it and its run folder."""
+    folder = tmp_path_factory.mktemp("kills")
+    script = rendered(folder, "ddp", "example", f"nodes={kills.NODES}", "spares=1")
+
+    def submit(name, *, count, container):
+        env = SETTINGS | (image if container else {})
+        out = folder / name
+        config = kills.config(folder, count)
+        return five_nodes.submit(str(script), out=out, SLIPWAY_CONFIG=str(config), **env), out
+
+    return submit
+
+
+@pytest.fixture(scope="module")
+def whole(submit):
+    """Return a function that returns the digest of a run for so many kills that nobody touched."""
+    known = {}
+
+    def whole(count, container):
+        if (count, container) not in known:
+            job, out = submit(f"whole-{count}-{container}", count=count, container=container)
+            assert job.wait(limit=600)["JobState"] == "COMPLETED", job.output
+            known[count, container] = digest(out / "checkpoints" / "latest")
+        return known[count, container]
+
+    return whole
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("number", range(kills.JOBS))
+def test_a_job_ends_as_if_nothing_had_happened(five_nodes, submit, whole, number):
+    planned, container = PLAN[number], kills.in_container(number)
+    wanted = whole(len(planned), container)
+    job, out = submit(f"job-{number}", count=len(planned), container=container)
+    outcomes = [kills.Outcome(number, kill, container, TIMEOUT, failure="not reached") for kill in planned]
+    for outcome in outcomes:
+        outcome.failure = ""
+    campaign = kills.Campaign(five_nodes, job, out)
+    try:
+        kills.run_job(campaign, planned, outcomes, whole=wanted)
+    except AssertionError as error:
+        for outcome in outcomes:
+            outcome.failure = outcome.failure or str(error).partition("\n")[0]
+        raise
+    finally:
+        if report := os.environ.get("KILLS_REPORT"):
+            kills.append(Path(report), outcomes)
+        five_nodes.cancel_jobs()
+        campaign.repair()
+    assert {outcome.failure for outcome in outcomes} == {""}, f"{outcomes}\n{job.output}"
