@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What an attempt has used: one line in the job's log, and logs/N/account.json for `jobgen status`.
+# What an attempt has used: one line in the job's log, and logs/N/account.json for `jobgen status`;
+# and when it began and ended, for goodput.jsonl.
 #
 # Hours are those for which this script had its nodes: from its start, of a client from when the
 # nodes had come, to the end of the launch. A scheduler counts some seconds more, before and behind.
@@ -9,6 +10,7 @@
 account() {
     local seconds=$((SECONDS - ${held_since:-0})) unit=core count=$cpus gpus said
     [ -n "${launch_pid:-}" ] || return 0
+    note_end
     read_gpu_usage
     gpus=$(gpus_in_use)
     [ "$gpus" = 0 ] || unit=GPU count=$gpus
@@ -21,6 +23,30 @@ account() {
     fi
     note "$said"
     account_json >"$log_dir/account.json" || : # the disk may be full
+}
+
+# note_launch: add a line to goodput.jsonl: since when this attempt has had its nodes, and how many.
+note_launch() {
+    note_time '"began": %s, "nodes": %d, "spares": %d' "$began_at" "$nnodes" "${#spare_nodes[@]}"
+}
+
+# note_end: add a line to goodput.jsonl: this attempt ends now. Sets began_at, for the next one.
+note_end() {
+    began_at=$(now)
+    note_time '"ended": %s' "$began_at"
+}
+
+# note_time FORMAT VALUE...: of this attempt; the disk may be full.
+note_time() {
+    [ ! -e "$RUN_DIR/goodput.jsonl" ] || [ -f "$RUN_DIR/goodput.jsonl" ] || return 0
+    # shellcheck disable=SC2059 # a format it is
+    printf "{\"attempt\": %d, $1}\n" "$attempt" "${@:2}" 2>/dev/null \
+        >>"$RUN_DIR/goodput.jsonl" || :
+}
+
+# now: in seconds since 1970.
+now() {
+    date +%s.%3N
 }
 
 # gpu_words COUNT: of the job's GPUs, as far as they could be read.

@@ -67,7 +67,7 @@ ask_for_nodes() {
         note "node ${#nodes[@]} of at most $SLIPWAY_NODES: $name, $address, for $left s"
         [ -n "$time_is_up" ] && ((time_is_up <= SECONDS + left)) || time_is_up=$((SECONDS + left))
     done <"$request/nodes"
-    held_since=$SECONDS
+    held_since=$SECONDS began_at=$(now)
     nnodes=${#nodes[@]}
     head_node=${nodes[0]}
     world_size=$((nnodes * ranks_per_node))

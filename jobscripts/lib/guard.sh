@@ -27,6 +27,7 @@ while sleep 5; do
         --nodelist="$node" true 2>/dev/null || continue
     echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"
     [ "$1" != scontrol ] || echo "$line" >>"$requeues"
+    date '+{"ended": %s.%3N}' >>"${requeues%/*}/goodput.jsonl" # of the attempt of the line before
     timeout --kill-after=5 60 "$@" >>"$log" 2>&1 && continue
     timeout --kill-after=5 60 scancel "$SLURM_JOB_ID"
 done

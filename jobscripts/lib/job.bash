@@ -26,6 +26,7 @@ source "${BASH_SOURCE[0]%/*}/nodes.bash"
 source "${BASH_SOURCE[0]%/*}/launch.bash"
 source "${BASH_SOURCE[0]%/*}/restart.bash"
 source "${BASH_SOURCE[0]%/*}/account.bash"
+source "${BASH_SOURCE[0]%/*}/notify.bash"
 
 readonly LIBRARY_VERSION=0.1.0
 readonly EXIT_STOPPED=75 # EX_TEMPFAIL of sysexits.h: stopped early, and can be continued
@@ -33,6 +34,8 @@ readonly EXIT_CONFIG=78  # EX_CONFIG: trying again unchanged cannot help
 
 # The environment in which the script was started, as NAME=VALUE, for jobs that it submits.
 mapfile -d '' -t start_environment < <(env --null)
+
+began_at=$(now) # for goodput.jsonl
 
 # This script's own file, which no change of the folder makes another one.
 script_file=$(realpath -- "$0")
@@ -61,8 +64,9 @@ export_pair() {
     fi
 }
 
-# note MESSAGE: one line in the job's log.
+# note MESSAGE: one line in the job's log. Sets last_note.
 note() {
+    last_note=$*
     echo "$script_name: $*" >&2
 }
 
@@ -124,6 +128,7 @@ check_settings() {
         make_absolute "$name"
     done
     [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
+    check_notify
     # A run that is continued works in the folder where it was begun, if that is still there.
     [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" || die "cannot enter $kept_folder"
 }

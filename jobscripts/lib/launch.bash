@@ -101,6 +101,7 @@ run_step() {
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
         note_ranks
+        note_launch
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
         note "port $MASTER_PORT of $head_node was taken (try $try of 3)"
@@ -341,5 +342,6 @@ end_job() {
     ! declare -F remove_containers >/dev/null || remove_containers "${scratch:-}" || :
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
+    notify_of_end "$code"
     exit "$code"
 }

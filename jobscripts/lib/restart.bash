@@ -70,6 +70,7 @@ plan_restart() {
     fi
     failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
     note "attempt $attempt: $(cause_of_death "$lost")"
+    [ "$lost" = 0 ] || notify exclude "$last_note"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
         note "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
         return 1
@@ -198,6 +199,7 @@ count_failures() {
     ((failures[$failed] > 1)) || return 0
     failures[$failed]=2
     note "a process on $failed was killed for the second time: its administrator should look at it"
+    notify exclude "$last_note"
 }
 
 # failed_node: of a launch whose messages are on standard input: the one whose process was killed by
@@ -225,6 +227,7 @@ next_attempt() {
     begin_attempt $((attempt + 1))
     note "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
         "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
+    notify restart "$last_note"
     export_plan
     [ "${rendezvous:-0}" = 0 ] || find_master
     # Ranks that live on behind a cut network must not find the new ones.

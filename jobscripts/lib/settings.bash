@@ -21,6 +21,7 @@ readonly SETTINGS=(
     SLIPWAY_MAX_RESTARTS
     SLIPWAY_SPARES
     SLIPWAY_SHRINK
+    SLIPWAY_NOTIFY
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
     SLIPWAY_PREFLIGHT_SECONDS
@@ -43,6 +44,7 @@ readonly PATH_SETTINGS=(
     SLIPWAY_DATA
     SLIPWAY_OUTPUT
     SLIPWAY_RUN_DIR
+    SLIPWAY_NOTIFY
     SLIPWAY_LOCAL_DISK
     SLIPWAY_WHEELHOUSE
     SLIPWAY_NCCL_PATH
@@ -68,6 +70,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_MAX_RESTARTS]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_SPARES]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_SHRINK]='^[01]$'
+    [SLIPWAY_NOTIFY]='^$|^[^[:cntrl:]]+$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
     [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
@@ -100,6 +103,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_MAX_RESTARTS]='a whole number, at least 0'
     [SLIPWAY_SPARES]='a whole number, at least 0'
     [SLIPWAY_SHRINK]='0 or 1'
+    [SLIPWAY_NOTIFY]='a path without control characters'
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'
     [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'

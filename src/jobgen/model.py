@@ -47,6 +47,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """SLIPWAY_OUTPUT's default: where run folders are made."""
     data: str = ""
     """SLIPWAY_DATA's default."""
+    notify: str = ""
+    """SLIPWAY_NOTIFY's default: a program on the nodes; variables are expanded as above."""
     accelerator: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPUs the image is given: ``--nv``, ``--rocm`` or nothing."""
     gpus_per_node: int = 1

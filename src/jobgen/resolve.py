@@ -23,6 +23,7 @@ FIELDS_OF_SETTINGS = {
     "SLIPWAY_VENV": "venv",
     "SLIPWAY_OUTPUT": "output",
     "SLIPWAY_DATA": "data",
+    "SLIPWAY_NOTIFY": "notify",
     "SLIPWAY_LOCAL_DISK": "local_disk",
 }
 """The fields of a site by which it says what a setting is."""

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from jobgen.account import Account, read_account
 from jobgen.queues import JobId, job_id
 from slipway import layout
+from slipway.goodput import describe, read_goodput
 from slipway.reading import read_end, read_start
 
 SMALL = 1 << 16
@@ -138,6 +139,11 @@ class Run:
         """What its attempts have used, of those that have left an account."""
         found = [read_account(self._log(number, layout.ATTEMPT_ACCOUNT)) for number in self.attempts]
         return [account for account in found if account]
+
+    @property
+    def goodput(self) -> str:
+        """How the time of its attempts was spent; "" where nobody has measured that."""
+        return describe(read_goodput(self.path / layout.GOODPUT))
 
     @property
     def launches(self) -> int:

@@ -15,7 +15,8 @@ OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NOD
            "SLIPWAY_NODES"}  # fmt: skip
 """Settings whose defaults are a spec's."""
 OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
-               "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_ARGS"}  # fmt: skip
+               "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_NOTIFY",
+               "SLIPWAY_ARGS"}  # fmt: skip
 """Settings that a shell does not read."""
 SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
@@ -103,6 +104,7 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
         "SLIPWAY_MAX_RESTARTS": Default(str(spec.max_restarts)),
         "SLIPWAY_SPARES": Default(str(spec.spares)),
         "SLIPWAY_SHRINK": Default(str(int(spec.shrink))),
+        "SLIPWAY_NOTIFY": Default(site.notify, "notify"),
         **disk,
         "SLIPWAY_STAGE": Default("0"),
         "SLIPWAY_PREFLIGHT_SECONDS": Default("60"),

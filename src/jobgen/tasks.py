@@ -51,6 +51,8 @@ def _of_run(run: Run, job: Optional[JobId]) -> List[str]:
     lines = [f"run {run.path}: {run.describe()}"]
     if job and (last := run.job) and last.job and not last.job.of_array(job):
         lines.append(f"    continued by job {last.job}")
+    if said := run.goodput:
+        lines.append(f"    time: {said}")
     if run.stop.exists():
         lines.append(f"    a stop has been requested, by its file {run.stop.name}")
     return lines

@@ -19,6 +19,8 @@ STATUS = "status.json"
 STOP = "STOP"
 LOCK = "lock"
 METRICS = "metrics.jsonl"
+GOODPUT = "goodput.jsonl"
+"""How the time of the attempts was spent; see ``slipway.goodput``."""
 PROVENANCE = "run.json"
 CONFIG = "config.toml"
 """The resolved configuration, written by the trainer."""
@@ -54,6 +56,8 @@ ATTEMPT_ACCOUNT = "account.json"
 """What the attempt has used: nodes, GPUs or cores, seconds, and how busy the GPUs were."""
 ATTEMPT_GUARD = "guard.log"
 """What guard.sh has done, if it had to."""
+ATTEMPT_NOTIFY = "notify.log"
+"""What the program of SLIPWAY_NOTIFY has said."""
 ATTEMPT_ANSWERS = "answers"
 """The nodes that answered once the attempt had died."""
 ATTEMPT_SCRATCH = "scratch"
@@ -196,6 +200,9 @@ _TRAINING = (
             "lost"),
     Setting("SLIPWAY_SHRINK", SWITCH, "1: go on with fewer nodes where too few are left",
             "1: where too few nodes are left, the run goes on with fewer until the next job"),
+    Setting("SLIPWAY_NOTIFY", PATH, "a program that is told of restarts, lost nodes and the end",
+            "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is left out "
+            "(`exclude`), and at the `end`, for 20 s at most each", optional=True),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",
             "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",

@@ -14,6 +14,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
+from slipway.clock import Clock
 from slipway.metrics import JsonLines, Record, read_records
 from slipway.status import Status
 from slipway.stop import Reason
@@ -37,6 +38,7 @@ class Recorder:
         store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
         store.set_aside_after(step)
         self._metrics = JsonLines(folder.metrics, step=step)
+        self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
         self._saver = Saver(store)
@@ -90,6 +92,8 @@ class Recorder:
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
         """Say what became of the attempt, once everything is durable: done, or stopped for ``reason``, at ``step``."""
+        self.clock.write(step, concluded=True)
+        self.clock.close()
         return self.attempt.conclude(reason, step=step)
 
 

@@ -13,6 +13,7 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
+from slipway.goodput import EVALUATED, SAVED, TRAINED
 from slipway.position import Position
 from slipway.program import Program, Speed
 from slipway.recorder import Recorder
@@ -130,6 +131,7 @@ class Run:
 
     def start_clock(self) -> None:
         """Begin to measure the time of steps, after something else."""
+        self._enter(TRAINED)
         self._checked_at = time.monotonic()
 
     def advance(self, samples: int = 0) -> None:
@@ -159,6 +161,7 @@ class Run:
             Stopped, SlipwayError: as ``advance`` does.
         """
         self._check(save=False)
+        self._enter(EVALUATED)
 
     def join(self, *, blocked: bool) -> None:
         """Take part in what the other ranks agree on, until all have ended the loop over their batches.
@@ -178,6 +181,7 @@ class Run:
         if len(set(steps)) > 1:  # a rank with fewer batches; all count on from the same number
             self.step = max(steps)
             self._checked_step = self.step
+        self._enter(EVALUATED)
         self._plan()
 
     def end_epoch(self, *, last: bool, blocked: bool = False) -> None:
@@ -257,16 +261,23 @@ class Run:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record`` to metrics.jsonl, on rank 0."""
-        if self._recorder.on_root:
-            self._recorder.on_root.write(dict(record))
+        if root := self._recorder.on_root:
+            root.write(dict(record))
+            root.clock.waited(record.get("data_seconds", 0))
+
+    def _enter(self, part: str) -> str:
+        """From now on the time of rank 0 goes into ``part`` of goodput.jsonl; return the part before."""
+        return self._recorder.on_root.clock.enter(part) if self._recorder.on_root else part
 
     def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""
-        began = time.monotonic()
+        began, before = time.monotonic(), self._enter(SAVED)
         facts = self._program.facts()
-        if self._recorder.on_root:
+        if root := self._recorder.on_root:
             position = self.position._replace(step=self._furthest)
-            self._recorder.on_root.save(self._program.capture(Header(position, self._metric, facts)))
+            root.save(self._program.capture(Header(position, self._metric, facts)))
+            root.clock.write(self._furthest)
+        self._enter(before)
         self._metric = None
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._save_seconds += self._saved_at - began
@@ -281,7 +292,9 @@ class Run:
 
     def _end(self, reason: Reason) -> None:
         def end(recorder: Recorder) -> None:
+            recorder.clock.enter(SAVED)
             recorder.finish()
+            recorder.clock.enter(EVALUATED)
             if not reason:
                 self._program.write_results()
             self._program.ended(recorder.conclude(reason, step=self._furthest))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slipway.environment import Environment
 from slipway.errors import FolderHoldsRunError, one_line
-from slipway.layout import CHECKPOINTS, FIGURES, LATEST, LOGS, METRICS, checkpoint_step, verdict_file
+from slipway.layout import CHECKPOINTS, FIGURES, GOODPUT, LATEST, LOGS, METRICS, checkpoint_step, verdict_file
 from slipway.status import Status, read_status, write_verdict
 
 
@@ -22,6 +22,7 @@ class RunFolder:
         """Describe the folder ``path``, which may not be there yet."""
         self.path = path
         self.metrics = path / METRICS
+        self.goodput = path / GOODPUT
         self.figures = path / FIGURES
         self.logs = path / LOGS
         self.checkpoints = path / CHECKPOINTS

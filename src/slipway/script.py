@@ -15,6 +15,7 @@ from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
+from slipway.goodput import describe, read_goodput
 from slipway.metrics import Record
 from slipway.opening import Opened
 from slipway.position import Position
@@ -60,7 +61,7 @@ class Script:
             repeat_epoch: see there.
             allow_nonfinite: see there.
         """
-        self._comm = opened.comm
+        self._comm, self._goodput = opened.comm, opened.folder.goodput
         self._parts, self._optimizers = parts, optimizers
         self._seed, self._allow_nonfinite = seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
@@ -160,6 +161,7 @@ class Script:
             log.info("done at step %d", status.step)
         else:
             log.info("stopped (%s) at step %d, saved; the same command continues", status.reason, status.step)
+        log.info("time: %s", describe(read_goodput(self._goodput)))
 
     # Inside.
 

@@ -1300,6 +1300,29 @@ class TestRanks:
         assert (code, "/gone is not there" in err) == (78, True)
 
 
+class TestTimesAndNotices:
+    def test_note_launch_and_note_end(self, bash, place):
+        out = bash("spare_nodes=(n3); began_at=12.5; note_launch; note_end; echo $began_at; now")[1].split()
+        lines = [json.loads(line) for line in (place / "run" / "goodput.jsonl").read_text().splitlines()]
+        assert lines == [{"attempt": 2, "began": 12.5, "nodes": 2, "spares": 1}, {"attempt": 2, "ended": float(out[0])}]
+        assert 0 <= float(out[1]) - float(out[0]) < 60
+
+    def test_note_time_on_a_full_disk(self, bash):
+        assert bash("RUN_DIR=/nowhere; note_time '%s' 1; echo on")[1] == "on\n"
+
+    def test_notify(self, bash, place):
+        told = place / "told"
+        told.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+        told.chmod(0o755)
+        assert bash("check_notify; notify a b; notify_of_end 3")[:2] == (0, "")
+        code, _, err = bash(
+            "SLIPWAY_NOTIFY=$PWD/told; check_notify; note hello; notify_of_end 3; cat run/logs/2/notify.log"
+        )
+        assert (code, err) == (0, "x.job: hello\n")
+        assert (place / "run" / "logs" / "2" / "notify.log").read_text() == f"end|{place}/run|exit code 3: hello|"
+        assert bash("SLIPWAY_NOTIFY=$PWD/run; check_notify")[0] == 78
+
+
 class TestRestart:
     """What test_restarts.py does not see."""
 

@@ -1,5 +1,8 @@
 """Restarts inside the allocation: what is started again, on which nodes, and when a job gives up."""
 
+import json
+import os
+
 import pytest
 
 from stubs import SCRIPTS
@@ -26,6 +29,55 @@ def run(project):
 def launches(ended):
     """Return the words of each torchrun."""
     return [" ".join(words) for words in ended.of("torchrun")]
+
+
+class TestTold:
+    """What a program of the user's is told, and goodput.jsonl."""
+
+    @pytest.fixture
+    def program(self, tmp_path):
+        """Return the path of one that keeps what it is told."""
+        path = tmp_path / "it's told"
+        path.write_text(f'#!/bin/sh\nprintf "%s|%s|%s\\n" "$@" >>{tmp_path}/told\necho said\nexit 3\n')
+        path.chmod(0o755)
+        return path
+
+    def test_restarts_lost_nodes_and_the_end(self, run, program, tmp_path):
+        ended = run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
+        assert ended.code == 0, ended
+        end, exclude, restart = sorted((tmp_path / "told").read_text().splitlines())
+        assert exclude == f"exclude|{ended.run_dir}|attempt 1: lost node2, which did not answer within 20 s"
+        assert restart.startswith(
+            f"restart|{ended.run_dir}|restart 1 of at most 3: attempt 2 from step 0, on node1, node3"
+        )
+        assert end.startswith(f"end|{ended.run_dir}|exit code 0: used 2 nodes")
+        assert "said\n" in (ended.run_dir / "logs" / "2" / "notify.log").read_text()
+
+    def test_one_that_hangs_is_ended(self, run, program):
+        program.write_text("#!/bin/sh\nexec sleep 600\n")
+        assert run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(0)).code == 0
+
+    @pytest.mark.parametrize("kind", ["missing", "folder", "not executable"])
+    def test_what_is_no_program_is_refused(self, run, program, tmp_path, kind):
+        program.chmod(0o644)
+        path = {"missing": tmp_path / "none", "folder": tmp_path, "not executable": program}[kind]
+        ended = run(SLIPWAY_NOTIFY=str(path))
+        assert (ended.code, launches(ended)) == (78, [])
+        assert f"SLIPWAY_NOTIFY={path} is no program here: give the path of an executable file" in ended.err
+
+    def test_each_attempt_says_when_it_began_and_ended(self, run):
+        ended = run(STUB_ON_TRAIN=dies(1), **SPARE)
+        lines = [json.loads(line) for line in (ended.run_dir / "goodput.jsonl").read_text().splitlines()]
+        assert [sorted(line) for line in lines] == [["attempt", "began", "nodes", "spares"], ["attempt", "ended"]] * 2
+        assert [line["attempt"] for line in lines] == [1, 1, 2, 2]
+        assert (lines[0]["nodes"], lines[0]["spares"]) == (2, 1)
+        assert lines[2]["began"] == lines[1]["ended"]
+
+    def test_a_fifo_in_its_place_holds_up_nothing(self, run, tmp_path):
+        (tmp_path / "run").mkdir()
+        os.mkfifo(tmp_path / "run" / "goodput.jsonl")
+        (tmp_path / "run" / "requeues").touch()  # a run has been here
+        assert run(SLIPWAY_RUN_DIR=str(tmp_path / "run"), STUB_ON_TRAIN=dies(0)).code == 0
 
 
 class TestWhen:

@@ -331,6 +331,15 @@ class TestThisMachine:
         assert said(capsys, "status", "20261121-210842-7").out.startswith("run runs/ddp-local-20261121-210842-7: ")
 
 
+@pytest.mark.usefixtures("here")
+def test_status_says_how_the_time_was_spent(here, capsys):
+    run = make_run(here, state="done")
+    line = {"attempt": 1, "time": 150.0, "step": 9, "trained": 40.0, "waited": 0.0, "evaluated": 0.0, "saved": 0.0}
+    lines = [{"attempt": 1, "began": 100.0, "nodes": 2, "spares": 0}, {**line, "started": 5.0}]
+    (run / "goodput.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert said(capsys, "status").out.splitlines()[1] == "    time: 50 s in 1 attempt: 80.0 % trained, 20.0 % started"
+
+
 ACCOUNT = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87, "memory": 31744,
            "memory_total": 81559}  # fmt: skip
 

@@ -649,7 +649,7 @@ class TestArchitecture:
         allowed = sys.stdlib_module_names | {"jobgen", "msgspec", "tomli", "__future__"}
         for module, text in MODULES.items():
             names = {f"{name}.{part}" if name == "slipway" else name for name, part in imports(text)}
-            ours = {"slipway.layout", "slipway.flags", "slipway.gpu", "slipway.reading"}
+            ours = {"slipway.layout", "slipway.flags", "slipway.goodput", "slipway.gpu", "slipway.reading"}
             assert {name for name in names if name.startswith("slipway")} <= ours, module
             assert {name.split(".")[0] for name in names} <= allowed | {"slipway"}, module
 

@@ -121,6 +121,26 @@ def test_an_attempt_that_left_an_account_tells_what_it_has_used(tmp_path):
     ]
 
 
+def test_goodput(tmp_path):
+    run = make_run(tmp_path / "run", attempts=2)
+    assert "Goodput" not in report(tmp_path, run).text
+    line = {
+        "time": 5000.0,
+        "step": 9,
+        "trained": 4000.0,
+        "waited": 0.0,
+        "evaluated": 0.0,
+        "saved": 0.0,
+        "started": 90.0,
+    }
+    lines = [{"attempt": 1, "began": 900.0, "nodes": 2, "spares": 1}, {**line, "attempt": 1}, {**line, "attempt": 2}]
+    (run / "goodput.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report(tmp_path, run)
+    assert "Of 2 h 16 min for which its 2 attempts had nodes; spare nodes waited 1.14 node-hours." in page.text
+    assert "trained 2 h 13 min 97.68 % optimiser steps that were kept" in page.text
+    assert re.search(r"\b1 2 1 h 6 min", page.text)
+
+
 def test_a_run_that_failed_tells_why(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason="the loss is nan at step 200"))
     assert "failed: the loss is nan at step 200" in page.text

@@ -52,8 +52,8 @@ class TestWholeRun:
 
     def test_the_tree_is_that_of_the_contract(self, finished):
         assert {entry.name for entry in finished.iterdir()} == {
-            *("checkpoints", "config.toml", "figures", "logs", "metrics.jsonl", "run.json", "status.json"),
-            *("tensorboard", "verdict.1"),
+            *("checkpoints", "config.toml", "figures", "goodput.jsonl", "logs", "metrics.jsonl", "run.json"),
+            *("status.json", "tensorboard", "verdict.1"),
         }
         assert {entry.name for entry in (finished / "logs").iterdir()} == {"1", "samples.rank0.jsonl"}
         for name in ("config.toml", "run.json", "status.json"):

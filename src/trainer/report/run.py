@@ -9,12 +9,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from slipway.layout import CONFIG, LOGS, METRICS, PROVENANCE, STATUS
+from slipway.goodput import LIMIT, parse_goodput
+from slipway.layout import CONFIG, GOODPUT, LOGS, METRICS, PROVENANCE, STATUS
 from trainer.report.attempts import Attempt, is_alive, json_of, read_attempts, whole
 from trainer.report.config import flat, read_config
 from trainer.report.confusion import read_confusion, read_examples
 from trainer.report.figures import Curve, curves, in_unit, timeline
 from trainer.report.folder import Folder
+from trainer.report.goodput import Goodput
 from trainer.report.render import render
 from trainer.report.series import Metrics, Series, typical
 from trainer.report.shares import SECONDS, Shares, shares_of
@@ -115,6 +117,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
         examples=read_examples(folder) if confusion and images else "",
         attempts=attempts,
         timeline=timeline(attempts, now=time.time()),
+        goodput=Goodput(parse_goodput(folder.read_end(GOODPUT, limit=LIMIT) or b"")),
         config=config,
         config_text="" if config else config_text,
         provenance=flat({key: value for key, value in provenance.items() if key != "variables"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from slipway.goodput import describe, read_goodput
 from slipway.metrics import read_records
 from slipway.runfolder import RunFolder
 from slipway.status import Status
@@ -85,4 +86,5 @@ def log_end(
     if status.state == "stopped":
         log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
     if kept:
+        log.info("time: %s", describe(read_goodput(folder.goodput)))
         log.info("run folder: %s", folder.path)

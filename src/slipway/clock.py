@@ -1,0 +1,61 @@
+"""Measures on rank 0 into which part of a run's goodput the time of an attempt goes; see ``slipway.goodput``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from slipway.files import LineFile
+from slipway.goodput import MEASURED, STARTED, TRAINED, WAITED
+
+
+class Clock:
+    """One attempt, from its start to its end; appends to goodput.jsonl."""
+
+    def __init__(self, path: Path, *, attempt: int, step: int) -> None:
+        """Begin ``attempt``, at ``step``; until something else is entered, it is starting."""
+        self._lines = LineFile(path)
+        self._attempt = attempt
+        self._seconds = dict.fromkeys(MEASURED, 0.0) | {STARTED: _age_of_this_process()}
+        self._part, self._since = STARTED, time.monotonic()
+        self.write(step)
+
+    def enter(self, part: str) -> str:
+        """From now on the time goes into ``part``; return the part before."""
+        now, before = time.monotonic(), self._part
+        self._seconds[before] += now - self._since
+        self._part, self._since = part, now
+        return before
+
+    def waited(self, seconds: float) -> None:
+        """Of the time that has trained, so much was waiting for data."""
+        self._seconds[WAITED] += seconds
+        self._seconds[TRAINED] -= seconds
+
+    def write(self, step: int, *, concluded: bool = False) -> None:
+        """Append a line: what has been spent until now, of which ``step`` is saved, or nearly so.
+
+        Args:
+            step: optimiser steps done in all attempts.
+            concluded: whether the attempt has ended, done or stopped.
+        """
+        self.enter(self._part)
+        spent = {name: round(seconds, 3) for name, seconds in self._seconds.items()}
+        line = {"attempt": self._attempt, "time": round(time.time(), 3), "step": step, **spent}
+        self._lines.append(json.dumps(line | ({"concluded": True} if concluded else {})))
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            OSError: if its last lines cannot be written.
+        """
+        self._lines.close()
+
+
+def _age_of_this_process() -> float:
+    """Return for how many seconds it has run; see proc(5)."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

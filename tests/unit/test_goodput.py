@@ -1,0 +1,120 @@
+"""How the time of a run's attempts was spent."""
+
+import json
+import time
+
+import pytest
+
+from slipway.clock import Clock
+from slipway.goodput import EVALUATED, LOST, MEANINGS, SAVED, STARTED, TRAINED, WAITED, describe, parse_goodput
+from slipway.goodput import read_goodput as read
+
+
+def measured(attempt, moment, step, *, started=2.0, trained=0.0, concluded=False):
+    line = {"attempt": attempt, "time": moment, "step": step, TRAINED: trained, WAITED: 0.0, EVALUATED: 0.0}
+    return line | {SAVED: 0.0, STARTED: started} | ({"concluded": True} if concluded else {})
+
+
+def parsed(*lines):
+    return parse_goodput("".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+DEAD = (
+    {"attempt": 1, "began": 100.0, "nodes": 2, "spares": 1},
+    measured(1, 105.0, 0),
+    measured(1, 115.0, 10, trained=10.0),
+    measured(1, 125.0, 20, trained=20.0),
+)
+"""An attempt that took 3 s until rank 0 was there, 2 s until its first step, and saved twice."""
+
+
+class TestRead:
+    def test_an_attempt_that_died_has_lost_what_came_after_its_last_save(self):
+        (spent,) = parsed(*DEAD, {"attempt": 1, "ended": 132.0})
+        assert (spent.attempt, spent.nodes, spent.spares, spent.total) == (1, 2, 1, 32.0)
+        assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {STARTED: 5.0, TRAINED: 20.0, LOST: 7.0}
+
+    def test_a_save_from_which_the_next_attempt_did_not_go_on_is_lost_too(self):
+        first, second = parsed(*DEAD, {"attempt": 1, "ended": 132.0}, measured(2, 140.0, 10))
+        assert (first.seconds[TRAINED], first.seconds[LOST]) == (10.0, 17.0)
+        assert second.seconds[STARTED] == 2.0
+
+    def test_one_that_ended_well_has_lost_nothing(self):
+        end = [measured(1, 126.0, 20, trained=20.0, concluded=True), {"attempt": 1, "ended": 129.0}]
+        (spent,) = parsed(*DEAD, *end)
+        assert (spent.seconds[STARTED], spent.seconds[LOST], spent.total) == (9.0, 0.0, 29.0)
+
+    def test_the_guard_names_no_attempt(self):
+        (spent,) = parsed(*DEAD, {"ended": 200.0})
+        assert spent.seconds[LOST] == 75.0
+
+    def test_a_job_whose_ranks_never_came_so_far_has_lost_all(self):
+        (spent,) = parsed(DEAD[0], {"attempt": 1, "ended": 132.0})
+        assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {LOST: 32.0}
+
+    def test_one_that_runs_has_spent_what_it_has_said(self):
+        (spent,) = parsed(*DEAD)
+        assert (spent.total, spent.seconds[LOST]) == (25.0, 0.0)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"\xff{",
+            b"[1]",
+            b"null",
+            b"[" * 5000,
+            b'{"attempt": true, "ended": 1}',
+            b'{"attempt": 1, "ended": NaN}',
+            b'{"attempt": 1, "ended": "x"}',
+            b'{"attempt": -1, "ended": 1}',
+            b'{"attempt": 1, "step": 3}',
+            b'{"attempt": 1, "time": 3}',
+            b'{"attempt": 1, "began": 1, "nodes": 2}',
+            b'{"ended": 1e999}',
+        ],
+    )
+    def test_lines_that_make_no_sense_are_passed_over(self, line):
+        lines = [json.dumps(line).encode() for line in DEAD]
+        assert parse_goodput(b"\n".join([line, *lines, line])) == parsed(*DEAD)
+        assert parse_goodput(line) == []
+
+    def test_no_file_and_a_folder(self, tmp_path):
+        assert read(tmp_path / "none") == read(tmp_path) == []
+
+
+class TestDescribe:
+    def test_attempts_are_added_up(self):
+        spent = parsed(*DEAD, {"attempt": 1, "ended": 130.0}, measured(2, 162.0, 20, started=0.0, trained=30.0))
+        said = "1.0 min in 2 attempts: 83.3 % trained, 8.3 % started, 8.3 % lost; spare nodes waited 0.01 node-hours"
+        assert describe(spent) == said
+
+    def test_nothing(self):
+        assert describe([]) == ""
+
+
+class TestClock:
+    def test_all_of_the_time_is_in_some_part(self, tmp_path):
+        clock = Clock(tmp_path / "goodput.jsonl", attempt=3, step=7)
+        began = time.monotonic()
+        for part in (TRAINED, EVALUATED, TRAINED):
+            clock.enter(part)
+            time.sleep(0.1)
+        clock.waited(0.05)
+        before = clock.enter(SAVED)
+        clock.write(9)
+        clock.enter(before)
+        clock.write(9, concluded=True)
+        clock.close()
+        took = time.monotonic() - began
+        (spent,) = read(tmp_path / "goodput.jsonl")
+        assert (spent.attempt, before) == (3, TRAINED)
+        assert spent.seconds[TRAINED] >= 0.145
+        assert spent.seconds[WAITED] == 0.05
+        assert spent.seconds[EVALUATED] >= 0.095
+        assert spent.total - spent.seconds[STARTED] == pytest.approx(took, abs=0.01)
+
+    def test_it_has_started_with_its_process(self, tmp_path):
+        Clock(tmp_path / "goodput.jsonl", attempt=1, step=0).close()
+        line = json.loads((tmp_path / "goodput.jsonl").read_text())
+        assert 0 < line[STARTED] < 3600
+        assert abs(line["time"] - time.time()) < 60
