@@ -58,8 +58,7 @@ fi
 : "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: as many as the job's GPUs suffice for
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
-# a program that is told of restarts, lost nodes and the end
-: "${SLIPWAY_NOTIFY:=}"
+: "${SLIPWAY_NOTIFY:=}"                       # a program that is told of restarts and the end
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
@@ -124,5 +123,5 @@ launch_horovod() {
         python3 "${program[@]}"
 }
 
-run_attempts "launch_$BACKEND" none # the launch, until it ends; again if ranks or nodes have died
+run_attempts "launch_$BACKEND"    # the launch, until it ends; again if ranks or nodes have died
 finish none                       # exit code by the verdict

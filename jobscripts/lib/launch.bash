@@ -35,13 +35,18 @@ on_each_node() {
     wait_limited $!
 }
 
-# step_on_each_node SECONDS COMMAND...: the same, for SLIPWAY_PREFLIGHT_SECONDS where that is more.
-# Where it fails, sets step_failure, the end of a message: it took too long, or has said why.
+# step_on_each_node SECONDS COMMAND...: the same, for SLIPWAY_PREFLIGHT_SECONDS where that is more,
+# and again where nodes that have died meanwhile can be replaced. Where it fails, sets step_failure,
+# the end of a message: it took too long, or has said why.
 step_on_each_node() {
     local began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     on_each_node "$limit" "${@:2}" || code=$?
     explain_failure "$code" "$limit" "$began"
+    if [ "$code" != 0 ] && replace_lost_nodes; then
+        code=0
+        step_on_each_node "$@" || code=$?
+    fi
     return "$code"
 }
 

@@ -6,11 +6,12 @@ readonly PROBE_SECONDS=20 # in which a healthy node starts a process
 spare_nodes=()
 
 # reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
-# allocation, all of them; planned_nodes, how many train; nodes and what use_nodes sets; and
-# spare_nodes.
+# allocation, all of them; healthy_nodes, likewise; lost_nodes, none; planned_nodes, how many train;
+# nodes and what use_nodes sets; and spare_nodes.
 reserve_spares() {
     local spares=${SLIPWAY_SPARES:-0}
-    allocation=("${nodes[@]}")
+    allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") lost_nodes=() failed=''
+    declare -gA failures=()
     ((spares < ${#nodes[@]})) ||
         die "SLIPWAY_SPARES=$spares: the job has $(plural ${#nodes[@]} node), and one has to" \
             "train: ask for more nodes, or lower it"
@@ -19,19 +20,14 @@ reserve_spares() {
     use_nodes "${allocation[@]:0:planned_nodes}"
 }
 
-# run_attempts FUNCTION METHOD: run the launch, which FUNCTION spells out, until it ends; and again
-# after each attempt that has died, as long as that makes sense. METHOD is how the run goes on, as
-# for finish, if this node dies, or too few are left.
+# run_attempts FUNCTION: run the launch, which FUNCTION spells out, until it ends; and again after
+# each attempt that has died, as long as that makes sense.
 run_attempts() {
     restarts=0 fruitless=0
-    healthy_nodes=("${allocation[@]}")
-    lost_nodes=()
-    declare -gA failures=()
-    watch_over_job "$2"
     run_attempt "$1"
     while attempt_has_died && plan_restart; do
         next_attempt
-        watch_over_job "$2"
+        watch_over_job
         run_attempt "$1"
     done
 }
@@ -218,6 +214,24 @@ failed_node() {
     '
 }
 
+# replace_lost_nodes: a step on each node has failed, before the launch: go on without the nodes
+# that start no process, if there are such, and others to take their place. Fails if not.
+replace_lost_nodes() {
+    local count=${#lost_nodes[@]}
+    [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 1
+    end_old_steps
+    find_healthy_nodes || return 1
+    count=$((${#lost_nodes[@]} - count))
+    [ "$count" != 0 ] || return 1
+    note "attempt $attempt: $(cause_of_death "$count")"
+    notify exclude "$last_note"
+    choose_nodes || return 1
+    use_chosen_nodes
+    export_plan
+    [ "${rendezvous:-0}" = 0 ] || find_master
+    watch_over_job
+}
+
 # next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
 next_attempt() {
     restarts=$((restarts + 1))
@@ -234,7 +248,7 @@ next_attempt() {
     [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
 }
 
-# watch_over_job METHOD: where a scheduler leaves a job running whose first node has died.
+# watch_over_job: where a scheduler leaves a job running whose first node has died.
 watch_over_job() {
     :
 }

@@ -34,6 +34,7 @@ open_run_folder() {
     catch_signals
     note_guard $((attempt - 1))
     keep_library
+    watch_over_job
     note "attempt $attempt in $RUN_DIR, $(library_identity)"
     note_settings
 }

@@ -122,13 +122,13 @@ end_old_steps() {
         2>/dev/null)
 }
 
-# watch_over_job METHOD: with --no-kill Slurm leaves a job running whose first node has died, with
-# nobody in it. So guard.sh looks on another node whether this script lives, and requeues the job,
+# watch_over_job: with --no-kill Slurm leaves a job running whose first node has died, with nobody
+# in it. So guard.sh looks on another node whether this script lives, and requeues the job,
 # or where it is not to go on by itself cancels it. Sets guard, the process of its srun, guard_node,
 # and heart, a descriptor that ends the sign of life with this script.
 watch_over_job() {
     local node act=(scancel "$job_id") count
-    [ -z "${interactive:-}" ] && [ "$SLIPWAY_SPARES$SLIPWAY_SHRINK" != 00 ] || return 0
+    [ -z "${interactive:-}" ] && [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 0
     if [ -n "${guard:-}" ] && kill -0 "$guard" 2>/dev/null; then
         [[ " ${healthy_nodes[*]} " != *" $guard_node "* ]] || return 0
     fi
@@ -138,7 +138,7 @@ watch_over_job() {
     done
     [ -n "${guard_node:-}" ] || return 0
     count=$(requeues_of_job)
-    if [ "$1" = requeue ] && [ "$count" -lt "$SLIPWAY_MAX_REQUEUES" ]; then
+    if ((count < ${SLIPWAY_MAX_REQUEUES:-0})); then # a site that resumes nothing has none
         act=(scontrol requeue "$job_id")
     fi
     [ -n "${heart:-}" ] || exec {heart}> >(

@@ -141,7 +141,7 @@ def _finish(job: Job) -> List[Call]:
     launch = ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals")
     if not job.spec.client:
         why = "the launch, until it ends; again if ranks or nodes have died"
-        launch = (f'run_attempts "launch_$BACKEND" {job.resume}', why)
+        launch = ('run_attempts "launch_$BACKEND"', why)
     return [launch, (f"finish {job.resume}", what)]
 
 

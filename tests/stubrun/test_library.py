@@ -1339,6 +1339,11 @@ class TestRestart:
         code, _, err = bash("nodes=(a); SLIPWAY_SPARES=1; reserve_spares")
         assert (code, "the job has 1 node, and one has to train" in err) == (78, True)
 
+    def test_replace_lost_nodes_only_where_one_is_lost(self, bash, stub):
+        stub("srun", SRUN)
+        assert bash("replace_lost_nodes || echo no")[1:] == ("no\n", "")
+        assert bash("SLURM_JOB_ID=7 SLIPWAY_SPARES=1 lost_nodes=(); replace_lost_nodes || echo no")[1:] == ("no\n", "")
+
     def test_saved_step(self, bash, place):
         assert bash("saved_step")[1] == "0\n"
         (place / "run" / "checkpoints").mkdir()
@@ -1438,7 +1443,7 @@ class TestRestart:
 
     def test_run_attempts_and_run_attempt(self, bash):
         steps = 'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); }; plan_restart() { chosen_nodes=(n1 n2); }; '
-        assert bash(f"{steps}run_attempts launch none")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
+        assert bash(f"{steps}run_attempts launch")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
         assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
 
     def test_export_plan_and_find_master(self, bash, stub):
@@ -1483,18 +1488,18 @@ class TestRestart:
     def test_watch_over_job_and_end_guard(self, bash, stub, place):
         stub("srun", 'echo "$*" >>steps; exec sleep 53')
         show = "; sleep 0.5; ls run/.heart.4711; kill -0 $guard; end_guard; sleep 0.2; cat steps; ls -A run"
-        watch = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job "
-        out = bash(f"{watch} requeue{show}", SLURMD_NODENAME="n1")[1].splitlines()
+        watch = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job"
+        out = bash(watch + show, SLURMD_NODENAME="n1")[1].splitlines()
         assert out[0] == "run/.heart.4711"
         assert "--nodelist=n3 sh" in out[1]
         assert out[1].endswith("run/requeues 1 4711 scontrol requeue 4711")
         assert out[2:] == ["logs"]
         (place / "steps").unlink()
-        out = bash(f"SLIPWAY_MAX_REQUEUES=0; {watch} requeue{show}", SLURMD_NODENAME="n3")[1].splitlines()
+        out = bash(f"unset SLIPWAY_MAX_REQUEUES; {watch}{show}", SLURMD_NODENAME="n3")[1].splitlines()
         assert "--nodelist=n2 sh" in out[1]
         assert out[1].endswith("run/requeues 1 4711 scancel 4711")
-        assert bash("SLIPWAY_SHRINK=0; watch_over_job requeue; echo ${guard:-none}; end_guard")[1] == "none\n"
-        assert bash("watch_over_job chain; end_guard", scheduler="pbs")[:2] == (0, "")
+        assert bash("SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard")[1] == "none\n"
+        assert bash("watch_over_job; end_guard", scheduler="pbs")[:2] == (0, "")
 
     def test_note_guard(self, bash, place):
         assert bash("note_guard 1")[2] == ""

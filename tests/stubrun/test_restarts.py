@@ -80,6 +80,20 @@ class TestTold:
         assert run(SLIPWAY_RUN_DIR=str(tmp_path / "run"), STUB_ON_TRAIN=dies(0)).code == 0
 
 
+def test_a_node_that_dies_before_the_launch_is_replaced(run):
+    dead = '[[ "$*" == *--nodelist=* && "$*" != *"--nodelist=node2 "* ]] || exit 1; '
+    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=dead, **SPARE)
+    assert ended.code == 0, ended
+    assert "attempt 1: lost node2, which did not answer within 20 s" in ended.err
+    assert "on each of 2 node(s) (node1, node3)" in ended.err
+    assert ended.env["TRAINER_ATTEMPT"] == "1"
+
+
+def test_without_a_spare_one_the_job_ends_there(run):
+    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN='[[ "$*" == *--nodelist=node1* ]] || exit 1; ')
+    assert (ended.code, launches(ended)) == (78, [])
+
+
 class TestWhen:
     def test_each_attempt_has_its_own_number_port_and_rendezvous(self, run):
         ended = run(STUB_ON_TRAIN=dies(1))

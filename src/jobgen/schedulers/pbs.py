@@ -33,6 +33,8 @@ REASONS = {
     "walltime": NODES,
 }
 """Why each option is there; the others are the site's."""
+TOLERATE = {"openpbs": "-W tolerate_node_failures=all", "torque": "-f"}
+"""The option by which a job outlives a node, other than its first (qsub(1B) of both)."""
 BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
 """What a job at a terminal has no use for."""
 
@@ -93,6 +95,8 @@ class PBS(Scheduler):
                 why = REASONS.get(name, SITE)
                 lines[why] = f"{lines.get(why, '#PBS')} {_option(name, value)}"
         rows = [(line, why) for why, line in lines.items()]
+        if job.spec.spares or job.spec.shrink:
+            rows.append((f"#PBS {TOLERATE[job.site.pbs]}", "a lost node does not end the job: see above"))
         return rows + [(f"#PBS {one_line(text)}", SITE) for text in job.site.directives]
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
