@@ -15,7 +15,7 @@ last_beat() {
 
 before='' looks=0
 while sleep 5; do
-    now=$(last_beat) || continue # the folder is gone, or the script has ended
+    now=$(last_beat) || now=none
     if [ "$now" != "$before" ]; then
         before=$now looks=0
         continue
@@ -23,6 +23,8 @@ while sleep 5; do
     looks=$((looks + 1)) # not seconds: this process may have been suspended like the script
     [ "$looks" -ge 12 ] || continue
     looks=0
+    # The script has ended, and no slurmd lives here that would end this.
+    [ "$now" != none ] || exit 0
     ! timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 \
         --nodelist="$node" true 2>/dev/null || continue
     echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"

@@ -19,13 +19,30 @@ use_mpirun() {
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path" --bind-to none "$@")
-    [ "$nnodes" = ${#allocation[@]} ] || mpirun+=(--host "$(join_by , "${nodes[@]}")")
+    [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do
         case $name in
             SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
             *) mpirun+=(-x "$name") ;;
         esac
     done < <(compgen -e)
+}
+
+# leave_nodes_out: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
+# each node that it knows of, whatever --host says, and fails where one is dead. Sets mpirun.
+leave_nodes_out() {
+    local number words=() list
+    list=$(join_by , "${nodes[@]/%/:$ranks_per_node}")
+    for number in "${!mpirun[@]}"; do
+        [[ ${mpirun[number]} == --hostfile || ${mpirun[number - 1]} == --hostfile ]] ||
+            words+=("${mpirun[number]}")
+    done
+    mpirun=("${words[@]}" --host "$list")
+    [ -z "${SLURM_JOB_ID:-}" ] || export_variables \
+        SLURM_JOB_NODELIST="$(join_by , "${nodes[@]}")" \
+        SLURM_NODELIST="$(join_by , "${nodes[@]}")" \
+        SLURM_NNODES="$nnodes" SLURM_JOB_NUM_NODES="$nnodes" \
+        SLURM_TASKS_PER_NODE="$ranks_per_node(x$nnodes)"
 }
 
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long. It

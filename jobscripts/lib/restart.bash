@@ -42,8 +42,12 @@ run_attempt() {
 # of ranks that had to stop as their launcher died. The exit code of a user's script stands for a
 # verdict, unless it uses slipway.Session, or a node is lost.
 attempt_has_died() {
-    [ "$code" != 0 ] && [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
+    [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
     read_verdict
+    if [ "$code" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! has_session; then
+        return 1
+    fi
+    # mpirun 5 can end with 0 where it has lost a node
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ]
 }
 

@@ -2,7 +2,7 @@
 
 What, when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs. By hand:
 
-    python tests/cluster/kills.py REPORT...  print the table of what it has left in those files
+    PYTHONPATH=tests:tests/cluster python tests/cluster/kills.py REPORT...  # the table of those files
 """
 
 import json

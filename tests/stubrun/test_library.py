@@ -1381,7 +1381,7 @@ class TestRestart:
     def test_find_healthy_nodes(self, bash, stub, launcher):
         stub("srun", '[[ "$*" == *n1* ]] || exit 1; ' + SRUN)
         stub("ssh", '[ "$1" = n1 ] || exit 255; exec bash')
-        stub("mpirun", '[[ "$*" == *"--host n1 "* ]] || exit 1; echo a banner; exec "${@: -2}"')
+        stub("mpirun", '[[ "$*" == *"--host n1:2 "* ]] || exit 1; echo a banner; exec "${@: -2}"')
         show = 'echo "${healthy_nodes[*]} / ${lost_nodes[*]}"'
         code = f'launcher={launcher} allocation=(n1 n2); find_healthy_nodes; {show}; echo "${{nodes[*]}}"'
         assert bash(code)[1].splitlines() == ["n1 n2 / " if launcher == "local" else "n1 / n2", "n1 n2"]
@@ -1398,13 +1398,19 @@ class TestRestart:
         assert bash("(local_node 0 5 echo 'a b'); (local_node 0 1 sleep 9) || echo $?")[1] == "a b\n124\n"
         stub("mpirun", 'echo "$*"')
         out = bash("(mpirun_node 1 5 echo 'a b')")[1]
-        assert ("--host n2 " in out, out.endswith(" -n 1 echo a b\n")) == (True, True)
+        assert ("--host n2:2 " in out, out.endswith(" -n 1 echo a b\n")) == (True, True)
+
+    def test_leave_nodes_out(self, bash):
+        code = "mpirun=(mpirun --hostfile all -x A); leave_nodes_out; echo ${mpirun[*]} ${SLURM_JOB_NODELIST:-}"
+        assert bash(code)[1] == "mpirun -x A --host n1:2,n2:2\n"
+        assert bash(f"SLURM_JOB_ID=7; {code}")[1] == "mpirun -x A --host n1:2,n2:2 n1,n2\n"
 
     def test_attempt_has_died(self, bash, place):
         verdict = place / "run" / "verdict.2"
         verdict.parent.mkdir()
         assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
-        for code in ("code=0", "code=78", "code=1 cancelled=1"):
+        assert bash("code=0; attempt_has_died && echo yes")[1] == "yes\n"  # without a verdict
+        for code in ("code=0 SLIPWAY_SCRIPT=x", "code=78", "code=1 cancelled=1"):
             assert bash(f"{code}; attempt_has_died || echo no")[1] == "no\n"
         verdict.write_text("stopped 7 launcher\n")
         assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
@@ -1442,7 +1448,10 @@ class TestRestart:
         assert "restart 1 of at most 3: attempt 3 from step 0, on n1, n2" in out[2]
 
     def test_run_attempts_and_run_attempt(self, bash):
-        steps = 'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); }; plan_restart() { chosen_nodes=(n1 n2); }; '
+        steps = (
+            'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }; '
+            "plan_restart() { chosen_nodes=(n1 n2); }; "
+        )
         assert bash(f"{steps}run_attempts launch")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
         assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
 
@@ -1500,6 +1509,13 @@ class TestRestart:
         assert out[1].endswith("run/requeues 1 4711 scancel 4711")
         assert bash("SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard")[1] == "none\n"
         assert bash("watch_over_job; end_guard", scheduler="pbs")[:2] == (0, "")
+
+    def test_a_guard_whose_job_has_ended_ends(self, bash, stub):
+        stub("sleep", "exit 0")
+        stub("srun", "echo asked >>srun")
+        run = f"sh {LIB}/guard.sh $PWD/gone $PWD/log n1 $PWD/requeues '1 4711' scontrol requeue 4711; echo $?; ls"
+        assert "0" in (out := bash(run)[1].split())
+        assert not {"srun", "log", "requeues", "goodput.jsonl"} & set(out)
 
     def test_note_guard(self, bash, place):
         assert bash("note_guard 1")[2] == ""

@@ -49,7 +49,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     # what is left
     assert list((project.folder / "disk").iterdir()) == []
     left = sorted(path.name for path in ended.run_dir.iterdir())
-    assert left == ["input.toml", "job.sh", "lib", "logs", "verdict.1"]
+    assert left == ["goodput.jsonl", "input.toml", "job.sh", "lib", "logs", "verdict.1"]
     assert {"code", "job", "stderr.log"} <= {path.name for path in (ended.run_dir / "logs/1").iterdir()}
     assert not (ended.run_dir / "logs/1/scratch").exists()  # nothing is left there
     assert (ended.run_dir / "logs" / "1" / "code").read_text() == "0\n"
