@@ -284,9 +284,12 @@ class Campaign:
 
 def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, whole: str) -> None:
     """Do ``kills`` to a job and fill in ``outcomes``; its weights should have the digest ``whole`` then."""
+    for outcome in outcomes:
+        outcome.failure = "not reached"
     for kill, outcome in zip(kills, outcomes, strict=True):
         campaign.reach(kill)
         campaign.strike(kill)
+        outcome.failure = ""
         campaign.watch(outcome)
         if outcome.failure:
             return

@@ -70,9 +70,7 @@ def test_a_job_ends_as_if_nothing_had_happened(five_nodes, submit, whole, number
     planned, container = PLAN[number], kills.in_container(number)
     wanted = whole(len(planned), container)
     job, out = submit(f"job-{number}", count=len(planned), container=container)
-    outcomes = [kills.Outcome(number, kill, container, TIMEOUT, failure="not reached") for kill in planned]
-    for outcome in outcomes:
-        outcome.failure = ""
+    outcomes = [kills.Outcome(number, kill, container, TIMEOUT) for kill in planned]
     campaign = kills.Campaign(five_nodes, job, out)
     try:
         kills.run_job(campaign, planned, outcomes, whole=wanted)
