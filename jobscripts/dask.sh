@@ -81,7 +81,7 @@ fi
 : "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_MAX_REQUEUES:=10}"               # how often the script may requeue itself
-: "${SLIPWAY_NOTIFY:=}"                       # a program that is told of restarts and the end
+: "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# SLIPWAY_NOTIFY: a program of the user's or of the site's that is told what becomes of a job.
+# SLIPWAY_NOTIFY: a program of the user's or of the site's, run when something happens to a job.
 
 readonly NOTIFY_SECONDS=20 # for which it may run
 

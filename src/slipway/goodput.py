@@ -69,15 +69,25 @@ def parse_goodput(content: bytes) -> List[Spent]:
 
 def describe(attempts: Sequence[Spent]) -> str:
     """Return in a line what ``attempts`` add up to; "" where that is nothing."""
-    total = sum(attempt.total for attempt in attempts)
+    sums = sums_of(attempts)
+    total = sum(sums.values())
     if not total:
         return ""
-    sums = {name: sum(attempt.seconds[name] for attempt in attempts) for name in MEANINGS}
     shares = ", ".join(f"{100 * seconds / total:.1f} % {name}" for name, seconds in sums.items() if seconds)
     count = len(attempts)
     said = f"{_duration(total)} in {count} attempt{'s' * (count != 1)}: {shares}"
-    spare = sum(attempt.spares * attempt.total for attempt in attempts)
-    return f"{said}; spare nodes waited {spare / 3600:.2f} node-hours" if spare else said
+    spare = spare_hours(attempts)
+    return f"{said}; spare nodes waited {spare:.2f} node-hours" if spare else said
+
+
+def sums_of(attempts: Sequence[Spent]) -> Dict[str, float]:
+    """Return the seconds of each part, over all ``attempts``."""
+    return {name: sum(attempt.seconds[name] for attempt in attempts) for name in MEANINGS}
+
+
+def spare_hours(attempts: Sequence[Spent]) -> float:
+    """Return the node-hours for which spare nodes have waited."""
+    return sum(attempt.spares * attempt.total for attempt in attempts) / 3600
 
 
 def _spent(number: int, lines: Sequence[Dict[str, Any]], *, kept: Optional[int]) -> Spent:

@@ -200,7 +200,7 @@ _TRAINING = (
             "lost"),
     Setting("SLIPWAY_SHRINK", SWITCH, "1: go on with fewer nodes where too few are left",
             "1: where too few nodes are left, the run goes on with fewer until the next job"),
-    Setting("SLIPWAY_NOTIFY", PATH, "a program that is told of restarts and the end",
+    Setting("SLIPWAY_NOTIFY", PATH, "a program to run at restarts and at the end",
             "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is left out "
             "(`exclude`), and at the `end`, for 20 s at most each", optional=True),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",

@@ -31,12 +31,12 @@ def launches(ended):
     return [" ".join(words) for words in ended.of("torchrun")]
 
 
-class TestTold:
-    """What a program of the user's is told, and goodput.jsonl."""
+class TestNotifications:
+    """The program of SLIPWAY_NOTIFY, and goodput.jsonl."""
 
     @pytest.fixture
     def program(self, tmp_path):
-        """Return the path of one that keeps what it is told."""
+        """Return the path of one that keeps its arguments."""
         path = tmp_path / "it's told"
         path.write_text(f'#!/bin/sh\nprintf "%s|%s|%s\\n" "$@" >>{tmp_path}/told\necho said\nexit 3\n')
         path.chmod(0o755)

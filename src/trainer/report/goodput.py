@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slipway.goodput import MEANINGS, Spent
+from slipway.goodput import MEANINGS, Spent, spare_hours, sums_of
 
 
 class Goodput(NamedTuple):
@@ -21,10 +21,10 @@ class Goodput(NamedTuple):
     @property
     def parts(self) -> list[tuple[str, str, float, float]]:
         """Each part: its name, what it means, its seconds, and its share of all."""
-        sums = {name: sum(spent.seconds[name] for spent in self.attempts) for name in MEANINGS}
-        return [(name, MEANINGS[name], seconds, seconds / self.total) for name, seconds in sums.items()]
+        seconds = sums_of(self.attempts)
+        return [(name, MEANINGS[name], seconds[name], seconds[name] / self.total) for name in MEANINGS]
 
     @property
     def spare_hours(self) -> float:
         """Node-hours for which spare nodes have waited."""
-        return sum(spent.spares * spent.total for spent in self.attempts) / 3600
+        return spare_hours(self.attempts)
