@@ -1,15 +1,18 @@
-"""Save a checkpoint under strace again and again, killed at the first, second, third ... call of one kind.
+"""Save a checkpoint under strace again and again, killed at each system call that a save makes.
 
-    python save_killed.py FOLDER CALL...
+    python save_killed.py FOLDER
 
-After each kill the newest checkpoint must be valid and complete, and another save must work. So too where the save
-replaces the only checkpoint there is, of the same step. Each save is a fork of this process, which has torch loaded
-already.
+A first save tells which calls there are: then, of each, the first, the second, the third ... until a save comes
+through. After each kill the newest checkpoint must be valid and complete, and another save must work. So too where the
+save replaces the only checkpoint there is, of the same step. Each save is a fork of this process, which has torch
+loaded already.
 """
 
 import ctypes
 import itertools
+import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,42 +35,64 @@ def checkpoint(step: int) -> Checkpoint:
     return Checkpoint({"model": tensors, "optimizer": tensors}, header)
 
 
-def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, int]:
-    """Fork a child that saves ``step`` once a byte is sent; return its pid and the pipe to send it through."""
-    receiver, sender = os.pipe()
+def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, mmap.mmap]:
+    """Fork a child that saves ``step`` once the first byte of the shared memory is set; return its pid and the memory.
+
+    It makes no system call until then, so the calls that strace counts are the save's alone.
+    """
+    begin = mmap.mmap(-1, 1)
     if pid := os.fork():
-        os.close(receiver)
-        return pid, sender
-    pr_set_ptracer, anyone = 0x59616D61, -1  # prctl(2): where Yama restricts ptrace, let strace attach
-    ctypes.CDLL(None).prctl(pr_set_ptracer, anyone)
-    os.read(receiver, 1)
+        return pid, begin
+    prctl = ctypes.CDLL(None).prctl
+    pr_set_pdeathsig, pr_set_ptracer, anyone = 1, 0x59616D61, -1  # prctl(2)
+    prctl(pr_set_pdeathsig, signal.SIGKILL)
+    prctl(pr_set_ptracer, anyone)  # where Yama restricts ptrace, let strace attach
+    while not begin[0]:
+        pass
     store.add(checkpoint(step))
     os._exit(0)
 
 
-def killed_at(call: str, number: int, store: CheckpointStore, step: int) -> bool:
-    """Save ``step``, killed on entry to the given call; return whether it came to that."""
-    pid, sender = save_in_fork(store, step)
-    inject = [f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"]
-    tracer = subprocess.Popen(["strace", "-f", "-q", "-o", "/dev/null", "-e", *inject, "-p", str(pid)])
+def store_with_two(folder: Path) -> CheckpointStore:
+    """A store that keeps two checkpoints and has two: the next save replaces one."""
+    folder.mkdir()
+    store = CheckpointStore(folder, keep=2)
+    for step in (1, 2):
+        store.add(checkpoint(step))
+    return store
+
+
+def save_traced(store: CheckpointStore, step: int, *expressions: str, log: Path = Path(os.devnull)) -> bool:
+    """Save ``step`` under strace with the ``expressions`` of its option -e; return whether it was killed."""
+    pid, begin = save_in_fork(store, step)
+    options = [word for expression in expressions for word in ("-e", expression)]
+    tracer = subprocess.Popen(["strace", "-f", "-q", "-o", log, *options, "-p", str(pid)])
     deadline = time.monotonic() + 20
     while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
         assert tracer.poll() is None, "strace ended"
         assert time.monotonic() < deadline, "strace does not attach"
         time.sleep(0.002)
-    os.write(sender, b".")
-    os.close(sender)
+    begin[0] = 1
     _, outcome = os.waitpid(pid, 0)
     tracer.wait(20)
     assert outcome in (0, signal.SIGKILL), outcome
     return outcome != 0
 
 
+def killed_at(call: str, number: int, store: CheckpointStore, step: int) -> bool:
+    """Save ``step``, killed on entry to the given call; return whether it came to that."""
+    return save_traced(store, step, f"trace={call}", f"inject={call}:signal=KILL:when={number}")
+
+
+def calls_of_a_save(folder: Path) -> list[str]:
+    log = folder / "calls"
+    assert not save_traced(store_with_two(folder / "traced"), 3, log=log)
+    called = (re.match(r"\d+ +(\w+)\(", line) for line in log.read_text().splitlines())
+    return sorted({found[1] for found in called if found} - {"exit_group"})
+
+
 def kill_at_each(call: str, folder: Path) -> None:
-    folder.mkdir()
-    store = CheckpointStore(folder, keep=2)
-    for step in (1, 2):
-        store.add(checkpoint(step))
+    store = store_with_two(folder)
     kills = {"before": 0, "after": 0}
     for number in itertools.count(1):
         newest = store.newest().header.position.step
@@ -101,7 +126,8 @@ def kill_replacement_at_each(call: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
-        kill_at_each(name, Path(sys.argv[1]) / name)
+    folder = Path(sys.argv[1])
+    for name in calls_of_a_save(folder):
+        kill_at_each(name, folder / name)
     for name in ("rename", "unlinkat"):
-        kill_replacement_at_each(name, Path(sys.argv[1]) / f"{name}-replaced")
+        kill_replacement_at_each(name, folder / f"{name}-replaced")
