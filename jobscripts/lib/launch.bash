@@ -8,7 +8,7 @@ catch_signals() {
     cancelled=0
     step_may_run=''
     trap 'before_launch "the time limit came before training began: give the job more time"' USR1
-    trap 'before_launch "ended by a signal before training began" "$EXIT_STOPPED"' TERM INT
+    trap 'stopped_before_launch' TERM INT
 }
 
 # before_launch MESSAGE [CODE]: end the job before a rank has started, and the step that may run.
@@ -16,6 +16,24 @@ before_launch() {
     end_step
     note "$1"
     exit "${2:-$EXIT_CONFIG}"
+}
+
+# stopped_before_launch: a signal came; it ends the job, unless nobody has sent it to this one.
+stopped_before_launch() {
+    end_step
+    ! signal_is_stray || continue_stray
+    before_launch "ended by a signal before training began" "$EXIT_STOPPED"
+}
+
+# signal_is_stray: whether the scheduler has sent SIGTERM to a job that it does not end.
+signal_is_stray() {
+    return 1
+}
+
+# continue_stray: let the scheduler start such a job again.
+continue_stray() {
+    [ "${SLIPWAY_MAX_REQUEUES:-0}" = 0 ] || # as at a site that resumes nothing
+        continue_run requeue "got SIGTERM before it had saved anything, and is not being ended"
 }
 
 # end_step: send SIGTERM to the step that may run. It is $!, as a variable that holds its number
@@ -234,6 +252,11 @@ finish() {
         wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
     read_verdict
+    if [ "$cancelled" = 1 ] && saved_nothing && signal_is_stray; then
+        cancelled=0
+        continue_stray
+        cancelled=1
+    fi
     [ -z "$SLIPWAY_SCRIPT" ] || compare_world
     if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
         continue_run "$1" "$go_on"
@@ -257,6 +280,12 @@ finish() {
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
+saved_nothing() {
+    [ -z "$SLIPWAY_SCRIPT" ] || has_session || return 1
+    [ "$(saved_step)" = "${first_step-none}" ]
 }
 
 # read_verdict: of the attempt. Sets state, empty where there is none, step and reason.

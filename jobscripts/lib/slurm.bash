@@ -85,6 +85,13 @@ stop_for_signal() {
     [ -z "${interactive:-}" ] || request_stop user
 }
 
+# signal_is_stray: a job that Slurm has requeued after the loss of a node can get, as it starts, the
+# SIGTERM that was for the ended one. This one Slurm neither ends nor preempts.
+signal_is_stray() {
+    [ -n "${restarted:-}" ] && [ "$(job_field JobState)" = RUNNING ] &&
+        [[ $(job_field PreemptTime) =~ ^(None)?$ ]]
+}
+
 # watch_time_limit: nothing to do, as --signal in the directives warns this script by SIGUSR1.
 watch_time_limit() {
     :

@@ -97,3 +97,16 @@ def test_the_death_of_the_first_node_leaves_no_empty_job(cluster_with_spare, sub
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
     assert "no sign of life from node1 for a minute, so: scontrol requeue" in job.output
     assert (out / "requeues").read_text().split() == ["1", job.number]
+
+
+def test_a_stray_signal_at_the_start_of_a_requeued_job_sends_it_back(cluster_with_spare, submit):
+    """Slurm's SIGTERM for a job that has lost a node can reach the same job as it starts again."""
+    job, out = submit()
+    job.until("epoch 4/")
+    cluster_with_spare.run("scontrol", "requeue", job.number)
+    job.until("attempt 2 in ")
+    cluster_with_spare.run("scancel", "--signal=TERM", "--batch", job.number)
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "2"), job.output
+    assert "got SIGTERM before it had saved anything, and is not being ended" in job.output
+    assert (out / "requeues").read_text().split() == ["1", job.number]

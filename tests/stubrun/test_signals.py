@@ -113,6 +113,20 @@ class TestCancel:
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
 
+    # once: FAILED with 75, where a job that had lost a node started again
+    def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project):
+        first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
+        again = {"SLURM_RESTART_COUNT": "1", "SLIPWAY_RUN_DIR": str(first.run_dir)}
+        stray = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; '
+        stopped = 'echo "stopped 0 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; '
+        for moment, does in (("STUB_ON_PREFLIGHT", stray), ("STUB_ON_TRAIN", stray + stopped)):
+            ended = project.run("ddp.job", **again, **{moment: does + "exit 143"})
+            assert (ended.code, ended.requeued) == (75, True), moment
+            assert "got SIGTERM before it had saved anything, and is not being ended" in ended.err
+            for change in ({"STUB_STATE": "COMPLETING"}, {"SLURM_RESTART_COUNT": None}, {"SLIPWAY_MAX_REQUEUES": "0"}):
+                ended = project.run("ddp.job", **again | change, **{moment: does + "exit 143"})
+                assert (ended.code, ended.requeued) == (75, False), change
+
     # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
     def test_while_a_server_is_waited_for(self, project):
         wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 60 ;; esac'
