@@ -284,7 +284,7 @@ finish() {
 
 # saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
 saved_nothing() {
-    [ -z "$SLIPWAY_SCRIPT" ] || has_session || return 1
+    [ -z "$SLIPWAY_SCRIPT" ] || uses_session || return 1
     [ "$(saved_step)" = "${first_step-none}" ]
 }
 

@@ -61,7 +61,7 @@ plan_restart() {
     end_old_steps
     find_healthy_nodes && [ "$cancelled" = 0 ] || return 1
     lost=$((${#lost_nodes[@]} - lost))
-    if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! has_session; then
+    if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! uses_session; then
         return 1
     fi
     if [ -n "${time_limit_came:-}" ]; then
@@ -95,6 +95,11 @@ cause_of_death() {
     else
         last_words
     fi
+}
+
+# uses_session: whether the script of a user has let slipway.Session begin an attempt of this run.
+uses_session() {
+    [ -f "$RUN_DIR/status.json" ]
 }
 
 # has_session: whether the script of a user has let slipway.Session begin this attempt.

@@ -142,8 +142,19 @@ class Cluster:
     def run(self, *words: str, **env: str) -> str:
         return self.control("run", *words, **env)
 
-    def submit(self, script: str, *arguments: str, out: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
-        """Submit a committed script as it is, or that of another path, to compute on CPUs into ``out``."""
+    def submit(
+        self,
+        script: str,
+        *arguments: str,
+        out: Path,
+        folder: Path = ROOT,
+        sbatch: tuple[str, ...] = (),
+        **env: str,
+    ) -> Job:
+        """Submit a committed script as it is, or that of another path, to compute on CPUs into ``out``.
+
+        It is submitted from ``folder``, where ranks find modules.
+        """
         log, path = out.with_name(f"{out.name}.log"), ROOT / "jobscripts" / script
         env = {**FIXED, "SLIPWAY_VENV": sys.prefix, "SLIPWAY_RUN_DIR": str(out), **env}
         if path.suffix == ".pbs":
@@ -152,7 +163,7 @@ class Cluster:
             env |= {"SLIPWAY_ARGS": shlex.join(arguments)} if arguments else {}
             number = self.run(*map(str, words), **env).strip().removesuffix(".head")
             return Job(self, number, out.with_name(f"{path.stem}.o{number}"))
-        words = ["sbatch", "--parsable", f"--output={log}", *sbatch, str(path), *arguments]
+        words = ["env", f"--chdir={folder}", "sbatch", "--parsable", f"--output={log}", *sbatch, str(path), *arguments]
         return self.job(self.run(*words, **env).strip(), log)
 
     def resubmit(self, out: Path, *, folder: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
@@ -239,9 +250,9 @@ class PbsJob(Job):
 class OpenPbs:
     """A real OpenPBS on the nodes of a cluster."""
 
-    def __init__(self, cluster: Cluster, prefix: str) -> None:
+    def __init__(self, cluster: Cluster, prefix: str, *, nodes: int = 2) -> None:
         self.cluster, self.prefix = cluster, prefix
-        self.control("up", prefix)
+        self.control("up", prefix, str(nodes))
 
     def control(self, *words: str) -> None:
         done = subprocess.run(

@@ -11,11 +11,12 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusters import Cluster, Job
+from recovery import last_step, left_over
 from support import digest
 
 SEED = 19
@@ -29,13 +30,11 @@ JOBS = 36
 
 CONFIG = """
 [data]
-dataset = "digits"
-val_fraction = 0.5
+dataset = "slow_data:noise"
 [model]
-arch = "resnet18"
+arch = "slow_data:net"
 [optim]
-optimizer = "sgd"
-lr = 0.01
+optimizer = "adamw"
 [train]
 epochs = {epochs}
 batch_size = 96
@@ -43,11 +42,13 @@ val_batch_size = 8
 [run]
 log_interval = 1
 """
-"""Evaluation and save take a good part of a second each, so that they can be hit."""
+"""An epoch takes 3 s, of which evaluation and save take long enough that they can be hit."""
 STEPS_PER_EPOCH = 10
 EPOCHS_FOR_A_KILL = 8
-BACK = 120
-"""Seconds within which nothing of an ended job may be left on a node that answers."""
+GOES_ON = 60
+"""Seconds after which a job that still saves checkpoints has not been disturbed by a kill."""
+EPOCHS_UNNOTICED = 25
+"""For that long."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,16 @@ def in_container(job: int) -> bool:
     return job % 3 == 0
 
 
-def config(folder: Path, kills: int) -> Path:
-    """Return a configuration that trains long enough for so many kills."""
-    path = folder / f"{kills}.toml"
-    path.write_text(CONFIG.format(epochs=4 + EPOCHS_FOR_A_KILL * kills))
+def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
+    """Return for how long a job has to train, so that all ``kills`` reach it."""
+    unnoticed = sum(kill.what == "slurmd" for kill in kills if slurmd_timeout > GOES_ON)
+    return 4 + EPOCHS_FOR_A_KILL * len(kills) + EPOCHS_UNNOTICED * unnoticed
+
+
+def config(folder: Path, epochs: int) -> Path:
+    """Return a configuration of so many epochs."""
+    path = folder / f"{epochs}.toml"
+    path.write_text(CONFIG.format(epochs=epochs))
     return path
 
 
@@ -143,8 +150,8 @@ class Campaign:
 
     def _evaluation(self, kill: Kill) -> None:
         self._saved_once_more()
-        step = self.step()
-        self._poll(lambda: self.step() > step and self.step() % STEPS_PER_EPOCH == 0)
+        step = last_step(self.out)
+        self._poll(lambda: last_step(self.out) > step and last_step(self.out) % STEPS_PER_EPOCH == 0)
         time.sleep(0.3 * kill.delay)
 
     def _save(self, kill: Kill) -> None:
@@ -166,14 +173,6 @@ class Campaign:
     def _saves(self) -> str:
         latest = self.out / "checkpoints" / "latest"
         return str(latest.readlink()) if latest.is_symlink() else ""
-
-    def step(self) -> int:
-        """Return the last step of the metrics."""
-        try:
-            lines = (self.out / "metrics.jsonl").read_bytes().splitlines()
-        except FileNotFoundError:
-            return 0
-        return max((json.loads(line)["step"] for line in lines[-3:] if line.endswith(b"}")), default=0)
 
     def _poll(self, condition: Callable[[], bool], limit: float = 200) -> None:
         deadline = time.monotonic() + limit
@@ -232,16 +231,22 @@ class Campaign:
                 if outcome.how == "requeue":
                     self.repair()
             if outcome.noticed is not None and self._announced() > announced:
-                step = self.step()
-                self._poll(lambda step=step: self.step() != step)
+                step = last_step(self.out)
+                self._poll(lambda step=step: last_step(self.out) != step)
                 outcome.trains_again = time.monotonic() - began
                 return
+            if outcome.noticed is None and time.monotonic() > began + GOES_ON and self._saves_still():
+                break
             if time.monotonic() > began + 3 * outcome.slurmd_timeout + 180:
                 outcome.failure = "hangs"
                 return
             time.sleep(0.2)
         if outcome.noticed is None:
             outcome.how = "went on"
+
+    def _saves_still(self) -> bool:
+        latest = self.out / "checkpoints" / "latest"
+        return latest.is_symlink() and latest.lstat().st_mtime > time.time() - 10
 
     def _notices(self) -> int:
         return len(re.findall(r"attempt \d+: ", self.job.output))
@@ -267,19 +272,8 @@ class Campaign:
         for node, how in self.gone.items():
             if how == "network":
                 self.cluster.control("mend", node)
-        deadline = time.monotonic() + BACK
-        while (left := list(self._processes())) and time.monotonic() < deadline:
-            time.sleep(1)
-        return left
-
-    def _processes(self) -> Iterator[str]:
-        for number in range(1, NODES + 2):
-            node = f"node{number}"
-            if self.gone.get(node) in {"node", BATCH_HOST}:
-                continue
-            for line in self.on(node, "ps", "-eo", "args").splitlines():
-                if re.search(r"trainer|torchrun|guard\.sh|slurm_script|[Aa]pptainer", line):
-                    yield f"{node}: {line[:100]}"
+        nodes = (f"node{number}" for number in range(1, NODES + 2))
+        return left_over(self.cluster, [node for node in nodes if self.gone.get(node) not in {"node", BATCH_HOST}])
 
 
 def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, whole: str) -> None:

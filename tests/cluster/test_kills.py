@@ -4,18 +4,24 @@ KILLS_REPORT: a file that gets a line for each kill. KILLS_SLURMD_TIMEOUT: of Sl
 """
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import kills
-from clusters import rendered, started
+from clusters import LIBRARY, rendered, started
 from support import digest
 
 PLAN = kills.plan()
 TIMEOUT = int(os.environ.get("KILLS_SLURMD_TIMEOUT", "10"))
-SETTINGS = {"SLIPWAY_RANKS_PER_NODE": "1", "SLIPWAY_MAX_RESTARTS": "9", "SLIPWAY_MAX_REQUEUES": "9"}
+SETTINGS = {
+    "SLIPWAY_LIB": str(LIBRARY),
+    "SLIPWAY_RANKS_PER_NODE": "1",
+    "SLIPWAY_MAX_RESTARTS": "9",
+    "SLIPWAY_MAX_REQUEUES": "9",
+}
 
 
 def test_the_plan_covers_everything():
@@ -37,28 +43,29 @@ def five_nodes(tmp_path_factory):
 def submit(five_nodes, tmp_path_factory, image):
     """Return a function that submits a job and returns it and its run folder."""
     folder = tmp_path_factory.mktemp("kills")
+    shutil.copy(Path(__file__).parent / "foreign" / "slow_data.py", folder)
     script = rendered(folder, "ddp", "example", f"nodes={kills.NODES}", "spares=1")
 
-    def submit(name, *, count, container):
+    def submit(name, *, epochs, container):
         env = SETTINGS | (image if container else {})
         out = folder / name
-        config = kills.config(folder, count)
-        return five_nodes.submit(str(script), out=out, SLIPWAY_CONFIG=str(config), **env), out
+        config = kills.config(folder, epochs)
+        return five_nodes.submit(str(script), out=out, folder=folder, SLIPWAY_CONFIG=str(config), **env), out
 
     return submit
 
 
 @pytest.fixture(scope="module")
 def whole(submit):
-    """Return a function that returns the digest of a run for so many kills that nobody touched."""
+    """Return a function that returns the digest of a run of so many epochs that nobody touched."""
     known = {}
 
-    def whole(count, container):
-        if (count, container) not in known:
-            job, out = submit(f"whole-{count}-{container}", count=count, container=container)
+    def whole(epochs, container):
+        if (epochs, container) not in known:
+            job, out = submit(f"whole-{epochs}-{container}", epochs=epochs, container=container)
             assert job.wait(limit=600)["JobState"] == "COMPLETED", job.output
-            known[count, container] = digest(out / "checkpoints" / "latest")
-        return known[count, container]
+            known[epochs, container] = digest(out / "checkpoints" / "latest")
+        return known[epochs, container]
 
     return whole
 
@@ -68,8 +75,9 @@ def whole(submit):
 @pytest.mark.parametrize("number", range(kills.JOBS))
 def test_a_job_ends_as_if_nothing_had_happened(five_nodes, submit, whole, number):
     planned, container = PLAN[number], kills.in_container(number)
-    wanted = whole(len(planned), container)
-    job, out = submit(f"job-{number}", count=len(planned), container=container)
+    epochs = kills.epochs(planned, TIMEOUT)
+    wanted = whole(epochs, container)
+    job, out = submit(f"job-{number}", epochs=epochs, container=container)
     outcomes = [kills.Outcome(number, kill, container, TIMEOUT) for kill in planned]
     campaign = kills.Campaign(five_nodes, job, out)
     try:

@@ -1371,11 +1371,11 @@ class TestRestart:
         assert bash(code.format("n2"))[1] == "2\n"
         assert bash(code.format("n9"))[1] == "\n"  # of another job
 
-    def test_has_session(self, bash, place):
-        assert bash("has_session || echo no")[1] == "no\n"
+    def test_has_session_and_uses_session(self, bash, place):
+        assert bash("has_session || echo no; uses_session || echo no")[1] == "no\nno\n"
         (place / "run" / "status.json").write_text('{"attempt": 2, "state": "running"}')
         assert bash("has_session || echo no")[1] == ""
-        assert bash("attempt=1; has_session || echo no")[1] == "no\n"
+        assert bash("attempt=1; has_session || echo no; uses_session && echo yes")[1] == "no\nyes\n"
 
     @pytest.mark.parametrize("launcher", ["srun", "ssh", "mpirun", "local"])
     def test_find_healthy_nodes(self, bash, stub, launcher):

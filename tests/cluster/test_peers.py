@@ -1,0 +1,187 @@
+"""The same kills under the job script and under launchers that restart ranks themselves.
+
+Those are `torchrun --max-restarts` and `ft_launcher` of NVIDIA's nvidia-resiliency-ext, as their documentation has it:
+an agent on each node of a job with --no-kill, one node more than train, a rendezvous on the first node. PEERS_REPORT: a
+file that gets a line for each kill; its table, by hand:
+
+    PYTHONPATH=tests:tests/cluster:src python tests/cluster/test_peers.py FILE
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusters import FIXED, Cluster, Job, rendered, started
+from recovery import left_over, trains, until
+from support import digest
+
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+PROGRAM = str(Path(__file__).parent / "foreign" / "slow_steps.py")
+TRAIN = 4
+NODES = [f"node{number}" for number in range(1, TRAIN + 2)]
+VERSIONS = ("nvidia-resiliency-ext==0.4.1", "nvidia-ml-py", "defusedxml", "pyyaml")
+LAUNCHERS = ("slipway", "torchrun --max-restarts", "ft_launcher")
+KILLED = ("rank", "launcher", "slurmd", "node", "network", "batch host")
+TIMES = 2
+PEER = """#!/bin/bash
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --cpus-per-task=8 --no-kill --time=20
+export RUN_DIR={out}
+srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=8 {launcher} --nnodes={train} --nproc-per-node=1 \
+    --max-restarts=5 --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$SLURMD_NODENAME:29400" {program}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    yield from started(tmp_path_factory.getbasetemp(), nodes=len(NODES))
+
+
+@pytest.fixture(scope="module")
+def resiliency(tmp_path_factory):
+    """Return a folder with nvidia-resiliency-ext, for PYTHONPATH: torch is the environment's."""
+    folder = tmp_path_factory.mktemp("resiliency")
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *VERSIONS]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nvidia-resiliency-ext cannot be installed: {done.stderr[-300:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def submit(cluster, tmp_path_factory, resiliency):
+    """Return a function that submits a job under a launcher and returns it and its run folder."""
+    folder = tmp_path_factory.mktemp("peers")
+    script = rendered(folder, "ddp", "example", f"nodes={TRAIN}", "spares=1")
+    commands = {
+        "torchrun --max-restarts": f"{sys.prefix}/bin/torchrun",
+        "ft_launcher": f"{sys.executable} {resiliency}/bin/ft_launcher",
+    }
+
+    def submit(launcher, name):
+        out = folder / name
+        if launcher == "slipway":
+            env = {"SLIPWAY_SCRIPT": PROGRAM, "SLIPWAY_RANKS_PER_NODE": "1", "SLIPWAY_MAX_RESTARTS": "5"}
+            return cluster.submit(str(script), out=out, **env), out
+        peer = folder / f"{name}.job"
+        words = {"launcher": commands[launcher], "out": out, "program": PROGRAM}
+        peer.write_text(PEER.format(nodes=len(NODES), train=TRAIN, **words))
+        path = f"{sys.prefix}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        env = {**FIXED, "PYTHONPATH": str(resiliency), "PATH": path}
+        log = folder / f"{name}.log"
+        return cluster.job(cluster.run("sbatch", "--parsable", f"--output={log}", str(peer), **env).strip(), log), out
+
+    return submit
+
+
+@pytest.fixture(scope="module")
+def whole(submit):
+    """Return the digest of a run that nobody touched."""
+    job, out = submit("slipway", "whole")
+    assert job.wait()["JobState"] == "COMPLETED", job.output
+    return digest(out / "checkpoints" / "latest")
+
+
+def strike(cluster: Cluster, job: Job, what: str, launcher: str) -> str:
+    """Kill it, on the job's first node or on another one that trains, and return which."""
+    host = job.fields["BatchHost"]
+    if what == "batch host":
+        cluster.control("kill", host)
+        return host
+    ranks = [
+        node for node in NODES if node != host and "slow_steps" in cluster.control("on", node, "ps", "-eo", "args")
+    ]
+    [node] = [node for node in ranks if _runs_a_rank(cluster, node)][:1]
+    match what:
+        case "rank":
+            cluster.control("on", node, "pkill", "-KILL", "--newest", "--full", "[p]ython.* .*slow_steps")
+        case "launcher":
+            pattern = "[f]t_launcher" if launcher == "ft_launcher" else "[t]orchrun"
+            cluster.control("on", node, "pkill", "-KILL", "--oldest", "--full", f"{pattern} .*slow_steps")
+        case "slurmd":
+            cluster.control("on", node, "pkill", "-KILL", "--exact", "slurmd")
+        case "node":
+            cluster.control("kill", node)
+        case "network":
+            cluster.control("cut", node)
+    return node
+
+
+def _runs_a_rank(cluster: Cluster, node: str) -> bool:
+    lines = cluster.control("on", node, "ps", "-eo", "args").splitlines()
+    return any("slow_steps" in line and "rdzv" not in line for line in lines)
+
+
+def repair(cluster: Cluster, what: str, node: str) -> None:
+    if what == "network":
+        cluster.control("mend", node)
+    elif what != "rank":
+        cluster.control("kill", node)
+        cluster.control("boot", node)
+
+
+@pytest.mark.parametrize("time_", range(TIMES))
+@pytest.mark.parametrize("what", KILLED)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what, time_):  # noqa: PLR0917 -- fixtures
+    job, out = submit(launcher, f"{launcher.partition(' ')[0]}-{what.replace(' ', '-')}-{time_}")
+    assert until((out / "checkpoints" / "latest").is_symlink, limit=120) is not None, job.output
+    time.sleep(1 + time_)
+    node = strike(cluster, job, what, launcher)
+    row = {"launcher": launcher, "what": what, "node": node, "again": None, "end": "hangs", "equal": False, "left": []}
+    try:
+        began = time.monotonic()
+        until(lambda: trains(out, 2) or job.state in job.ended or job.fields["Restarts"] != "0", limit=260)
+        if job.fields["Restarts"] != "0":
+            repair(cluster, what, node)  # as an administrator would: a requeued job needs all nodes
+        if until(lambda: trains(out, 2) or job.state in job.ended, limit=100) is not None and trains(out, 2):
+            row["again"] = time.monotonic() - began
+        if until(lambda: job.state in job.ended, limit=200) is not None:
+            row["end"] = job.state
+            row["equal"] = (out / "checkpoints").exists() and digest(out / "checkpoints" / "latest") == whole
+            gone = node if what in {"node", "batch host"} else None
+            row["left"] = left_over(cluster, [name for name in NODES if name != gone])
+    finally:
+        if report := os.environ.get("PEERS_REPORT"):
+            with Path(report).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        cluster.cancel_jobs()
+        repair(cluster, what, node)
+        until(lambda: cluster.run("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == "5", limit=60)
+    if launcher == "slipway":
+        assert (row["end"], row["equal"], row["left"]) == ("COMPLETED", True, []), job.output
+
+
+def table(rows: list[dict]) -> str:
+    """Return a Markdown table: of each launcher and kill how often the run ended as if nothing had happened."""
+    lines = ["| killed | " + " | ".join(f"`{name}`" for name in LAUNCHERS) + " |", "|---|" + "---|" * len(LAUNCHERS)]
+    for what in KILLED:
+        cells = [what]
+        for launcher in LAUNCHERS:
+            some = [row for row in rows if (row["launcher"], row["what"]) == (launcher, what)]
+            good = [row for row in some if row["end"] == "COMPLETED" and row["equal"] and not row["left"]]
+            cell = f"{len(good)} of {len(some)}"
+            if seconds := [row["again"] for row in good if row["again"] is not None]:
+                cell += f", {statistics.median(seconds):.0f} s"
+            elif good:
+                cell += ", went on"
+            if ends := sorted({_end(row) for row in some if row not in good}):
+                cell += f"; {', '.join(ends)}"
+            cells.append(cell)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _end(row: dict) -> str:
+    if row["end"] != "COMPLETED":
+        return row["end"].lower()
+    return "other weights" if not row["equal"] else "left processes"
+
+
+if __name__ == "__main__":
+    print(table([json.loads(line) for path in sys.argv[1:] for line in Path(path).read_text().splitlines()]))
