@@ -18,6 +18,10 @@ find_allocation() {
     [ ${#nodes[@]} -gt 0 ] || die "scontrol names no nodes for $SLURM_JOB_NODELIST"
     this_node=${SLURMD_NODENAME:-}
     reserve_spares
+    [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" = 00 ] || [ -n "${interactive:-}" ] ||
+        grep --quiet '^#SBATCH --no-kill' "$script_file" ||
+        note "Slurm ends a job with the first node that it loses, unless it has --no-kill, which" \
+            "\`jobgen submit\` adds where SLIPWAY_SPARES or SLIPWAY_SHRINK is set"
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
     [ -z "${interactive:-}" ] || join_interactively

@@ -84,6 +84,8 @@ def prepare(
         JobgenError: if the job could not start as things are.
     """
     job = job_of(spec, site, settings, standalone=is_standalone(environment))
+    if job.spec.task in TRAINS and (nodes := nodes_asked_for(environment)):
+        job = job_of(spec, site, [*settings, *nodes], standalone=is_standalone(environment))
     scheduler = scheduler_of(job.scheduler)
     if not scheduler.has_queue:
         why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
@@ -93,6 +95,13 @@ def prepare(
     if test_only and not scheduler.test_option:
         raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
     return examine(job, arguments, environment, site=site, dry_run=dry_run)
+
+
+def nodes_asked_for(environment: Mapping[str, str]) -> List[str]:
+    """Return the settings ``NAME=VALUE`` of a spec that the environment changes and that the scheduler has to know."""
+    spares, shrink = (environment.get(name, "") for name in ("SLIPWAY_SPARES", "SLIPWAY_SHRINK"))
+    settings = [f"spares={spares}"] if spares.isdecimal() else []
+    return [*settings, f"shrink={'true' if shrink == '1' else 'false'}"] if shrink in {"0", "1"} else settings
 
 
 def is_standalone(environment: Mapping[str, str]) -> bool:

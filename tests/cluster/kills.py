@@ -20,6 +20,8 @@ from recovery import last_step, left_over
 from support import digest
 
 SEED = 19
+SLOW_DATA = Path(__file__).parent / "foreign" / "slow_data.py"
+"""What CONFIG trains; a job finds it in the folder from which it was submitted."""
 NODES = 4
 """Those that train; one more waits."""
 PROCESSES = ("rank", "launcher", "apptainer")
@@ -42,13 +44,12 @@ val_batch_size = 8
 [run]
 log_interval = 1
 """
-"""An epoch takes 3 s, of which evaluation and save take long enough that they can be hit."""
+"""An epoch takes 2 s or more, of which evaluation and save take long enough that they can be hit."""
 STEPS_PER_EPOCH = 10
-EPOCHS_FOR_A_KILL = 8
+EPOCH_SECONDS = 2
+EPOCHS_FOR_A_KILL = 5
 GOES_ON = 60
 """Seconds after which a job that still saves checkpoints has not been disturbed by a kill."""
-EPOCHS_UNNOTICED = 25
-"""For that long."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ def in_container(job: int) -> bool:
 
 def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
     """Return for how long a job has to train, so that all ``kills`` reach it."""
-    unnoticed = sum(kill.what == "slurmd" for kill in kills if slurmd_timeout > GOES_ON)
-    return 4 + EPOCHS_FOR_A_KILL * len(kills) + EPOCHS_UNNOTICED * unnoticed
+    slurmds = sum(kill.what == "slurmd" for kill in kills)  # it trains on until Slurm misses that
+    unnoticed = min(slurmd_timeout + 30, GOES_ON + 10)
+    return 4 + EPOCHS_FOR_A_KILL * len(kills) + slurmds * unnoticed // EPOCH_SECONDS
 
 
 def config(folder: Path, epochs: int) -> Path:

@@ -43,7 +43,7 @@ def five_nodes(tmp_path_factory):
 def submit(five_nodes, tmp_path_factory, image):
     """Return a function that submits a job and returns it and its run folder."""
     folder = tmp_path_factory.mktemp("kills")
-    shutil.copy(Path(__file__).parent / "foreign" / "slow_data.py", folder)
+    shutil.copy(kills.SLOW_DATA, folder)
     script = rendered(folder, "ddp", "example", f"nodes={kills.NODES}", "spares=1")
 
     def submit(name, *, epochs, container):

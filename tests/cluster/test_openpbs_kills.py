@@ -3,18 +3,21 @@
 import json
 import os
 import random
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from clusters import CONFIG, LIBRARY, OpenPbs, rendered, started
+import kills
+from clusters import LIBRARY, OpenPbs, rendered, started
 from recovery import left_over, trains, until
 from support import digest
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 NODES = ("node1", "node2", "node3")
+EPOCHS = 16
 DRAW = random.Random(19)
 
 
@@ -45,13 +48,13 @@ def submit(pbs):
     """Return a function that submits a job and returns it and its run folder."""
     folder = pbs.cluster.folder / "root" / "kills"
     folder.mkdir(parents=True)
-    config = folder / "config.toml"
-    config.write_text(CONFIG.format(epochs=150))
+    config = kills.config(folder, EPOCHS)
     script = rendered(folder, "ddp", "pbs", "nodes=2", "spares=1")
 
     def submit(name):
         base = folder / name
         base.mkdir()
+        shutil.copy(kills.SLOW_DATA, base)
         env = {"SLIPWAY_LIB": str(LIBRARY), "SLIPWAY_CONFIG": str(config)}
         return pbs.submit(script, out=base / "run", user="root", **env), base / "run"
 

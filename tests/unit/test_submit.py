@@ -141,6 +141,20 @@ class TestWhatIsSubmitted:
             "SLIPWAY_DATA": "my set", "SLIPWAY_STAGE": "1", "SLIPWAY_LIB": library
         }.items()  # fmt: skip
 
+    # once: no further node, so that the job had one fewer to train on, and ended with the first that it lost
+    @pytest.mark.usefixtures("clone")
+    def test_spare_nodes_are_asked_for(self, capsys, monkeypatch):
+        monkeypatch.setenv("SLIPWAY_SPARES", "1")
+        out = submit(capsys, "--dry-run", "--set", "nodes=4").out
+        assert ("#SBATCH --nodes=5" in out, "#SBATCH --no-kill" in out) == (True, True)
+        assert "select=5:" in submit(capsys, "--dry-run", "--set", "nodes=4", site="pbs").out
+        monkeypatch.setenv("SLIPWAY_SPARES", "0")
+        monkeypatch.setenv("SLIPWAY_SHRINK", "1")
+        out = submit(capsys, "--dry-run", "--set", "spares=2").out
+        assert ("#SBATCH --nodes=2" in out, "#SBATCH --no-kill" in out) == (True, True)
+        monkeypatch.setenv("SLIPWAY_SHRINK", "yes")
+        assert "SLIPWAY_SHRINK" in submit(capsys, "--dry-run").err
+
     @pytest.mark.usefixtures("clone")
     def test_only_asking_when_it_could_start(self, capsys, login_node):
         submit(capsys, "--test-only")

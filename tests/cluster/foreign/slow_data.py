@@ -7,7 +7,7 @@ from torch import nn
 
 from trainer.data.base import InMemoryDataset, Splits, in_memory_splits
 
-SECONDS_PER_IMAGE = 0.008
+SECONDS_PER_IMAGE = 0.006
 TRAINING, VALIDATION = 960, 320
 
 
