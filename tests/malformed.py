@@ -51,6 +51,7 @@ TARGETS = [
     "run/run.json",
     "run/status.json",
     "run/metrics.jsonl",
+    "run/goodput.jsonl",
     "run/lock",
     "run/STOP",
     "run/verdict.1",

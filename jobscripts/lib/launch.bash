@@ -155,6 +155,7 @@ launch_once() {
         [ -z "${watcher:-}" ] || exec {watcher}>&-
         [ -z "${heart:-}" ] || exec {heart}>&-
         [ -z "${from_server:-}" ] || exec {from_server}<&-
+        export_variables SLIPWAY_LAUNCH="$job_id.$attempt"
         trap : TERM USR1 INT
         code=0
         (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?

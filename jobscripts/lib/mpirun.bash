@@ -45,6 +45,17 @@ leave_nodes_out() {
         SLURM_TASKS_PER_NODE="$ranks_per_node(x$nnodes)"
 }
 
+# end_old_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, but not all that they
+# have started.
+end_old_ranks() {
+    step_may_run=1
+    {
+        use_nodes "${healthy_nodes[@]}"
+        mpirun_each_node 20 sh "$lib/end_ranks.sh" "$job_id.$attempt"
+    } >/dev/null 2>&1 &
+    wait_limited $! || :
+}
+
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long. It
 # ends the shell that it runs in.
 mpirun_node() {

@@ -39,7 +39,7 @@ run_attempt() {
 }
 
 # attempt_has_died: whether it ended without a verdict and without being asked to; or with the one
-# of ranks that had to stop as their launcher died. The exit code of a user's script stands for a
+# of ranks that had to stop as their launcher died: mpirun's daemons send them SIGTERM then. The exit code of a user's script stands for a
 # verdict, unless it uses slipway.Session, or a node is lost.
 attempt_has_died() {
     [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
@@ -48,7 +48,13 @@ attempt_has_died() {
         return 1
     fi
     # mpirun 5 can end with 0 where it has lost a node
-    [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ]
+    [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
+        { [ "$state $reason" = "stopped signal" ] && launcher_crashed; }
+}
+
+# launcher_crashed: whether it was ended by SIGKILL, or by a fault of its own.
+launcher_crashed() {
+    [[ $code =~ ^(134|135|136|137|139)$ ]] # 128 and ABRT, BUS, FPE, KILL, SEGV
 }
 
 # plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
@@ -59,7 +65,9 @@ plan_restart() {
     trap 'time_limit_came=1; end_step' USR1
     trap 'cancelled=1; end_step' TERM INT
     end_old_steps
-    find_healthy_nodes && [ "$cancelled" = 0 ] || return 1
+    find_healthy_nodes || return 1
+    end_old_ranks
+    [ "$cancelled" = 0 ] || return 1
     lost=$((${#lost_nodes[@]} - lost))
     if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! uses_session; then
         return 1
@@ -267,7 +275,13 @@ end_guard() {
     :
 }
 
-# end_old_steps: what may be left of a launch whose launcher was killed.
+# end_old_steps: those that may be left, where the scheduler knows them, of a launch whose launcher
+# was killed.
 end_old_steps() {
+    :
+}
+
+# end_old_ranks: the processes on healthy_nodes, where the launcher leaves some.
+end_old_ranks() {
     :
 }

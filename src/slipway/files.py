@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.reading import open_without_waiting
+
 log = logging.getLogger(__name__)
 
 
@@ -69,11 +71,6 @@ def replace_symlink(link: Path, target: str) -> None:
     sync_folder(link.parent)
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a FIFO that nobody reads is an error, as nobody would be told what is waited for."""
-    return os.open(path, flags | os.O_NONBLOCK, 0o666)
-
-
 MOST_UNWRITTEN = 1 << 26
 """Bytes that a LineFile keeps for a disk that takes none; lines beyond that are lost."""
 
@@ -87,7 +84,7 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         """Append to ``path``, which is made where it is missing."""
         self._path = path
-        self._file = open(path, "ab", buffering=0, opener=_open_without_waiting)  # noqa: SIM115 -- until close
+        self._file = open(path, "ab", buffering=0, opener=open_without_waiting)  # noqa: SIM115 -- until close
         self._unwritten = bytearray()
         self._failing = False
         self._lost = 0

@@ -45,7 +45,7 @@ def open_regular(path: Union[str, Path]) -> BinaryIO:
     Raises:
         OSError: as ``read_start``.
     """
-    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 -- the caller closes it
+    file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115 -- the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
@@ -60,5 +60,6 @@ def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tupl
         return file.read(limit), start == 0
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, as an ``opener`` of ``open``, without waiting for the other end of a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)

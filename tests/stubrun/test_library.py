@@ -1414,6 +1414,12 @@ class TestRestart:
             assert bash(f"{code}; attempt_has_died || echo no")[1] == "no\n"
         verdict.write_text("stopped 7 launcher\n")
         assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
+        # once: mpirun was killed, its daemons stopped the ranks, and the job ended as if a user had
+        verdict.write_text("stopped 7 signal\n")
+        assert bash("code=137; attempt_has_died && echo yes")[1] == "yes\n"
+        assert bash("code=143; launcher_crashed || echo no")[1] == "no\n"
+        for code in ("code=1", "code=137 cancelled=1"):
+            assert bash(f"{code}; attempt_has_died || echo no")[1] == "no\n"
         verdict.write_text("failed 7 NaN\n")
         assert bash("code=1; attempt_has_died || echo no")[1] == "no\n"
 
@@ -1493,6 +1499,24 @@ class TestRestart:
         assert bash(code)[1] == "1\n--signal=KILL 7.1\n"
         assert bash("rm killed; interactive=1; end_old_steps; wait; ls killed || echo none")[1] == "none\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
+
+    def test_end_old_ranks(self, bash, stub):
+        stub("mpirun", 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"')
+        code = """
+        export_variables SLIPWAY_LAUNCH="$job_id.$attempt"
+        sleep 58 & old=$!
+        export SLIPWAY_LAUNCH="$job_id.1$attempt"
+        sleep 58 & other=$!
+        unset SLIPWAY_LAUNCH
+        healthy_nodes=(n1) allocation=(n1 n2)
+        end_old_ranks
+        wait $old || echo $?
+        kill $other && cat launches
+        """
+        out = bash(f"source '{LIB}/mpirun.bash'; {code}", scheduler="pbs")[1].splitlines()
+        assert out[0] == "137"
+        assert "--host n1:2" in out[1]
+        assert bash("end_old_ranks")[:2] == (0, "")
 
     def test_watch_over_job_and_end_guard(self, bash, stub, place):
         stub("srun", 'echo "$*" >>steps; exec sleep 53')
@@ -1670,6 +1694,25 @@ class TestLaunch:
             0,
             "on\n",
         )
+
+    def test_a_stray_signal(self, bash, stub):
+        stub("scontrol", 'echo "JobId=1 JobState=$STATE PreemptTime=${PREEMPTED:-None} R=x"')
+        code = "restarted=1; signal_is_stray && echo yes"
+        assert bash(code, STATE="RUNNING")[1] == "yes\n"
+        assert bash(code, STATE="COMPLETING")[0] == 1
+        assert bash(code, STATE="RUNNING", PREEMPTED="2026-01-31T12:00:00")[0] == 1
+        assert bash("restarted=; signal_is_stray", STATE="RUNNING")[0] == 1
+        assert bash("signal_is_stray", scheduler="pbs")[0] == 1
+        assert (
+            bash("continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray")[1]
+            == "requeue\n"
+        )
+        assert bash("signal_is_stray() { return 1; }; stopped_before_launch")[0] == 75
+
+    def test_saved_nothing(self, bash, place):
+        assert bash("first_step=0; saved_nothing && echo yes")[1] == "yes\n"
+        assert bash("first_step=9; saved_nothing || echo no")[1] == "no\n"
+        assert bash("first_step=0 SLIPWAY_SCRIPT=x; saved_nothing || echo no")[1] == "no\n"
 
     def test_again_job_field_and_continue_command_of_slurm(self, bash, stub, place):
         stub(
