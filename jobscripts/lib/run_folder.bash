@@ -33,6 +33,7 @@ open_run_folder() {
     begin_attempt "$attempt"
     catch_signals
     note_guard $((attempt - 1))
+    trap end_job EXIT
     keep_library
     watch_over_job
     note "attempt $attempt in $RUN_DIR, $(library_identity)"

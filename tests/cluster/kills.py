@@ -1,22 +1,16 @@
-"""A hundred kills in the middle of jobs on four nodes and a spare one: what is killed when, and what came of it.
+"""A hundred kills in the middle of jobs on four nodes and a spare one.
 
-What, when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs. By hand:
-
-    PYTHONPATH=tests:tests/cluster python tests/cluster/kills.py REPORT...  # the table of those files
+What is killed when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs.
 """
 
-import json
 import random
 import re
-import statistics
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusters import Cluster, Job
-from recovery import last_step, left_over
+from recovery import MOMENTS, Kill, Outcome, last_step, left_over
 from support import digest
 
 SEED = 19
@@ -27,7 +21,6 @@ NODES = 4
 PROCESSES = ("rank", "launcher", "apptainer")
 NODE_LOSSES = ("slurmd", "node", "network")
 BATCH_HOST = "batch host"
-MOMENTS = ("start", "training", "evaluation", "save", "restart")
 JOBS = 36
 
 CONFIG = """
@@ -50,36 +43,6 @@ EPOCH_SECONDS = 2
 EPOCHS_FOR_A_KILL = 5
 GOES_ON = 60
 """Seconds after which a job that still saves checkpoints has not been disturbed by a kill."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill: what dies, at which moment, on which node."""
-
-    what: str
-    moment: str
-    place: float
-    """0 to 1: which of the nodes it may be."""
-    delay: float
-    """0 to 1: how far into the moment."""
-
-
-@dataclass
-class Outcome:
-    """What came of a kill."""
-
-    job: int
-    kill: Kill
-    container: bool
-    slurmd_timeout: int
-    noticed: float | None = None
-    """Seconds until the job's log, or Slurm, said so; None: never."""
-    trains_again: float | None = None
-    """Seconds until the next attempt had done a step; None: the attempt went on, or none did."""
-    how: str = ""
-    """restart, requeue, or "went on" where nobody had to do anything."""
-    failure: str = ""
-    """Empty where the run ended with the weights of one that nobody touched, and nothing was left."""
 
 
 def plan(seed: int = SEED) -> list[list[Kill]]:
@@ -299,46 +262,3 @@ def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, w
         failure += f" left: {left}"
     for outcome in outcomes:
         outcome.failure = failure.strip()
-
-
-def append(report: Path, outcomes: list[Outcome]) -> None:
-    """Add a line for each outcome."""
-    with report.open("a", encoding="utf-8") as file:
-        for outcome in outcomes:
-            file.write(json.dumps(asdict(outcome)) + "\n")
-
-
-def table(rows: list[dict]) -> str:
-    """Return a Markdown table by what was killed, and by the moment."""
-    lines = [
-        "| killed | times | recovered | by restart, requeue, went on | seconds to notice | to train again |",
-        "|---|---|---|---|---|---|",
-    ]
-    groups = [(what, "what") for what in (*PROCESSES, *NODE_LOSSES, BATCH_HOST)]
-    groups += [(moment, "moment") for moment in MOMENTS]
-    for name, field in groups:
-        some = [row for row in rows if row["kill"][field] == name]
-        if not some:
-            continue
-        hows = [sum(row["how"] == how for row in some) for how in ("restart", "requeue", "went on")]
-        lines.append(
-            f"| {'during ' * (field == 'moment')}{name} | {len(some)} | {sum(not row['failure'] for row in some)} "
-            f"| {', '.join(map(str, hows))} | {spread(some, 'noticed')} | {spread(some, 'trains_again')} |"
-        )
-    return "\n".join(lines)
-
-
-def spread(rows: list[dict], field: str) -> str:
-    """Return median, 95th percentile and maximum."""
-    found = sorted(row[field] for row in rows if row[field] is not None)
-    if not found:
-        return "none"
-    return f"{statistics.median(found):.0f}, {found[int(0.95 * (len(found) - 1) + 0.5)]:.0f}, {found[-1]:.0f}"
-
-
-if __name__ == "__main__":
-    found = [json.loads(line) for path in sys.argv[1:] for line in Path(path).read_text().splitlines()]
-    print(table(found))
-    for row in found:
-        if row["failure"]:
-            print(f"job {row['job']}: {row['kill']['what']} during {row['kill']['moment']}: {row['failure']}")

@@ -1,9 +1,15 @@
-"""What a test sees of a run that was disturbed: whether it trains again, and what is left of it."""
+"""What comes of a run in the middle of which something was killed, and a table of that.
+
+PYTHONPATH=tests:tests/cluster:src python tests/cluster/recovery.py REPORT...  # the table of those files
+"""
 
 import json
 import re
+import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusters import Cluster
@@ -11,6 +17,43 @@ from support import status
 
 LEFT = re.compile(r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun|guard\.sh|slurm_script|[Aa]pptainer")
 """Of the command line of a process that belongs to a job."""
+
+
+KILLED = ("rank", "launcher", "apptainer", "mpirun", "mom", "slurmd", "node", "network", "batch host")
+MOMENTS = ("start", "training", "evaluation", "save", "restart")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: what dies, at which moment, on which node."""
+
+    what: str
+    """One of KILLED."""
+    moment: str
+    """One of MOMENTS."""
+    place: float
+    """0 to 1: which of the nodes it may be."""
+    delay: float
+    """0 to 1: how far into the moment."""
+
+
+@dataclass
+class Outcome:
+    """What came of a kill."""
+
+    job: int
+    kill: Kill
+    container: bool = False
+    slurmd_timeout: int = 0
+    """Of Slurm, in seconds."""
+    noticed: float | None = None
+    """Seconds until the job's log, or Slurm, said so; None: never."""
+    trains_again: float | None = None
+    """Seconds until the next attempt had done a step; None: the attempt went on, or none did."""
+    how: str = ""
+    """restart, requeue, or "went on" where nobody had to do anything."""
+    failure: str = ""
+    """Empty where the run ended with the weights of one that nobody touched, and nothing was left."""
 
 
 def until(condition: Callable[[], bool], *, limit: float = 240) -> float | None:
@@ -53,3 +96,45 @@ def left_over(cluster: Cluster, nodes: Iterable[str], *, limit: float = 120) -> 
 
     until(lambda: not processes(), limit=limit)
     return processes()
+
+
+def append(report: Path, outcomes: list[Outcome]) -> None:
+    """Add a line for each outcome."""
+    with report.open("a", encoding="utf-8") as file:
+        for outcome in outcomes:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+
+
+def table(rows: list[dict]) -> str:
+    """Return a Markdown table by what was killed, and by the moment."""
+    lines = [
+        "| killed | times | recovered | by restart, requeue, went on | seconds to notice | to train again |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups = [(what, "what") for what in sorted({row["kill"]["what"] for row in rows}, key=KILLED.index)]
+    moments = [moment for moment in MOMENTS if any(row["kill"]["moment"] == moment for row in rows)]
+    groups += [(moment, "moment") for moment in moments if len(moments) > 1]
+    for name, field in groups:
+        some = [row for row in rows if row["kill"][field] == name]
+        hows = [sum(row["how"] == how for row in some) for how in ("restart", "requeue", "went on")]
+        lines.append(
+            f"| {'during ' * (field == 'moment')}{name} | {len(some)} | {sum(not row['failure'] for row in some)} "
+            f"| {', '.join(map(str, hows))} | {spread(some, 'noticed')} | {spread(some, 'trains_again')} |"
+        )
+    return "\n".join(lines)
+
+
+def spread(rows: list[dict], field: str) -> str:
+    """Return median, 95th percentile and maximum."""
+    found = sorted(row[field] for row in rows if row[field] is not None)
+    if not found:
+        return "none"
+    return f"{statistics.median(found):.0f}, {found[int(0.95 * (len(found) - 1) + 0.5)]:.0f}, {found[-1]:.0f}"
+
+
+if __name__ == "__main__":
+    found = [json.loads(line) for path in sys.argv[1:] for line in Path(path).read_text().splitlines()]
+    print(table(found))
+    for row in found:
+        if row["failure"]:
+            print(f"job {row['job']}: {row['kill']['what']} during {row['kill']['moment']}: {row['failure']}")

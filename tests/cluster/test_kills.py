@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kills
+import recovery
 from clusters import LIBRARY, rendered, started
 from support import digest
 
@@ -29,7 +30,7 @@ def test_the_plan_covers_everything():
     assert len(flat) == 100
     whats, moments = Counter(kill.what for kill in flat), Counter(kill.moment for kill in flat)
     assert set(whats) == {*kills.PROCESSES, *kills.NODE_LOSSES, kills.BATCH_HOST}
-    assert set(moments) == set(kills.MOMENTS)
+    assert set(moments) == set(recovery.MOMENTS)
     assert min(*whats.values(), *moments.values()) >= 8
     assert whats[kills.BATCH_HOST] == 10
 
@@ -78,7 +79,7 @@ def test_a_job_ends_as_if_nothing_had_happened(five_nodes, submit, whole, number
     epochs = kills.epochs(planned, TIMEOUT)
     wanted = whole(epochs, container)
     job, out = submit(f"job-{number}", epochs=epochs, container=container)
-    outcomes = [kills.Outcome(number, kill, container, TIMEOUT) for kill in planned]
+    outcomes = [recovery.Outcome(number, kill, container, TIMEOUT) for kill in planned]
     campaign = kills.Campaign(five_nodes, job, out)
     try:
         kills.run_job(campaign, planned, outcomes, whole=wanted)
@@ -88,7 +89,7 @@ def test_a_job_ends_as_if_nothing_had_happened(five_nodes, submit, whole, number
         raise
     finally:
         if report := os.environ.get("KILLS_REPORT"):
-            kills.append(Path(report), outcomes)
+            recovery.append(Path(report), outcomes)
         five_nodes.cancel_jobs()
         campaign.repair()
     assert {outcome.failure for outcome in outcomes} == {""}, f"{outcomes}\n{job.output}"

@@ -3,7 +3,9 @@
 Those are `torchrun --max-restarts` and `ft_launcher` of NVIDIA's nvidia-resiliency-ext, as their documentation has it:
 an agent on each node of a job with --no-kill, a rendezvous on the first node, and for ft_launcher one node more than
 train. torchrun knows no spare nodes: where one more joins, it loses its way already after the death of a rank ("wait
-timeout after 60000ms, keys: .../assigned_ranks/2", torch 2.13). PEERS_REPORT: a file that gets a line for each kill; its table, by hand:
+timeout after 60000ms, keys: .../assigned_ranks/2", torch 2.13).
+
+PEERS_REPORT: a file that gets a line for each kill; its table, by hand:
 
     PYTHONPATH=tests:tests/cluster:src python tests/cluster/test_peers.py FILE
 """

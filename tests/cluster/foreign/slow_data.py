@@ -20,9 +20,9 @@ class SlowDataset(InMemoryDataset):
 
 
 def net(shape, classes):
-    """Return a model whose checkpoints of 40 MB take a while to be saved."""
+    """Return a model whose checkpoints of 10 MB take a while to be saved."""
     channels, height, width = shape
-    inputs, hidden = channels * height * width, 1750
+    inputs, hidden = channels * height * width, 900
     layers = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
     return nn.Sequential(nn.Flatten(), *layers)
 
