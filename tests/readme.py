@@ -22,6 +22,7 @@ NAMES = [
     "sites",
     "dask",
     "contract",
+    "restarts",
     "images",
     "adding",
     "your-own",
@@ -358,6 +359,7 @@ NO_COMMANDS = {
     "cp -a",
     "rsync -a",
     "srun --pty",
+    "torchrun --max-restarts",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
