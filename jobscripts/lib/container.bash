@@ -102,6 +102,7 @@ remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
     scratch=''
+    ! declare -F remove_containers >/dev/null || remove_containers "$path" || :
     if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
         rm -f -- ${log_dir:+"$log_dir/scratch"} # nothing for a later attempt to look after
         return 0

@@ -47,7 +47,6 @@ ask_for_nodes() {
     request=$log_dir/dask
     mkdir --mode=700 -- "$request" || die "cannot write $request: is the disk full?"
     node_request >"$request/request.json" || die "cannot write $request: is the disk full?"
-    trap end_job EXIT
     # In a session of its own: who ends this script with its whole process group does not end it.
     setsid -- "${client[@]}" nodes "$request" --workers "$SLIPWAY_NODES" \
         --min-workers "${SLIPWAY_MIN_NODES:-$SLIPWAY_NODES}" --wait "$SLIPWAY_WAIT_SECONDS" \

@@ -25,7 +25,8 @@ stopped_before_launch() {
     before_launch "ended by a signal before training began" "$EXIT_STOPPED"
 }
 
-# signal_is_stray: whether the scheduler has sent SIGTERM to a job that it does not end.
+# signal_is_stray: whether the scheduler has sent SIGTERM to a job that it does not end. SIGKILL may
+# follow, so the job cannot just go on.
 signal_is_stray() {
     return 1
 }
@@ -33,7 +34,7 @@ signal_is_stray() {
 # continue_stray: let the scheduler start such a job again.
 continue_stray() {
     [ "${SLIPWAY_MAX_REQUEUES:-0}" = 0 ] || # as at a site that resumes nothing
-        continue_run requeue "got SIGTERM before it had saved anything, and is not being ended"
+        continue_run requeue "got a signal before it had saved anything, and is not being ended"
 }
 
 # end_step: send SIGTERM to the step that may run. It is $!, as a variable that holds its number
@@ -142,10 +143,11 @@ port_was_taken() {
 
 # launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
 # foreground. Standard error goes to logs/N/stderr.log, and from there, as it comes, to the job's
-# log. Sets code and launch_pid.
+# log. Sets code, launch_pid, and launch_id, by which the launch's processes are known.
 launch_once() {
     local copier abandoner
-    launch_pid=''
+    launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
+    [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log"
     rm -f -- "$log_dir/code" "$log_dir/pid"
     # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
@@ -155,7 +157,7 @@ launch_once() {
         [ -z "${watcher:-}" ] || exec {watcher}>&-
         [ -z "${heart:-}" ] || exec {heart}>&-
         [ -z "${from_server:-}" ] || exec {from_server}<&-
-        export_variables SLIPWAY_LAUNCH="$job_id.$attempt"
+        export_variables SLIPWAY_LAUNCH="$launch_id"
         trap : TERM USR1 INT
         code=0
         (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?
@@ -249,11 +251,12 @@ request_stop() {
 # script that leaves no verdict is known by its exit code, and never goes on.
 finish() {
     account || :
-    if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ]; then
+    if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
         wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
     read_verdict
-    if [ "$cancelled" = 1 ] && saved_nothing && signal_is_stray; then
+    if [ "$cancelled" = 1 ] && { [ -z "$state" ] || [ "$state $reason" = "stopped signal" ]; } &&
+        saved_nothing && signal_is_stray; then
         cancelled=0
         continue_stray
         cancelled=1
@@ -285,7 +288,7 @@ finish() {
 
 # saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
 saved_nothing() {
-    [ -z "$SLIPWAY_SCRIPT" ] || uses_session || return 1
+    [ -z "$SLIPWAY_SCRIPT" ] || run_has_session || return 1
     [ "$(saved_step)" = "${first_step-none}" ]
 }
 
@@ -374,7 +377,6 @@ end_job() {
     trap '' TERM USR1 INT
     end_horovod_server
     end_guard
-    ! declare -F remove_containers >/dev/null || remove_containers "${scratch:-}" || :
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
     notify_of_end "$code"

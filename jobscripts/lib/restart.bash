@@ -39,22 +39,24 @@ run_attempt() {
 }
 
 # attempt_has_died: whether it ended without a verdict and without being asked to; or with the one
-# of ranks that had to stop as their launcher died: mpirun's daemons send them SIGTERM then. The exit code of a user's script stands for a
-# verdict, unless it uses slipway.Session, or a node is lost.
+# of ranks that had to stop as their launcher died: mpirun's daemons send them SIGTERM then. The
+# exit code of a user's script stands for a verdict, unless it uses slipway.Session, or a node is
+# lost.
 attempt_has_died() {
     [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
     read_verdict
-    if [ "$code" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! has_session; then
+    if [ "$code" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! attempt_has_session; then
         return 1
     fi
     # mpirun 5 can end with 0 where it has lost a node
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
-        { [ "$state $reason" = "stopped signal" ] && launcher_crashed; }
+        { [ "$state $reason" = "stopped signal" ] && crashed; }
 }
 
-# launcher_crashed: whether it was ended by SIGKILL, or by a fault of its own.
-launcher_crashed() {
-    [[ $code =~ ^(134|135|136|137|139)$ ]] # 128 and ABRT, BUS, FPE, KILL, SEGV
+# crashed: whether the launch was ended by a signal that asks for nothing: its exit code is 128 and
+# ABRT, BUS, FPE, KILL or SEGV.
+crashed() {
+    [[ $code =~ ^(134|135|136|137|139)$ ]]
 }
 
 # plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
@@ -69,7 +71,7 @@ plan_restart() {
     end_old_ranks
     [ "$cancelled" = 0 ] || return 1
     lost=$((${#lost_nodes[@]} - lost))
-    if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! uses_session; then
+    if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
         return 1
     fi
     if [ -n "${time_limit_came:-}" ]; then
@@ -105,13 +107,13 @@ cause_of_death() {
     fi
 }
 
-# uses_session: whether the script of a user has let slipway.Session begin an attempt of this run.
-uses_session() {
+# run_has_session: whether the script of a user has let slipway.Session begin, in some attempt.
+run_has_session() {
     [ -f "$RUN_DIR/status.json" ]
 }
 
-# has_session: whether the script of a user has let slipway.Session begin this attempt.
-has_session() {
+# attempt_has_session: likewise in the last attempt.
+attempt_has_session() {
     grep --quiet --no-messages "\"attempt\": $attempt," "$RUN_DIR/status.json"
 }
 

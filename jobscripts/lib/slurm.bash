@@ -190,5 +190,5 @@ job_field() {
 
 # The command that continues the run, as one types it.
 continue_command() {
-    printf 'sbatch --nodes=%s %q\n' "$nnodes" "$RUN_DIR/job.sh"
+    printf 'sbatch --nodes=%s %q\n' "${#allocation[@]}" "$RUN_DIR/job.sh"
 }

@@ -15,8 +15,8 @@ from slipway.layout import VERSION
 LABELS = 14
 """Width of the labels."""
 BY_ITSELF = (
-    "By this script ({command}) only after a time limit, if the attempt gained a step and had saved by then, and at "
-    "most SLIPWAY_MAX_REQUEUES times; and where it has lost a node and is not to train with fewer."
+    "By this script ({command}) only after a time limit, if the attempt gained a step and had saved by then, and "
+    "where it has lost a node and is not to train with fewer; at most SLIPWAY_MAX_REQUEUES times."
 )
 BY_HAND = "Never by this script: it prints the command that continues the run."
 

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusters import Cluster
-from support import status
 
 LEFT = re.compile(r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun|guard\.sh|slurm_script|[Aa]pptainer")
 """Of the command line of a process that belongs to a job."""
@@ -67,12 +66,16 @@ def until(condition: Callable[[], bool], *, limit: float = 240) -> float | None:
 
 
 def trains(out: Path, attempt: int) -> bool:
-    """Whether that attempt of the run in ``out``, or a later one, has logged a step of its own."""
+    """Whether that attempt of the run in ``out``, or a later one, has logged a step of its own.
+
+    An attempt notes in goodput.jsonl that it begins once it has cut the metrics that it repeats.
+    """
     try:
-        now = status(out)
-    except (FileNotFoundError, json.JSONDecodeError):
+        lines = [json.loads(line) for line in (out / "goodput.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
+    except FileNotFoundError:
         return False
-    return now["attempt"] >= attempt and last_step(out) > now["start_step"]
+    begun = [line["step"] for line in lines if "step" in line and line["attempt"] >= attempt]
+    return bool(begun) and last_step(out) > begun[0]
 
 
 def last_step(out: Path) -> int:

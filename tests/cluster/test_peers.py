@@ -122,6 +122,8 @@ def _runs_a_rank(cluster: Cluster, node: str) -> bool:
 
 
 def repair(cluster: Cluster, what: str, node: str) -> None:
+    if not node:
+        return
     if what == "network":
         cluster.control("mend", node)
     elif what != "rank":
@@ -136,10 +138,10 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
     job, out = submit(launcher, f"{launcher.partition(' ')[0]}-{what.replace(' ', '-')}-{time_}")
     assert until((out / "checkpoints" / "latest").is_symlink, limit=120) is not None, job.output
     time.sleep(1 + time_)
-    node = strike(cluster, job, what, launcher)
-    row = {"launcher": launcher, "what": what, "node": node, "again": None, "end": "hangs", "equal": False, "left": []}
+    row = {"launcher": launcher, "what": what, "node": "", "again": None, "end": "hangs", "equal": False, "left": []}
     try:
         began = time.monotonic()
+        row["node"] = node = strike(cluster, job, what, launcher)
         until(lambda: trains(out, 2) or job.state in job.ended or job.fields["Restarts"] != "0", limit=260)
         if job.fields["Restarts"] != "0":
             repair(cluster, what, node)  # as an administrator would: a requeued job needs all nodes
@@ -149,13 +151,15 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
             row["end"] = job.state
             row["equal"] = (out / "checkpoints").exists() and digest(out / "checkpoints" / "latest") == whole
             gone = node if what in {"node", "batch host"} else None
+            if what == "network":
+                cluster.control("mend", node)
             row["left"] = left_over(cluster, [name for name in NODES if name != gone])
     finally:
         if report := os.environ.get("PEERS_REPORT"):
             with Path(report).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         cluster.cancel_jobs()
-        repair(cluster, what, node)
+        repair(cluster, what, row["node"])
         until(lambda: cluster.run("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == "5", limit=60)
     if launcher == "slipway":
         assert (row["end"], row["equal"], row["left"]) == ("COMPLETED", True, []), job.output

@@ -122,7 +122,7 @@ class TestCancel:
         for moment, does in (("STUB_ON_PREFLIGHT", stray), ("STUB_ON_TRAIN", stray + stopped)):
             ended = project.run("ddp.job", **again, **{moment: does + "exit 143"})
             assert (ended.code, ended.requeued) == (75, True), moment
-            assert "got SIGTERM before it had saved anything, and is not being ended" in ended.err
+            assert "got a signal before it had saved anything, and is not being ended" in ended.err
             for change in ({"STUB_STATE": "COMPLETING"}, {"SLURM_RESTART_COUNT": None}, {"SLIPWAY_MAX_REQUEUES": "0"}):
                 ended = project.run("ddp.job", **again | change, **{moment: does + "exit 143"})
                 assert (ended.code, ended.requeued) == (75, False), change
