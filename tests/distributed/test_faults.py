@@ -120,7 +120,9 @@ def test_a_run_folder_that_becomes_read_only_ends_the_run_in_a_line(tmp_path):
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG, "--arch", "mlp"])
     wait = f"until grep -qs '\"step\": 50,' {out}/metrics.jsonl; do sleep 0.1; done"
     # What is open for writing holds up an ordinary remount: so it comes as from a server, or a failing disk.
-    script = f"mount -t tmpfs none {disk}; {run} & {wait}; mount --bind {disk} {disk}; mount -o remount,ro,bind {disk}"
+    # A save that has begun since holds up this one, too.
+    remount = f"until mount -o remount,ro,bind {disk} 2>/dev/null; do sleep 0.01; done"
+    script = f"mount -t tmpfs none {disk}; {run} & {wait}; mount --bind {disk} {disk}; {remount}"
     script += "; kill $!; wait $!; echo exit $?"
     with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
         assert launch.wait() == 0, launch.output
