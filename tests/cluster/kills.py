@@ -227,17 +227,17 @@ class Campaign:
         """Bring back what has been lost."""
         for node, how in self.gone.items():
             if how == "network":
-                self.cluster.control("mend", node)
+                self.cluster.control("reconnect", node)
             else:
                 self.cluster.control("kill", node)
                 self.cluster.control("boot", node)
         self.gone.clear()
 
     def left_over(self) -> list[str]:
-        """Return what the job has left on nodes, once they had time to clean up; behind mended cables, too."""
+        """Return what the job has left on nodes, once they had time to clean up; of nodes that were cut off, too."""
         for node, how in self.gone.items():
             if how == "network":
-                self.cluster.control("mend", node)
+                self.cluster.control("reconnect", node)
         nodes = (f"node{number}" for number in range(1, NODES + 2))
         return left_over(self.cluster, [node for node in nodes if self.gone.get(node) not in {"node", BATCH_HOST}])
 

@@ -125,7 +125,7 @@ def repair(cluster: Cluster, what: str, node: str) -> None:
     if not node:
         return
     if what == "network":
-        cluster.control("mend", node)
+        cluster.control("reconnect", node)
     elif what != "rank":
         cluster.control("kill", node)
         cluster.control("boot", node)
@@ -152,7 +152,7 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
             row["equal"] = (out / "checkpoints").exists() and digest(out / "checkpoints" / "latest") == whole
             gone = node if what in {"node", "batch host"} else None
             if what == "network":
-                cluster.control("mend", node)
+                cluster.control("reconnect", node)
             row["left"] = left_over(cluster, [name for name in NODES if name != gone])
     finally:
         if report := os.environ.get("PEERS_REPORT"):
