@@ -96,8 +96,8 @@ random_name() {
     od --address-radix=n --format=x8 --read-bytes=8 /dev/urandom | tr --delete ' '
 }
 
-# remove_scratch: on every node. Where that fails, on this one at least; neither exit code nor
-# requeue change.
+# remove_scratch: on every node, and on this one the attempt's containers. Where that fails, on this
+# one at least; neither exit code nor requeue change.
 remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0

@@ -31,7 +31,7 @@ class Kill:
     moment: str
     """One of MOMENTS."""
     place: float
-    """0 to 1: which of the nodes it may be."""
+    """0 to 1: which of the nodes it may be; of two, 0 or 1."""
     delay: float
     """0 to 1: how far into the moment."""
 
