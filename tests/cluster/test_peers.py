@@ -3,7 +3,8 @@
 Those are `torchrun --max-restarts` and `ft_launcher` of NVIDIA's nvidia-resiliency-ext, as their documentation has it:
 an agent on each node of a job with --no-kill, a rendezvous on the first node, and for ft_launcher one node more than
 train. torchrun knows no spare nodes: where one more joins, it loses its way already after the death of a rank ("wait
-timeout after 60000ms, keys: .../assigned_ranks/2", torch 2.13).
+timeout after 60000ms, keys: .../assigned_ranks/2", torch 2.13). Its agents count restarts each for itself, and ranks
+look for each other by that count: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is the remedy of pytorch's issue 135712.
 
 PEERS_REPORT: a file that gets a line for each kill; its table, by hand:
 
@@ -34,7 +35,7 @@ KILLED = ("rank", "launcher", "slurmd", "node", "network", "batch host")
 TIMES = 2
 PEER = """#!/bin/bash
 #SBATCH --nodes={nodes} --ntasks-per-node=1 --cpus-per-task=8 --no-kill --time=20
-export RUN_DIR={out}
+export RUN_DIR={out} TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=8 {launcher} --nnodes={train} --nproc-per-node=1 \
     --max-restarts=5 --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$SLURMD_NODENAME:29400" {program}
 """
