@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import recovery
 from clusters import Cluster, Job
-from recovery import MOMENTS, Kill, Outcome, last_step, left_over
+from recovery import MOMENTS, RANK, Kill, Outcome, last_step, left_over, until
 from support import digest
 
 SEED = 19
@@ -141,47 +142,31 @@ class Campaign:
         return str(latest.readlink()) if latest.is_symlink() else ""
 
     def _poll(self, condition: Callable[[], bool], limit: float = 200) -> None:
-        deadline = time.monotonic() + limit
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {limit} s:\n{self.job.output}"
-            time.sleep(0.005)
+        assert until(condition, limit=limit, pause=0.005) is not None, f"not within {limit} s:\n{self.job.output}"
 
     # The kills.
 
     def strike(self, kill: Kill) -> None:
         """Kill it."""
         host = self.job.fields["BatchHost"]
-        if kill.what == BATCH_HOST:
-            self.gone[host] = kill.what
-            self.cluster.control("kill", host)
-            return
         candidates = [node for node in self.nodes() if kill.what in PROCESSES or node != host]
-        node = candidates[int(kill.place * len(candidates))]
-        if kill.what in NODE_LOSSES:
+        node = host if kill.what == BATCH_HOST else candidates[int(kill.place * len(candidates))]
+        if kill.what not in PROCESSES:
             self.gone[node] = kill.what
         match kill.what:
             case "rank":
                 self._kill_rank(node)
             case "launcher" if kill.delay < 0.5:
-                self._kill_one(host, "--full", f"^srun --nodes={NODES} ")
+                recovery.strike(self.cluster, kill.what, host, "--oldest", "--full", f"^srun --nodes={NODES} ")
             case "launcher":
-                self._kill_one(node, "--full", "[t]orchrun .*trainer")
+                recovery.strike(self.cluster, kill.what, node, "--oldest", "--full", "[t]orchrun .*trainer")
             case "apptainer":
-                self._kill_one(node, "--full", "[A]pptainer runtime parent")
-            case "slurmd":
-                self._kill_one(node, "--exact", "slurmd")
-            case "node":
-                self.cluster.control("kill", node)
-            case "network":
-                self.cluster.control("cut", node)
+                recovery.strike(self.cluster, kill.what, node, "--oldest", "--full", "[A]pptainer runtime parent")
+            case _:
+                recovery.strike(self.cluster, kill.what, node)
 
     def _kill_rank(self, node: str) -> None:
-        self._kill_one(node, "--newest", "--full", "[t]rainer .*--output-dir")
-
-    def _kill_one(self, node: str, *pattern: str) -> None:
-        """Kill the newest that matches, or else the oldest, once there is one; a pattern must not match itself."""
-        which = [] if "--newest" in pattern else ["--oldest"]
-        self._poll(lambda: bool(self.on(node, "sh", "-c", 'pkill --echo -KILL "$@" || :', "sh", *which, *pattern)))
+        recovery.strike(self.cluster, "rank", node, *RANK)
 
     # What comes of it.
 
@@ -226,11 +211,7 @@ class Campaign:
     def repair(self) -> None:
         """Bring back what has been lost."""
         for node, how in self.gone.items():
-            if how == "network":
-                self.cluster.control("reconnect", node)
-            else:
-                self.cluster.control("kill", node)
-                self.cluster.control("boot", node)
+            recovery.repair(self.cluster, how, node)
         self.gone.clear()
 
     def left_over(self) -> list[str]:

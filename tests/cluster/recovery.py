@@ -19,6 +19,8 @@ LEFT = re.compile(r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun
 
 
 KILLED = ("rank", "launcher", "apptainer", "mpirun", "mom", "slurmd", "node", "network", "batch host")
+RANK = ("--newest", "--full", "[t]rainer .*--output-dir")
+"""The pattern of a rank of the trainer, the newest on a node."""
 MOMENTS = ("start", "training", "evaluation", "save", "restart")
 
 
@@ -55,13 +57,36 @@ class Outcome:
     """Empty where the run ended with the weights of one that nobody touched, and nothing was left."""
 
 
-def until(condition: Callable[[], bool], *, limit: float = 240) -> float | None:
-    """Return the seconds until ``condition``; None where it does not come within ``limit`` seconds."""
+def strike(cluster: Cluster, what: str, node: str, *pattern: str) -> None:
+    """Kill ``what``, of KILLED, on ``node``; a process of a job by the ``pattern`` of a pkill, not matching itself."""
+    match what:
+        case "node" | "batch host":
+            cluster.control("kill", node)
+        case "network":
+            cluster.control("cut", node)
+        case "slurmd" | "mom":
+            cluster.control("on", node, "pkill", "-KILL", "--exact", {"mom": "pbs_mom"}.get(what, what))
+        case _:  # it may not have started yet
+            kill = ("on", node, "sh", "-c", 'pkill --echo -KILL "$@" || :', "sh", *pattern)
+            assert until(lambda: bool(cluster.control(*kill))) is not None, f"no {what} on {node}"
+
+
+def repair(cluster: Cluster, what: str, node: str) -> None:
+    """Bring back what ``strike`` has taken from ``node``, as an administrator would."""
+    if what == "network":
+        cluster.control("reconnect", node)
+    else:
+        cluster.control("kill", node)
+        cluster.control("boot", node)
+
+
+def until(condition: Callable[[], bool], *, limit: float = 240, pause: float = 0.1) -> float | None:
+    """Return the seconds until ``condition``, looking every ``pause`` seconds; None if not within ``limit`` seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() > began + limit:
             return None
-        time.sleep(0.1)
+        time.sleep(pause)
     return time.monotonic() - began
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 import kills
+import recovery
 from clusters import LIBRARY, OpenPbs, rendered, started
-from recovery import Kill, Outcome, append, left_over, trains, until
+from recovery import RANK, Kill, Outcome, append, left_over, trains, until
 from support import digest
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+PATTERNS = {"rank": RANK, "mpirun": ("--exact", "prterun|mpirun")}
 NODES = ("node1", "node2", "node3")
 EPOCHS = 16
 DRAW = random.Random(19)
@@ -60,21 +62,8 @@ def whole(submit):
     return digest(out / "checkpoints" / "latest")
 
 
-def strike(cluster, kill, node):
-    match kill.what:
-        case "rank":
-            cluster.control("on", node, "pkill", "-KILL", "--newest", "--full", "[t]rainer .*--output-dir")
-        case "mpirun":
-            cluster.control("on", node, "pkill", "-KILL", "--exact", "prterun|mpirun")
-        case "mom":
-            cluster.control("on", node, "pkill", "-KILL", "--exact", "pbs_mom")
-        case "node":
-            cluster.control("kill", node)
-
-
-def repair(pbs, node):
-    pbs.cluster.control("kill", node)
-    pbs.cluster.control("boot", node)
+def repair(pbs, what, node):
+    recovery.repair(pbs.cluster, what, node)
     pbs.control("boot", pbs.prefix, node)
 
 
@@ -87,13 +76,13 @@ def test_a_job_ends_as_if_nothing_had_happened(pbs, submit, whole, number):
     node = job.fields["exec_host"].split("+")[int(kill.place)].partition("/")[0]
     outcome = Outcome(number, kill, failure="not reached")
     began = time.monotonic()
-    strike(cluster, kill, node)
     try:
+        recovery.strike(cluster, kill.what, node, *PATTERNS.get(kill.what, ()))
         until(lambda: (out / "logs" / "2").is_dir() or job.state != "R")
         if (out / "logs" / "2").is_dir() or job.state in "QH":
             outcome.noticed = time.monotonic() - began
         if job.state in "QH":  # as an administrator would: it needs all nodes to start again
-            repair(pbs, node)
+            repair(pbs, kill.what, node)
         until(lambda: trains(out, 2) or job.state in job.ended)
         if trains(out, 2):
             outcome.trains_again = time.monotonic() - began
@@ -110,6 +99,6 @@ def test_a_job_ends_as_if_nothing_had_happened(pbs, submit, whole, number):
     finally:
         if report := os.environ.get("KILLS_REPORT"):
             append(Path(report), [outcome])
-        repair(pbs, node)
+        repair(pbs, kill.what, node)
         until(lambda: pbs.run("pbsnodes", "-a", user="root").count("state = free") == len(NODES), limit=60)
     assert not outcome.failure, output

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from clusters import FIXED, Cluster, Job, rendered, started
-from recovery import left_over, trains, until
+from recovery import left_over, repair, strike, trains, until
 from support import digest
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
@@ -92,44 +92,21 @@ def whole(submit):
     return digest(out / "checkpoints" / "latest")
 
 
-def strike(cluster: Cluster, job: Job, what: str, launcher: str) -> str:
-    """Kill it, on the job's first node or on another one that trains, and return which."""
+PATTERNS = {
+    "rank": ("--newest", "--full", "[p]ython.* .*slow_steps"),
+    "launcher": ("--oldest", "--full", "([f]t_launcher|[t]orchrun) .*slow_steps"),
+}
+
+
+def choose_node(cluster: Cluster, job: Job, what: str) -> str:
+    """Return the node to be hit: the job's first, or another one with a rank."""
     host = job.fields["BatchHost"]
-    if what == "batch host":
-        cluster.control("kill", host)
-        return host
-    ranks = [
-        node for node in NODES if node != host and "slow_steps" in cluster.control("on", node, "ps", "-eo", "args")
-    ]
-    [node] = [node for node in ranks if _runs_a_rank(cluster, node)][:1]
-    match what:
-        case "rank":
-            cluster.control("on", node, "pkill", "-KILL", "--newest", "--full", "[p]ython.* .*slow_steps")
-        case "launcher":
-            pattern = "[f]t_launcher" if launcher == "ft_launcher" else "[t]orchrun"
-            cluster.control("on", node, "pkill", "-KILL", "--oldest", "--full", f"{pattern} .*slow_steps")
-        case "slurmd":
-            cluster.control("on", node, "pkill", "-KILL", "--exact", "slurmd")
-        case "node":
-            cluster.control("kill", node)
-        case "network":
-            cluster.control("cut", node)
-    return node
+    return host if what == "batch host" else next(node for node in NODES if node != host and _has_a_rank(cluster, node))
 
 
-def _runs_a_rank(cluster: Cluster, node: str) -> bool:
+def _has_a_rank(cluster: Cluster, node: str) -> bool:
     lines = cluster.control("on", node, "ps", "-eo", "args").splitlines()
     return any("slow_steps" in line and "rdzv" not in line for line in lines)
-
-
-def repair(cluster: Cluster, what: str, node: str) -> None:
-    if not node:
-        return
-    if what == "network":
-        cluster.control("reconnect", node)
-    elif what != "rank":
-        cluster.control("kill", node)
-        cluster.control("boot", node)
 
 
 @pytest.mark.parametrize("time_", range(TIMES))
@@ -142,7 +119,8 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
     row = {"launcher": launcher, "what": what, "node": "", "again": None, "end": "hangs", "equal": False, "left": []}
     try:
         began = time.monotonic()
-        row["node"] = node = strike(cluster, job, what, launcher)
+        row["node"] = node = choose_node(cluster, job, what)
+        strike(cluster, what, node, *PATTERNS.get(what, ()))
         until(lambda: trains(out, 2) or job.state in job.ended or job.fields["Restarts"] != "0", limit=260)
         if job.fields["Restarts"] != "0":
             repair(cluster, what, node)  # as an administrator would: a requeued job needs all nodes
@@ -160,7 +138,8 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
             with Path(report).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         cluster.cancel_jobs()
-        repair(cluster, what, row["node"])
+        if row["node"]:
+            repair(cluster, what, row["node"])
         until(lambda: cluster.run("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == "5", limit=60)
     if launcher == "slipway":
         assert (row["end"], row["equal"], row["left"]) == ("COMPLETED", True, []), job.output
