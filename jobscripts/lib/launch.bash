@@ -55,14 +55,14 @@ on_each_node() {
 }
 
 # step_on_each_node SECONDS COMMAND...: the same, for SLIPWAY_PREFLIGHT_SECONDS where that is more,
-# and again where nodes that have died meanwhile can be replaced. Where it fails, sets step_failure,
-# the end of a message: it took too long, or has said why.
+# and again where nodes that have died meanwhile can be replaced, or a process was killed. Where it
+# fails, sets step_failure, the end of a message: it took too long, or has said why.
 step_on_each_node() {
     local began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     on_each_node "$limit" "${@:2}" || code=$?
     explain_failure "$code" "$limit" "$began"
-    if [ "$code" != 0 ] && replace_lost_nodes; then
+    if [ "$code" != 0 ] && { replace_lost_nodes || repeat_killed_step; }; then
         code=0
         step_on_each_node "$@" || code=$?
     fi
@@ -70,8 +70,8 @@ step_on_each_node() {
 }
 
 # output_of SECONDS COMMAND...: run it for at most so long, or SLIPWAY_PREFLIGHT_SECONDS where that
-# is more. Sets output, the little that it printed; and step_failure where it fails. Unlike with
-# $(...), traps run meanwhile.
+# is more; again where it was killed. Sets output, the little that it printed; and step_failure
+# where it fails. Unlike with $(...), traps run meanwhile.
 output_of() {
     local from began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
@@ -82,6 +82,10 @@ output_of() {
     explain_failure "$code" "$limit" "$began"
     output=$(cat <&"$from")
     exec {from}<&-
+    if [ "$code" != 0 ] && repeat_killed_step; then
+        code=0
+        output_of "$@" || code=$?
+    fi
     return "$code"
 }
 
@@ -92,6 +96,16 @@ explain_failure() {
     if [[ $1 == 124 || $1 == 137 ]] && ((SECONDS - $3 >= $2)); then
         step_failure=" within $2 s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more"
     fi
+}
+
+# repeat_killed_step: whether the step that has just failed with `code` is to be run again, since a
+# process of it was killed, for the first time before this launch.
+repeat_killed_step() {
+    crashed && [ "$step_failure" = ': see above' ] && [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
+        [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
+    step_repeated_in=$attempt
+    end_old_steps
+    note "attempt $attempt: a process was killed before the launch: that step is run once more"
 }
 
 # wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears

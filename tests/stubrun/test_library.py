@@ -1031,6 +1031,10 @@ class TestEachNode:
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
         short = "SLIPWAY_PREFLIGHT_SECONDS=1"
         assert bash(f'{short}; output_of 1 sleep 20 || echo "$?<$output>"')[1] == "124<>\n"
+        kill = "attempt=1 SLIPWAY_MAX_RESTARTS=1; output_of 5 sh -c 'echo part; kill -KILL $$'"
+        code, out, err = bash(f'{kill} || echo "$? $output"; repeat_killed_step || echo no')
+        assert (code, out) == (0, "137 part\nno\n")
+        assert err.count("attempt 1: a process was killed before the launch: that step is run once more") == 1
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
         # inside salloc the terminal is no input of a step
         assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")

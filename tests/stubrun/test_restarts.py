@@ -89,6 +89,17 @@ def test_a_node_that_dies_before_the_launch_is_replaced(run):
     assert ended.env["TRAINER_ATTEMPT"] == "1"
 
 
+@pytest.mark.parametrize(("times", "restarts", "code"), [(1, "3", 0), (2, "3", 78), (1, "0", 78)])
+def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, times, restarts, code, tmp_path):
+    kills = f'[[ "$*" != *trainer.preflight* ]] || [ "$(wc -c <"{tmp_path}/kills")" = {times} ] || '
+    kills += f'{{ printf . >>"{tmp_path}/kills"; kill -KILL $$; }}; '
+    (tmp_path / "kills").touch()
+    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=kills, SLIPWAY_MAX_RESTARTS=restarts)
+    assert ended.code == code, ended
+    assert ended.err.count("that step is run once more") == (restarts != "0")
+    assert ("not every node was ready: see above" in ended.err) == (code == 78)
+
+
 def test_without_a_spare_one_the_job_ends_there(run):
     ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN='[[ "$*" == *--nodelist=node1* ]] || exit 1; ')
     assert (ended.code, launches(ended)) == (78, [])
