@@ -99,9 +99,11 @@ explain_failure() {
 }
 
 # repeat_killed_step: whether the step that has just failed with `code` is to be run again, since a
-# process of it was killed, for the first time before this launch.
+# process of it was killed, for the first time before this launch. srun then returns 143, for those
+# that it has ended itself.
 repeat_killed_step() {
-    crashed && [ "$step_failure" = ': see above' ] && [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
+    ((code > 128)) && [ "$step_failure" = ': see above' ] &&
+        [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
         [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
     step_repeated_in=$attempt
     end_old_steps

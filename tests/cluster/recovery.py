@@ -19,8 +19,8 @@ LEFT = re.compile(r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun
 
 
 KILLED = ("rank", "launcher", "apptainer", "mpirun", "mom", "slurmd", "node", "network", "batch host")
-RANK = ("--newest", "--full", "[t]rainer .*--output-dir")
-"""The pattern of a rank of the trainer, the newest on a node."""
+RANK = ("--oldest", "--full", "^[^ ]*python[^ ]* -u -m trainer ")
+"""The pattern of a rank of the trainer under torchrun, the first one on a node."""
 MOMENTS = ("start", "training", "evaluation", "save", "restart")
 
 

@@ -89,10 +89,11 @@ def test_a_node_that_dies_before_the_launch_is_replaced(run):
     assert ended.env["TRAINER_ATTEMPT"] == "1"
 
 
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])  # srun ends the other processes by SIGTERM
 @pytest.mark.parametrize(("times", "restarts", "code"), [(1, "3", 0), (2, "3", 78), (1, "0", 78)])
-def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, times, restarts, code, tmp_path):
+def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, times, restarts, code, signal, tmp_path):
     kills = f'[[ "$*" != *trainer.preflight* ]] || [ "$(wc -c <"{tmp_path}/kills")" = {times} ] || '
-    kills += f'{{ printf . >>"{tmp_path}/kills"; kill -KILL $$; }}; '
+    kills += f'{{ printf . >>"{tmp_path}/kills"; kill -{signal} $$; }}; '
     (tmp_path / "kills").touch()
     ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=kills, SLIPWAY_MAX_RESTARTS=restarts)
     assert ended.code == code, ended
