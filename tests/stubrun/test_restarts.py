@@ -89,13 +89,19 @@ def test_a_node_that_dies_before_the_launch_is_replaced(run):
     assert ended.env["TRAINER_ATTEMPT"] == "1"
 
 
-@pytest.mark.parametrize("signal", ["KILL", "TERM"])  # srun ends the other processes by SIGTERM
-@pytest.mark.parametrize(("times", "restarts", "code"), [(1, "3", 0), (2, "3", 78), (1, "0", 78)])
-def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, times, restarts, code, signal, tmp_path):
-    kills = f'[[ "$*" != *trainer.preflight* ]] || [ "$(wc -c <"{tmp_path}/kills")" = {times} ] || '
-    kills += f'{{ printf . >>"{tmp_path}/kills"; kill -{signal} $$; }}; '
-    (tmp_path / "kills").touch()
-    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=kills, SLIPWAY_MAX_RESTARTS=restarts)
+@pytest.mark.parametrize(
+    ("signals", "restarts", "code"),
+    [("KILL", "3", 0), ("TERM", "3", 0), ("KILL KILL", "3", 78), ("KILL", "0", 78)],  # TERM: as srun ends the others
+)
+def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, signals, restarts, code, tmp_path):
+    left = tmp_path / "signals"
+    left.write_text(signals.replace(" ", "\n") + "\n")
+    kill = f'signal=$(head -n 1 "{left}"); sed -i 1d "{left}"; [ -z "$signal" ] || kill -"$signal" $$; '
+    ended = run(
+        STUB_ON_TRAIN=dies(0),
+        STUB_ON_SRUN=f'[[ "$*" != *trainer.preflight* ]] || {{ {kill} }}; ',
+        SLIPWAY_MAX_RESTARTS=restarts,
+    )
     assert ended.code == code, ended
     assert ended.err.count("that step is run once more") == (restarts != "0")
     assert ("not every node was ready: see above" in ended.err) == (code == 78)
