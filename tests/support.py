@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -53,6 +54,12 @@ INSIDE = _inside()
 PROGRAM = ["python" if INSIDE else sys.executable, "-m", "trainer"]
 TRAINER = [*INSIDE, *PROGRAM]
 """The trainer as one process, in the image or in this environment."""
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "trainer", "--backend")) -> list[str]:

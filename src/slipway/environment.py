@@ -16,6 +16,7 @@ from slipway.errors import (
     WorldSizeError,
 )
 from slipway.layout import EXIT_STOPPED
+from slipway.stop import Reason
 from slipway.world import World
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -124,13 +125,15 @@ class Environment:
         number = self.variables.get("LOCAL_RANK", "")
         return int(number) if number.isdecimal() else 0
 
-    def exit_code(self, *, stopped: bool, ranks: int) -> int:
-        """Return the exit code of a rank that ends in good order.
+    def exit_code(self, reason: Reason, *, ranks: int) -> int:
+        """Return the exit code of a rank that ends in good order, for ``reason`` if before the end of the run.
 
-        Launchers take a code other than 0 for a failure, and kill ranks that still save.
+        Launchers take a code other than 0 for a failure, and kill ranks that still save. Where one of them has died, it
+        is one: those on other nodes may start their ranks again.
         """
         alone = ranks == 1 and self.launcher is not Launcher.TORCHRUN
-        return EXIT_STOPPED if stopped and (alone or self.launcher is Launcher.SPAWN) else 0
+        known = alone or self.launcher is Launcher.SPAWN or reason is Reason.LAUNCHER
+        return EXIT_STOPPED if reason and known else 0
 
     def world(self) -> World:
         """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not known yet.

@@ -209,7 +209,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._conclude(reason)
         log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self._step)
         ranks = self._joined.comm.world.size
-        raise Stopped(self._joined.environment.exit_code(stopped=True, ranks=ranks), reason)
+        raise Stopped(self._joined.environment.exit_code(reason, ranks=ranks), reason)
 
     def _conclude(self, reason: Reason) -> None:
         assert self._writer

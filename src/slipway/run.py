@@ -30,7 +30,8 @@ class Stopped(SystemExit):
         """End the program; raised by a session.
 
         Args:
-            code: exit code: 0 under a launcher, which would take another one for a failure, and 75 without one.
+            code: exit code: 0 under a launcher, which would take another one for a failure, and 75 without one, or
+                where one has died.
             reason: the attribute of this name: ``reason.word`` is time-limit, user, signal, or launcher, where that has
                 died.
         """
@@ -287,7 +288,7 @@ class Run:
         if self._furthest > self.start.step or self._metric:
             self._save()
         self._end(reason)
-        self.stopped = Stopped(self._environment.exit_code(stopped=True, ranks=self._comm.world.size), reason)
+        self.stopped = Stopped(self._environment.exit_code(reason, ranks=self._comm.world.size), reason)
         raise self.stopped
 
     def _end(self, reason: Reason) -> None:

@@ -18,7 +18,7 @@ from slipway.environment import Environment, Launcher
 from slipway.errors import SlipwayError, is_retryable, one_line
 from slipway.memory_limits import describe_memory, describe_shared_memory
 from slipway.runfolder import RunFolder
-from slipway.stop import StopRequest
+from slipway.stop import Reason, StopRequest
 from slipway.third_party_errors import lost_peer, lost_worker
 from slipway.world import World
 from trainer.config import Settings
@@ -44,16 +44,16 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
         raise
     start_logging(comm.world)
     try:
-        stopped = run(_name_folder(settings, comm), comm, strategy, request, environment)
+        reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         abandon(error, comm.world)
-    return leave(comm, environment, stopped=bool(stopped))
+    return leave(comm, environment, reason)
 
 
-def leave(comm: Communicator, environment: Environment, *, stopped: bool) -> int:
+def leave(comm: Communicator, environment: Environment, reason: Reason) -> int:
     """Leave the world in good order; return the exit code, or, as one of several ranks, end this process with it."""
     comm.close()
-    code = environment.exit_code(stopped=stopped, ranks=comm.world.size)
+    code = environment.exit_code(reason, ranks=comm.world.size)
     alone = comm.world.size == 1 and environment.launcher is not Launcher.TORCHRUN
     return code if alone else _end(code)
 

@@ -15,7 +15,21 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from support import DIGITS, ROOT, TRAINER, digest, last_step, launch_words, started, status, train, unshared, verdict
+from support import (
+    DIGITS,
+    INSIDE,
+    ROOT,
+    TRAINER,
+    digest,
+    free_port,
+    last_step,
+    launch_words,
+    started,
+    status,
+    train,
+    unshared,
+    verdict,
+)
 
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
@@ -176,6 +190,33 @@ def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
     assert verdict(out).startswith("stopped ")
     assert (ended["state"], ended["reason"], ended["step"] > 5) == ("stopped", "launcher", True)
     table("torchrun killed by SIGKILL", [(f"its ranks have saved step {ended['step']}", f"after {seconds:.1f} s")])
+
+
+def test_another_torchrun_takes_the_place_of_one_that_was_killed(tmp_path, table):
+    out, port = tmp_path / "run", free_port()
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=1", f"--rdzv-endpoint=127.0.0.1:{port}"]
+
+    def agent(number):
+        words = [*INSIDE, "torchrun", "--nnodes=2", "--max-restarts=3", "--local-addr=127.0.0.1", *rendezvous]
+        words += [f"--rdzv-conf=is_host={number == 1}", "-m", "trainer", str(DIGITS)]
+        words += ["--output-dir", str(out), *LONG, "--resume", "auto"]
+        # pytorch's issue 135712
+        return started(words, tmp_path / f"{number}.log", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+
+    with agent(1) as first, contextlib.ExitStack() as others:
+        second = others.enter_context(agent(2))
+        first.until(lambda: last_step(out) >= 5, "step 5")
+        os.kill(second.process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        first.until(lambda: status(out).get("reason") == "launcher", "that the ranks stop")
+        saved = last_step(out)
+        others.enter_context(agent(3))
+        first.until(lambda: last_step(out) > saved + 5, "a further step")
+        seconds = time.monotonic() - began
+        (out / "STOP").write_text("user\n")
+        assert first.wait(60) == 0, first.output
+    assert status(out)["reason"] == "user"
+    table("one of two torchruns killed, and another started", [(f"trains again after {seconds:.1f} s",)])
 
 
 @pytest.mark.parametrize("nohup", [False, True])

@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support import DIGITS, ROOT, TRAINER, digest, launch_words, started, status, train
+from support import DIGITS, ROOT, TRAINER, digest, free_port, launch_words, started, status, train
 
 FLAGS = ["--epochs", "1", "--no-figures", "--backend", "ddp"]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def start_ranks(stack, tmp_path, *flags, ranks=2, **env):

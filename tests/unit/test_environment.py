@@ -13,6 +13,7 @@ from slipway.errors import (
     RendezvousError,
     WorldSizeError,
 )
+from slipway.stop import Reason
 from trainer.errors import explain
 
 
@@ -89,6 +90,21 @@ def test_each_rank_learns_how_many_gave_the_same_key(hosts, expected):
 )
 def test_the_launcher_is_known_by_its_mark(variables, launcher):
     assert read_environment(variables).launcher is Launcher[launcher]
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks", "reason", "code"),
+    [
+        ({}, 1, Reason.NONE, 0),
+        ({}, 1, Reason.USER, 75),
+        ({}, 2, Reason.USER, 0),
+        ({"TRAINER_SPAWNED": "1"}, 2, Reason.USER, 75),
+        ({"TORCHELASTIC_RUN_ID": "none"}, 1, Reason.SIGNAL, 0),
+        ({"TORCHELASTIC_RUN_ID": "none"}, 2, Reason.LAUNCHER, 75),
+    ],
+)
+def test_a_launcher_takes_no_stop_for_a_failure_but_the_death_of_one(variables, ranks, reason, code):
+    assert read_environment(variables).exit_code(reason, ranks=ranks) == code
 
 
 @pytest.mark.parametrize("value", ["first", "-1", "1.5", "²"])

@@ -23,7 +23,7 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json, run_on_root
 from slipway.environment import read_environment
 from slipway.files import write_json
-from slipway.stop import StopRequest
+from slipway.stop import Reason, StopRequest
 from trainer import arguments
 from trainer.amp import autocast
 from trainer.config import Settings
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
         _evaluate(plan, comm)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         abandon(error, comm.world)
-    return leave(comm, environment, stopped=False)
+    return leave(comm, environment, Reason.NONE)
 
 
 def _plan(argv: list[str]) -> Plan:
