@@ -146,29 +146,23 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
 
 
 def table(rows: list[dict]) -> str:
-    """Return a Markdown table: of each launcher and kill how often the run ended as if nothing had happened."""
+    """Return a Markdown table: of each launcher and kill how many runs ended with the weights of an untouched one."""
     lines = ["| killed | " + " | ".join(f"`{name}`" for name in LAUNCHERS) + " |", "|---|" + "---|" * len(LAUNCHERS)]
     for what in KILLED:
         cells = [what]
         for launcher in LAUNCHERS:
             some = [row for row in rows if (row["launcher"], row["what"]) == (launcher, what)]
-            good = [row for row in some if row["end"] == "COMPLETED" and row["equal"] and not row["left"]]
-            cell = f"{len(good)} of {len(some)}"
-            if seconds := [row["again"] for row in good if row["again"] is not None]:
-                cell += f", {statistics.median(seconds):.0f} s"
-            elif good:
-                cell += ", went on"
-            if ends := sorted({_end(row) for row in some if row not in good}):
-                cell += f"; {', '.join(ends)}"
-            cells.append(cell)
+            equal = [row for row in some if row["equal"]]
+            words = [f"{len(equal)} of {len(some)}"]
+            if seconds := [row["again"] for row in equal if row["again"] is not None]:
+                words.append(f"{statistics.median(seconds):.0f} s")
+            elif equal:
+                words.append("went on")
+            words += sorted({row["end"].lower() for row in some if row["end"] != "COMPLETED"})
+            words += ["left processes"] * any(row["left"] for row in some)
+            cells.append(", ".join(words))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _end(row: dict) -> str:
-    if row["end"] != "COMPLETED":
-        return row["end"].lower()
-    return "other weights" if not row["equal"] else "left processes"
 
 
 if __name__ == "__main__":
