@@ -128,12 +128,12 @@ class Environment:
     def exit_code(self, reason: Reason, *, ranks: int) -> int:
         """Return the exit code of a rank that ends in good order, for ``reason`` if before the end of the run.
 
-        Launchers take a code other than 0 for a failure, and kill ranks that still save. Where one of them has died, it
-        is one: those on other nodes may start their ranks again.
+        Launchers take a code other than 0 for a failure, and kill ranks that still save. The death of one is a failure,
+        after which those on other nodes may start their ranks again.
         """
         alone = ranks == 1 and self.launcher is not Launcher.TORCHRUN
-        known = alone or self.launcher is Launcher.SPAWN or reason is Reason.LAUNCHER
-        return EXIT_STOPPED if reason and known else 0
+        handed_on = alone or self.launcher is Launcher.SPAWN or reason is Reason.LAUNCHER
+        return EXIT_STOPPED if reason and handed_on else 0
 
     def world(self) -> World:
         """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not known yet.
