@@ -90,10 +90,12 @@ output_of() {
 }
 
 # explain_failure CODE LIMIT BEGAN: why a step has failed that could run for LIMIT seconds, and
-# began at BEGAN of SECONDS. timeout(1) ends with 124 then, or 137. Sets step_failure.
+# began at BEGAN of SECONDS. timeout(1) ends with 124 then, or 137. Sets step_failure, and
+# step_timed_out.
 explain_failure() {
-    step_failure=': see above'
+    step_failure=': see above' step_timed_out=''
     if [[ $1 == 124 || $1 == 137 ]] && ((SECONDS - $3 >= $2)); then
+        step_timed_out=1
         step_failure=" within $2 s: if it is only slow, set SLIPWAY_PREFLIGHT_SECONDS to more"
     fi
 }
@@ -102,7 +104,7 @@ explain_failure() {
 # process of it was killed, for the first time before this launch. srun then returns 143, for those
 # that it has ended itself.
 repeat_killed_step() {
-    ((code > 128)) && [ "$step_failure" = ': see above' ] &&
+    ((code > 128)) && [ -z "$step_timed_out" ] &&
         [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
         [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
     step_repeated_in=$attempt

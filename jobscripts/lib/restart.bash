@@ -63,9 +63,12 @@ crashed() {
 # Sets failed, the node where a process was killed first, if the launch says so.
 plan_restart() {
     local lost=${#lost_nodes[@]} step
-    [ "$SLIPWAY_MAX_RESTARTS" != 0 ] || return 1
     trap 'time_limit_came=1; end_step' USR1
     trap 'cancelled=1; end_step' TERM INT
+    if [ "$SLIPWAY_MAX_RESTARTS" = 0 ]; then
+        end_old_ranks
+        return 1
+    fi
     end_old_steps
     find_healthy_nodes || return 1
     end_old_ranks

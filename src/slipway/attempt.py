@@ -201,6 +201,7 @@ def acquire(folder: RunFolder, environment: Environment) -> Ownership:
     try:
         folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire()
+        folder.require_files()
         for path in (folder.figures, folder.logs, folder.checkpoints):
             path.mkdir(exist_ok=True)
         return Ownership(folder, lock, environment, stop_before)

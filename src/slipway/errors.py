@@ -68,6 +68,12 @@ class FolderNotWritableError(RefusedError):
     text = "cannot write to the run folder {folder}: {reason}."
 
 
+class NotAFileError(RefusedError):
+    """The name of one of the run's files is taken by something else."""
+
+    text = "{path} is {kind}, where the run keeps a file: move it away."
+
+
 class FolderHoldsRunError(RefusedError):
     """The folder holds a run, and this attempt does not continue it."""
 

@@ -10,8 +10,20 @@ import dataclasses
 from pathlib import Path
 
 from slipway.environment import Environment
-from slipway.errors import FolderHoldsRunError, one_line
-from slipway.layout import CHECKPOINTS, FIGURES, GOODPUT, LATEST, LOGS, METRICS, checkpoint_step, verdict_file
+from slipway.errors import FolderHoldsRunError, NotAFileError, one_line
+from slipway.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    FIGURES,
+    GOODPUT,
+    LATEST,
+    LOGS,
+    METRICS,
+    PROVENANCE,
+    STATUS,
+    checkpoint_step,
+    verdict_file,
+)
 from slipway.status import Status, read_status, write_verdict
 
 
@@ -36,6 +48,13 @@ class RunFolder:
         """Raise a FolderHoldsRunError if the folder holds a run, which a new one would overwrite."""
         if self.holds_run:
             raise FolderHoldsRunError(folder=self.path)
+
+    def require_files(self) -> None:
+        """Raise a NotAFileError if a folder, a FIFO or the like has the name of a file that the run writes."""
+        for name in (STATUS, PROVENANCE, CONFIG, METRICS, GOODPUT):
+            path = self.path / name
+            if path.exists() and not path.is_file():
+                raise NotAFileError(path=path, kind="a folder" if path.is_dir() else "no regular file")
 
     def refuse(self, why: str, environment: Environment) -> None:
         """Leave the verdict of an attempt that ended before it had the folder, if a job script waits for it."""

@@ -1516,14 +1516,15 @@ class TestRestart:
         assert bash("rm killed; interactive=1; end_old_steps; wait; ls killed || echo none")[1] == "none\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
 
-    def test_end_old_ranks(self, bash, stub):
+    @pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
+    def test_end_old_ranks(self, bash, stub, call):
         stub("mpirun", 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"')
-        code = """
+        code = f"""
         launch_id=a.b
         SLIPWAY_LAUNCH=a.b sleep 58 & old=$!
         SLIPWAY_LAUNCH=a-b sleep 58 & other=$!
         healthy_nodes=(n1) allocation=(n1 n2)
-        end_old_ranks
+        {call}
         wait $old || echo $?
         kill $other && cat launches
         """

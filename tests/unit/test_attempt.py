@@ -16,6 +16,7 @@ from slipway.errors import (
     FolderInUseError,
     FolderNotWritableError,
     LostFolderError,
+    NotAFileError,
     RefusedError,
     SlipwayError,
 )
@@ -196,14 +197,25 @@ class TestAcquire:
         assert begin(owned).number == 3
 
 
-@pytest.mark.parametrize("name", ["lock", "STOP", "status.json"])
-def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    if name == "lock":
-        with pytest.raises(FolderNotWritableError, match="Not a regular file"):
-            acquired(tmp_path)
-    else:
-        assert begun(tmp_path).stop_request() == Reason.NONE
+def test_a_fifo_in_the_place_of_the_lock_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(FolderNotWritableError, match="Not a regular file"):
+        acquired(tmp_path)
+
+
+def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
+    os.mkfifo(tmp_path / "STOP")
+    assert begun(tmp_path).stop_request() == Reason.NONE
+
+
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "no regular file"), (os.mkdir, "a folder")])
+@pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
+def test_what_has_the_name_of_a_file_of_the_run_is_refused(tmp_path, name, make, kind):
+    make(tmp_path / name)
+    with pytest.raises(NotAFileError) as error:
+        acquired(tmp_path)
+    assert str(error.value) == f"{tmp_path}/{name} is {kind}, where the run keeps a file: move it away."
+    assert not (tmp_path / "lock").exists()
 
 
 class TestOpenAttempt:
