@@ -75,6 +75,8 @@ def repair(cluster: Cluster, what: str, node: str) -> None:
     """Bring back what ``strike`` has taken from ``node``, as an administrator would."""
     if what == "network":
         cluster.control("reconnect", node)
+        # So it registers at once; Slurm asks a node that is down seldom: with SlurmdTimeout=300, every 33 minutes.
+        cluster.control("on", node, "sh", "-c", "pkill -HUP --exact slurmd || :")
     else:
         cluster.control("kill", node)
         cluster.control("boot", node)
