@@ -3,7 +3,8 @@
 # script, look whether that touches the file HEART, as it does every 10 s. Once it has not done so
 # for a minute, and NODE starts no process, add LINE to REQUEUES, the job's count of them, and run
 # COMMAND, which requeues the job; where that is refused it is cancelled. Else a job that Slurm lets
-# live without its first node (--no-kill) would hold the others until its time limit.
+# live without its first node (--no-kill) would hold the others until its time limit. It ends with
+# the job, also where no slurmd lives here that would end it.
 set -u
 heart=$1 log=$2 node=$3 requeues=$4 line=$5
 shift 5
@@ -11,6 +12,12 @@ shift 5
 # Opened first: so NFS asks the server for the time, too.
 last_beat() {
     stat --format=%Y - <"$heart" 2>/dev/null
+}
+
+# A job that has ended would be run once more by `scontrol requeue`.
+job_state() {
+    timeout --kill-after=5 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null |
+        sed --quiet 's/.* JobState=\([^ ]*\).*/\1/p'
 }
 
 before='' looks=0
@@ -23,13 +30,17 @@ while sleep 5; do
     looks=$((looks + 1)) # not seconds: this process may have been suspended like the script
     [ "$looks" -ge 12 ] || continue
     looks=0
-    # The script has ended, and no slurmd lives here that would end this.
     [ "$now" != none ] || exit 0
+    case $(job_state) in
+        RUNNING) ;;
+        SUSPENDED | '') continue ;; # or nobody answers
+        *) exit 0 ;;
+    esac
     ! timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 \
         --nodelist="$node" true 2>/dev/null || continue
     echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"
     [ "$1" != scontrol ] || echo "$line" >>"$requeues"
     date '+{"ended": %s.%3N}' >>"${requeues%/*}/goodput.jsonl" # of the attempt of the line before
-    timeout --kill-after=5 60 "$@" >>"$log" 2>&1 && continue
+    timeout --kill-after=5 60 "$@" >>"$log" 2>&1 && exit 0
     timeout --kill-after=5 60 scancel "$SLURM_JOB_ID"
 done

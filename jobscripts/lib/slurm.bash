@@ -152,9 +152,11 @@ watch_over_job() {
     if ((count < ${SLIPWAY_MAX_REQUEUES:-0})); then # a site that resumes nothing has none
         act=(scontrol requeue "$job_id")
     fi
+    touch -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :
     [ -n "${heart:-}" ] || exec {heart}> >(
         trap '' TERM USR1 INT
-        while touch -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :; do
+        # --no-create: once end_guard has removed it, it stays away
+        while touch --no-create -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :; do
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
     )

@@ -1555,12 +1555,60 @@ class TestRestart:
         assert bash("SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard")[1] == "none\n"
         assert bash("watch_over_job; end_guard", scheduler="pbs")[:2] == (0, "")
 
+    def test_the_sign_of_life_does_not_come_back(self, bash, stub):
+        stub("srun", "exec sleep 53")
+        watch = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job"
+        look = "ls run/.heart.4711 2>/dev/null || echo gone"
+        code = f"{watch}; {look}; end_guard; sleep 11; {look}; watch_over_job; {look}; end_guard; {look}"
+        assert bash(code, SLURMD_NODENAME="n1")[1].splitlines() == ["run/.heart.4711", "gone"] * 2
+
+    GUARD = f"""
+    export SLURM_JOB_ID=4711
+    sh '{LIB}/guard.sh' "$PWD/heart" "$PWD/log" n1 "$PWD/requeues" '1 4711' scontrol requeue 4711
+    echo $?
+    ls
+    """
+
     def test_a_guard_whose_job_has_ended_ends(self, bash, stub):
         stub("sleep", "exit 0")
         stub("srun", "echo asked >>srun")
-        run = f"sh {LIB}/guard.sh $PWD/gone $PWD/log n1 $PWD/requeues '1 4711' scontrol requeue 4711; echo $?; ls"
-        assert "0" in (out := bash(run)[1].split())
+        assert "0" in (out := bash(self.GUARD)[1].split())
         assert not {"srun", "log", "requeues", "goodput.jsonl"} & set(out)
+
+    @pytest.mark.parametrize("state", ["COMPLETING", "COMPLETED", "CANCELLED", "PENDING"])
+    def test_a_guard_does_nothing_to_a_job_that_is_over(self, bash, stub, state):
+        """Slurm cannot end it where its slurmd is dead."""
+        stub("sleep", "exit 0")
+        stub("srun", "echo asked >>srun")
+        stub(
+            "scontrol",
+            f'case $1 in requeue) echo requeued >>log ;; *) echo "JobId=4711 JobState={state} Reason=None"; esac',
+        )
+        assert "0" in (out := bash(f"touch heart; {self.GUARD}")[1].split())
+        assert not {"srun", "log", "requeues", "goodput.jsonl"} & set(out)
+
+    @pytest.mark.parametrize(("accepted", "acts"), [(True, ["requeue"]), (False, ["requeue", "scancel"])])
+    def test_a_guard_acts_once(self, bash, stub, accepted, acts):
+        """It has to ask three times: nobody answers, the job is suspended, it runs."""
+        stub("sleep", "exit 0")
+        stub("srun", "exit 1")
+        stub("scancel", "echo scancel >>acts")
+        stub(
+            "scontrol",
+            f"""
+            if [ "$1" = requeue ]; then echo requeue >>acts; exit {int(not accepted)}; fi
+            echo asked >>asked
+            case $(wc -l <asked) in
+                1) exit 1 ;;
+                2) echo "JobId=4711 JobState=SUSPENDED Reason=None" ;;
+                3) echo "JobId=4711 JobState=RUNNING Reason=None" ;;
+                *) echo "JobId=4711 JobState=PENDING Reason=None" ;;
+            esac
+            """,
+        )
+        out = bash(f"touch heart; {self.GUARD}cat acts requeues")[1].splitlines()
+        assert out[0] == "0"
+        assert out[-len(acts) - 1 :] == [*acts, "1 4711"]
 
     def test_note_guard(self, bash, place):
         assert bash("note_guard 1")[2] == ""
