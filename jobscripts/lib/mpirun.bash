@@ -49,21 +49,7 @@ leave_nodes_out() {
 # what they have started, but not all of that ends. Ranks have 15 s to save.
 end_old_ranks() {
     ! crashed || wait_for_file "$RUN_DIR/verdict.$attempt" 15
-    step_may_run=1
-    end_ranks_on "${healthy_nodes[@]}" >/dev/null 2>&1 &
-    wait_limited $! ||
-        note "ranks of attempt $attempt may live on: not every node could be asked to end them"
-}
-
-# end_ranks_on NODE...: those of the last launch.
-end_ranks_on() {
-    nodes=("$@")
-    for_each_node apart end_ranks_of_node
-}
-
-# end_ranks_of_node NUMBER: the same.
-end_ranks_of_node() {
-    mpirun_node "$1" 20 sh "$lib/end_ranks.sh" "$launch_id"
+    end_ranks "${launch_id:-}"
 }
 
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long. It

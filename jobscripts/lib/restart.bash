@@ -24,6 +24,7 @@ reserve_spares() {
 # each attempt that has died, as long as that makes sense.
 run_attempts() {
     restarts=0 fruitless=0
+    end_earlier_ranks
     run_attempt "$1"
     while attempt_has_died && plan_restart; do
         next_attempt
@@ -289,4 +290,31 @@ end_old_steps() {
 # end_old_ranks: the processes on healthy_nodes, where the launcher leaves some.
 end_old_ranks() {
     :
+}
+
+# end_earlier_ranks: those of an earlier attempt of this very job. Where a scheduler puts a job back
+# into the queue, it ends on its nodes what it has started itself, and not what a remote shell has;
+# and ranks whose first node went without a word wait for it.
+end_earlier_ranks() {
+    local job=''
+    read -r job 2>/dev/null <"$RUN_DIR/logs/$((attempt - 1))/job" || :
+    [ "$job" != "$scheduler $job_id" ] || end_ranks "$job_id.*"
+}
+
+# end_ranks LAUNCH: on healthy_nodes, of the launches that have this name; * stands for anything.
+end_ranks() {
+    local pattern=${1//./\\.}
+    pattern=${pattern//'*'/.*}
+    step_may_run=1
+    {
+        nodes=("${healthy_nodes[@]}")
+        for_each_node apart end_ranks_of_node "$pattern"
+    } >/dev/null 2>&1 &
+    wait_limited $! || note "ranks of an earlier attempt may live on: not every node could be" \
+        "asked to end them"
+}
+
+# end_ranks_of_node NUMBER PATTERN: the same, on the node of that number.
+end_ranks_of_node() {
+    "${launcher}_node" "$1" 20 sh "$lib/end_ranks.sh" "$2"
 }

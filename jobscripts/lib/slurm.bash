@@ -133,6 +133,11 @@ end_old_steps() {
         2>/dev/null)
 }
 
+# end_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
+end_earlier_ranks() {
+    :
+}
+
 # watch_over_job: with --no-kill Slurm leaves a job running whose first node has died, with nobody
 # in it. So guard.sh looks on another node whether this script lives, and requeues the job,
 # or where it is not to go on by itself cancels it. Sets guard, the process of its srun, guard_node,

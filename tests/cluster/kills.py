@@ -37,6 +37,8 @@ batch_size = 96
 val_batch_size = 8
 [run]
 log_interval = 1
+[launch]
+collective_timeout = {collective_timeout}
 """
 """An epoch takes 2 s or more, of which evaluation and save take long enough that they can be hit."""
 STEPS_PER_EPOCH = 10
@@ -78,10 +80,10 @@ def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
     return 4 + EPOCHS_FOR_A_KILL * len(kills) + slurmds * unnoticed // EPOCH_SECONDS
 
 
-def config(folder: Path, epochs: int) -> Path:
-    """Return a configuration of so many epochs."""
+def config(folder: Path, epochs: int, collective_timeout: str) -> Path:
+    """Return a configuration of so many epochs, in which ranks wait for each other for so many seconds."""
     path = folder / f"{epochs}.toml"
-    path.write_text(CONFIG.format(epochs=epochs))
+    path.write_text(CONFIG.format(epochs=epochs, collective_timeout=collective_timeout))
     return path
 
 

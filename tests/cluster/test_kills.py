@@ -1,6 +1,7 @@
 """A hundred kills on four nodes and a spare one, by the plan of ``kills.py``.
 
-KILLS_REPORT: a file that gets a line for each kill. KILLS_SLURMD_TIMEOUT: of Slurm, 10 s.
+KILLS_REPORT: a file that gets a line for each kill. KILLS_SLURMD_TIMEOUT: of Slurm, 10 s. KILLS_COLLECTIVE_TIMEOUT: for
+how long ranks wait for each other, 600 s.
 """
 
 import os
@@ -17,6 +18,7 @@ from support import digest
 
 PLAN = kills.plan()
 TIMEOUT = int(os.environ.get("KILLS_SLURMD_TIMEOUT", "10"))
+COLLECTIVE_TIMEOUT = os.environ.get("KILLS_COLLECTIVE_TIMEOUT", "600")
 SETTINGS = {
     "SLIPWAY_LIB": str(LIBRARY),
     "SLIPWAY_RANKS_PER_NODE": "1",
@@ -50,7 +52,7 @@ def submit(five_nodes, tmp_path_factory, image):
     def submit(name, *, epochs, container):
         env = SETTINGS | (image if container else {})
         out = folder / name
-        config = kills.config(folder, epochs)
+        config = kills.config(folder, epochs, COLLECTIVE_TIMEOUT)
         return five_nodes.submit(str(script), out=out, folder=folder, SLIPWAY_CONFIG=str(config), **env), out
 
     return submit

@@ -1516,11 +1516,13 @@ class TestRestart:
         assert bash("rm killed; interactive=1; end_old_steps; wait; ls killed || echo none")[1] == "none\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
 
+    MPIRUN = 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"'
+
     @pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
     def test_end_old_ranks(self, bash, stub, call):
-        stub("mpirun", 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"')
+        stub("mpirun", self.MPIRUN)
         code = f"""
-        launch_id=a.b
+        launcher=mpirun launch_id=a.b
         SLIPWAY_LAUNCH=a.b sleep 58 & old=$!
         SLIPWAY_LAUNCH=a-b sleep 58 & other=$!
         healthy_nodes=(n1) allocation=(n1 n2)
@@ -1531,13 +1533,35 @@ class TestRestart:
         out = bash(f"source '{LIB}/mpirun.bash'; {code}", scheduler="pbs")[1].splitlines()
         assert out[0] == "137"
         assert "--host n1:1" in out[1] or "--host n1:2" in out[1]
-        assert (
-            bash(f"source '{LIB}/mpirun.bash'; launch_id=a.b; end_ranks_on n3; (end_ranks_of_node 0)", scheduler="pbs")[
-                0
-            ]
-            == 0
-        )
         assert bash("end_old_ranks", scheduler="pbs")[:2] == (0, "")
+
+    @pytest.mark.parametrize(
+        ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
+    )
+    def test_end_earlier_ranks(self, bash, stub, before, ended):
+        """Of this very job alone; and of no job whose number begins with its number."""
+        stub("mpirun", self.MPIRUN)
+        code = f"""
+        source '{LIB}/mpirun.bash'
+        mkdir -p run/logs/1 && echo "{before}" >run/logs/1/job
+        launcher=mpirun
+        SLIPWAY_LAUNCH=$job_id.1.99.5 sleep 58 & old=$!
+        SLIPWAY_LAUNCH=${{job_id}}0.1.99.5 sleep 58 & other=$!
+        healthy_nodes=(n1) allocation=(n1)
+        end_earlier_ranks
+        kill -0 $other && kill $other
+        kill $old 2>/dev/null || :
+        wait $old || echo $?
+        """
+        assert bash(code, scheduler="pbs")[:2] == (0, f"{137 if ended else 143}\n")
+        assert bash("end_earlier_ranks")[:2] == (0, "")
+
+    def test_end_ranks(self, bash, stub):
+        stub("mpirun", "exit 1")
+        calls = "launcher=mpirun; end_ranks a.b; (nodes=(n1); end_ranks_of_node 0 a) || echo no"
+        code, out, err = bash(f"source '{LIB}/mpirun.bash'; {calls}", scheduler="pbs")
+        assert (code, out) == (0, "no\n")
+        assert "ranks of an earlier attempt may live on: not every node could be asked to end them" in err
 
     def test_watch_over_job_and_end_guard(self, bash, stub, place):
         stub("srun", 'echo "$*" >>steps; exec sleep 53')
