@@ -80,7 +80,7 @@ def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
     return 4 + EPOCHS_FOR_A_KILL * len(kills) + slurmds * unnoticed // EPOCH_SECONDS
 
 
-def config(folder: Path, epochs: int, collective_timeout: str) -> Path:
+def config(folder: Path, epochs: int, collective_timeout: str = "600") -> Path:
     """Return a configuration of so many epochs, in which ranks wait for each other for so many seconds."""
     path = folder / f"{epochs}.toml"
     path.write_text(CONFIG.format(epochs=epochs, collective_timeout=collective_timeout))
