@@ -14,6 +14,9 @@ from slipway.world import World
 
 log = logging.getLogger(__name__)
 
+ORDER = 2
+"""Version of the orders that ``Sampler`` draws; in version 1 all were drawn at once. A run that goes on keeps its own."""
+
 
 class Feed:
     """The passes over loaders in an epoch: as a rule one, but a body may have several, one after the other."""
@@ -30,6 +33,7 @@ class Feed:
         self._saved_place: list[Any] = []
         self._warned: set[int] = set()
         self._used: set[int] = set()
+        self._order = ORDER
         self.number = 0
         """Of the pass under way, or the next one, in its epoch."""
         self.batch = 0
@@ -46,6 +50,7 @@ class Feed:
             facts: as ``facts`` gave them; each place with the steps that its rank had done, and ``size``.
             step: the most that any rank had done.
         """
+        self._order = facts.get("order", 1)
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
@@ -68,7 +73,7 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples}
+        return {"places": places, "origin": list(self._origin), "samples": samples, "order": self._order}
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
@@ -100,6 +105,8 @@ class Feed:
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
+        if self._replay and self._replay.sampler and self._order < ORDER:
+            self._replay.sampler.draws_at_once = True
         self.size = _samples(loader) if self._replay else None
         size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
         if size not in {None, self.size}:

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from slipway.errors import SessionError
-from slipway.sampler import Sampler, global_batches, share
+from slipway.sampler import GlobalBatches, Sampler, global_batches, share
 from slipway.seeding import derive, seed_generators
 from slipway.world import World
 
@@ -39,10 +39,6 @@ class Requests:
     def __iter__(self) -> Iterator[Any]:
         """Yield the requests of this pass."""
         return iter(self.now)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.now)  # type: ignore[arg-type] # a TypeError where nobody knows
 
 
 class SeededDataset:
@@ -134,7 +130,7 @@ class Replay:
 
     def consumed(self, done: int, origin: Origin, world: World) -> int:
         """Return how many samples of the epoch all ranks have consumed after ``done`` batches; of slipway's Sampler."""
-        return origin.samples + sum(self._sizes(origin, world)[: done - origin.batches])
+        return origin.samples + self._division(origin, world).end(done - origin.batches)
 
     def start(self, *, skip: int, origin: Origin, world: World, order_seed: int, fetch_seed: int) -> Pass:
         """Begin a pass behind ``skip`` batches.
@@ -146,13 +142,18 @@ class Replay:
             order_seed: of the order, the same on all ranks. Samplers of torch that know of no ranks get others of it.
             fetch_seed: of the samples; another one on each rank.
         """
-        order = self._order(origin, world, order_seed)
-        total = len(order) + origin.batches if isinstance(order, list) else None
-        wanted = itertools.islice(enumerate(order, origin.batches), skip - origin.batches, None)
-        requests: Iterator[Any] = (index for _, index in wanted)
+        self._seed_order(world, order_seed)
+        if self.sampler:
+            division = self._division(origin, world)
+            total: int | None = division.count + origin.batches
+            indices: Iterator[Any] = self._shares(self.sampler.order(), division, origin, world, skip=skip)
+        else:
+            order = list(self._indices) if hasattr(self._indices, "__len__") else self._indices
+            total = len(order) if isinstance(order, list) else None
+            indices = itertools.islice(order, skip, None)
         if self._copy.num_workers:
-            requests = (Request(derive(fetch_seed, number), index) for number, index in wanted)
-        self._requests.now = list(requests) if total is not None else requests
+            indices = (Request(derive(fetch_seed, number), index) for number, index in enumerate(indices, skip))
+        self._requests.now = indices
         self._iterator = iter(self._copy)
         return Pass(self._iterator, total)
 
@@ -162,27 +163,34 @@ class Replay:
         if shut_down:
             shut_down()
 
-    def _order(self, origin: Origin, world: World, seed: int) -> Iterable[Any]:
-        """Return what to fetch for each batch: a list, but for samplers that do not know their length."""
+    @property
+    def _indices(self) -> Any:
+        """The sampler that says what to fetch: of batches, or of samples where the loader makes no batches."""
         loader = self._original
-        sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        if isinstance(getattr(sampler, "sampler", sampler), WITHOUT_RANKS):
+        return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+    def _seed_order(self, world: World, seed: int) -> None:
+        """Seed what the order of a pass is drawn from."""
+        loader, sampler = self._original, self._indices
+        inner = getattr(sampler, "sampler", None)
+        if isinstance(inner or sampler, WITHOUT_RANKS):
             seed = derive(seed, world.rank)
         seed_generators(seed)
-        for owner in (loader, loader.sampler, sampler, getattr(sampler, "sampler", None)):
+        for owner in (loader, loader.sampler, sampler, inner):
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(seed)
-        if self.sampler:
-            return self._shares(self.sampler.order()[origin.samples :], origin, world)
-        return list(sampler) if hasattr(sampler, "__len__") else sampler
 
-    def _shares(self, order: Sequence[int], origin: Origin, world: World) -> list[Sequence[int]]:
-        ends = list(itertools.accumulate(self._sizes(origin, world), initial=0))
-        return [share(order[begin:end], world.rank, world.size) for begin, end in itertools.pairwise(ends)]
+    def _shares(
+        self, order: Sequence[int], division: GlobalBatches, origin: Origin, world: World, *, skip: int
+    ) -> Iterator[Sequence[int]]:
+        """Yield the rank's part of each batch behind ``skip`` ones."""
+        for number in range(skip - origin.batches, division.count):
+            begin, end = (origin.samples + division.end(count) for count in (number, number + 1))
+            yield list(share(order[begin:end], world.rank, world.size))
 
-    def _sizes(self, origin: Origin, world: World) -> list[int]:
-        """Return how many samples each batch has over all ranks, from ``origin`` on."""
+    def _division(self, origin: Origin, world: World) -> GlobalBatches:
+        """Return how what follows ``origin`` is divided into batches; of slipway's Sampler."""
         assert self.sampler
         assert self._original.batch_size
         left = self.sampler.samples - origin.samples

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch.utils.data import Sampler as TorchSampler
 
 from slipway.communicator.adopt import count_ranks
+from slipway.permutation import LARGE, Permutation
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ class Sampler(TorchSampler[int]):
         """
         self.samples = len(dataset)
         self._shuffle = shuffle
+        self.draws_at_once = self.samples <= LARGE
+        """Whether the whole random order is drawn at once; a run that goes on keeps its way."""
         self.generator: torch.Generator = torch.Generator()
         """Draws the order; seeded by the session before each epoch."""
 
@@ -41,27 +44,40 @@ class Sampler(TorchSampler[int]):
         """Return the samples of a rank, by which ``len(loader)`` is the number of its batches."""
         return max(1, self.samples // count_ranks())
 
-    def order(self) -> list[int]:
+    def order(self) -> Sequence[int]:
         """Return a permutation of all indices from 0 to ``len(dataset) - 1``, drawn from ``generator``."""
-        if self._shuffle:
+        if not self._shuffle:
+            return range(self.samples)
+        if self.draws_at_once:
             return torch.randperm(self.samples, generator=self.generator).tolist()
-        return list(range(self.samples))
+        return Permutation(self.samples, key=int(torch.randint(1 << 62, (), generator=self.generator)))
 
 
-def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool) -> list[int]:
-    """Return the sizes of the batches over all ranks, into which ``samples`` are divided.
+class GlobalBatches(NamedTuple):
+    """How the samples of an epoch are divided into batches over all ranks."""
 
-    All but the last hold ``batch_size`` for each rank. A rest that is smaller than the number of ranks joins the batch
-    before it, since a rank without a sample would be missed in the all-reduce of the gradients.
+    count: int
+    size: int
+    """Of all but the last one."""
+    samples: int
+    """Of all of them."""
+
+    def end(self, number: int) -> int:
+        """Return how many samples are in the first ``number`` batches."""
+        return self.samples if number >= self.count else number * self.size
+
+
+def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool) -> GlobalBatches:
+    """Return how ``samples`` are divided into batches that hold ``batch_size`` for each rank, but for the last one.
+
+    A rest that is smaller than the number of ranks joins the batch before it, since a rank without a sample would be
+    missed in the all-reduce of the gradients.
     """
-    full, rest = divmod(samples, batch_size * ranks)
-    sizes = [batch_size * ranks] * full
-    if rest and not drop_last:
-        if rest >= ranks or not sizes:
-            sizes.append(rest)
-        else:
-            sizes[-1] += rest
-    return sizes
+    size = batch_size * ranks
+    full, rest = divmod(samples, size)
+    if drop_last or not rest:
+        return GlobalBatches(full, size, full * size)
+    return GlobalBatches(full + (rest >= ranks or not full), size, samples)
 
 
 def share(batch: Sequence[T], rank: int, ranks: int) -> Sequence[T]:

@@ -20,7 +20,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.position import Position
 from trainer.config import Config, experiment
-from trainer.data import Dataset, sampler
+from trainer.data import Dataset, order
 from trainer.errors import ConfigError
 from trainer.learner import Learner
 from trainer.seeds import StepSeeder
@@ -49,6 +49,10 @@ IMAGES = "images"
 """Fact of a checkpoint: what the model takes and what its outputs mean. Version 0.1 did not record it."""
 
 
+ORDER = "sampler_version"
+"""Fact of a checkpoint: how the order of an epoch is drawn, of trainer.data.order.VERSIONS."""
+
+
 CONFIG = "config"
 """Fact of a checkpoint: the experiment, as config.toml has it. Version 0.1 did not record it."""
 
@@ -62,14 +66,14 @@ def images_of(dataset: Dataset) -> dict[str, Any]:
     return {"shape": list(dataset.shape), "classes": list(dataset.classes), "mean": mean, "std": std}
 
 
-def facts(learner: Learner, config: Config) -> dict[str, Any]:
+def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, Any]:
     """Return what a checkpoint must say of the run that ``config`` describes to be resumed from."""
     identity = identity_of(config) | learner.data
     return {
         "seed": config.train.seed,
         "world_size": learner.comm.world.size,
         "backend": learner.strategy.name,
-        "sampler_version": sampler.VERSION,
+        ORDER: order_version,
         "randomness_version": learner.randomness,
         "identity": identity,
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
@@ -158,10 +162,10 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
         ConfigError: if not, naming each key and both values.
     """
     facts = found.header.facts
-    if facts["sampler_version"] != sampler.VERSION:
+    if facts[ORDER] not in order.VERSIONS:
         raise ConfigError(
-            f"the checkpoint orders samples by version {facts['sampler_version']}, this trainer by version "
-            f"{sampler.VERSION}: it cannot continue in mid-epoch. Use the trainer that wrote it."
+            f"the checkpoint orders samples by version {facts[ORDER]}, and this trainer knows "
+            f"{' and '.join(map(str, order.VERSIONS))}: it cannot continue in mid-epoch. Use the trainer that wrote it."
         )
     if changed := differences(found.header, identity_of(config) | learner.data):
         raise ConfigError(f"cannot resume: {changed}. Set it back, or start anew in another --output-dir.")

@@ -136,7 +136,8 @@ class TrainerProgram:
         self._learner.require_finite()
         if self._settings.run.verify_replicas:
             self._learner.require_equal_replicas()
-        return facts(self._learner, self._settings) | {IMAGES: images_of(self._parts.train_set)}
+        saved = facts(self._learner, self._settings, order_version=self._parts.feed.order_version)
+        return saved | {IMAGES: images_of(self._parts.train_set)}
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the learner."""

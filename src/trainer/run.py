@@ -21,7 +21,7 @@ from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
-from trainer.checkpoint import changes, check_resumable, restore
+from trainer.checkpoint import ORDER, changes, check_resumable, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch
@@ -89,6 +89,7 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, resume_from)
+        parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
         launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, place.step))

@@ -1,6 +1,8 @@
 """A run that was killed and resumed ends with the very bytes of the run that was not."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,54 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
     table(
         f"resume: {arch}, {launcher} x {ranks}",
         [(f"killed after steps {killed}", f"{len(compared)} checkpoints equal", f"sha256 {both[0][:16]}...")],
+    )
+
+
+MILLION = """
+[data]
+dataset = "million:pixels"
+crop_padding = 1
+[model]
+arch = "million:net"
+[train]
+epochs = 1
+batch_size = 100000
+val_batch_size = 1000
+[run]
+log_interval = 1
+checkpoint_interval = 2
+figures = false
+"""
+BEFORE = """
+import runpy
+import slipway.permutation
+slipway.permutation.LARGE = 1 << 60
+runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+"""
+"""Runs a trainer that draws whole orders only, as it did once."""
+
+
+@pytest.mark.parametrize(("program", "version"), [(("-m", "trainer"), 3), (("-c", BEFORE), 2)], ids=["now", "before"])
+def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_path, table):
+    config = tmp_path / "million.toml"
+    config.write_text(MILLION)
+    here = {"PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    words = [*launch_words("single", 1, program=(*program, "--backend")), str(config), "--output-dir"]
+    with started([*words, str(whole)], tmp_path / "whole.log", **here) as launch:
+        assert launch.wait() == 0, launch.output
+    with started([*words, str(broken)], tmp_path / "broken.log", **here) as launch:
+        launch.until(lambda: last_step(broken) >= 5, "step 5")
+        launch.kill()
+    killed = last_step(broken)
+    assert 5 <= killed < 11
+    train("single", 1, broken, "--resume", "auto", config=config, **here)
+    manifests = [json.loads((run / "checkpoints" / "latest" / "manifest.json").read_text()) for run in (whole, broken)]
+    assert [manifest["facts"]["sampler_version"] for manifest in manifests] == [version] * 2
+    both = [digest(run / "checkpoints" / "latest") for run in (whole, broken)]
+    assert both[0] == both[1]
+    table(
+        f"resume: 1,053,576 samples, order {version}", [(f"killed after step {killed} of 11", f"sha256 {both[0][:16]}...")]
     )
 
 

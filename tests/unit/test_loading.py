@@ -1,7 +1,7 @@
 """The batches of a loader from any place on, whoever fetches them; slipway.Sampler over numbers of ranks."""
 
 import random
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -128,21 +128,23 @@ def test_a_sampler_without_end():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("samples", [1, 2, 3, 23, 24, 25, 203])
 def test_global_batches_hold_each_sample_once_and_no_rank_goes_without(samples, ranks, drop_last):
-    sizes = global_batches(samples, batch_size=4, ranks=ranks, drop_last=drop_last)
-    begin = 0
-    for size in sizes:
-        parts = [list(share(range(begin, begin + size), rank, ranks)) for rank in range(ranks)]
+    division = global_batches(samples, batch_size=4, ranks=ranks, drop_last=drop_last)
+    ends = [division.end(number) for number in range(division.count + 1)]
+    for begin, end in pairwise(ends):
+        parts = [list(share(range(begin, end), rank, ranks)) for rank in range(ranks)]
         assert all(parts)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
         assert max(map(len, parts)) <= 5
-        if size >= ranks:
-            assert list(chain(*parts)) == list(range(begin, begin + size))
-        begin += size
-    assert begin == samples if not drop_last else samples - 4 * ranks < begin <= samples
+        if end - begin >= ranks:
+            assert list(chain(*parts)) == list(range(begin, end))
+    assert ends[0] == 0 or not division.count
+    assert ends[-1] == samples if not drop_last else samples - 4 * ranks < ends[-1] <= samples
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
-def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes):
+def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, large, monkeypatch):
+    monkeypatch.setattr("slipway.sampler.LARGE", 100 if large else 1000)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data))
     seen, done, origin = [], 0, Origin()
@@ -163,6 +165,30 @@ def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
     data = Noisy()
     with pytest.raises(SessionError, match="give DataLoader a batch_size"):
         Replay(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
+    monkeypatch.setattr("slipway.sampler.LARGE", 100)
+    data = Noisy(203)
+    loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
+    replay = Replay(loader)
+    world = World(1, 2, 1, 2)
+    whole = batches(replay, world=world)
+    assert whole != batches(replay, seed=2, world=world)
+    if workers:  # otherwise noise comes from this process
+        assert batches(replay, skip=7, world=world) == whole[7:]
+    assert [[s[0] for s in b] for b in batches(replay, skip=7, world=world)] == [[s[0] for s in b] for b in whole[7:]]
+
+
+def test_a_large_data_set_takes_no_table_of_its_size():
+    sampler = Sampler(range(1 << 40))
+    loader = DataLoader(range(1 << 40), 32, sampler=sampler)
+    found = Replay(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), order_seed=1, fetch_seed=2)
+    assert found.total == 1 << 34
+    assert list(found.batches) == []
+    found = Replay(loader).start(skip=1 << 33, origin=BEGIN, world=World(1, 2, 1, 2), order_seed=1, fetch_seed=2)
+    assert len(set(next(found.batches).tolist())) == 32
 
 
 def test_a_sampler_by_itself_gives_the_whole_order():
@@ -198,6 +224,26 @@ class TestFeed:
             ]
             assert orders[0] != orders[1]
             assert sampler.epoch == 1
+
+    def test_a_run_that_drew_whole_orders_goes_on_so(self, monkeypatch):
+        monkeypatch.setattr("slipway.sampler.LARGE", 10)
+        data = Noisy(50)
+
+        def orders(feed):
+            loader = DataLoader(data, 4, sampler=Sampler(data))
+            return [[batch[:, 0].tolist() for batch in feed.begin(loader, epoch=epoch).batches] for epoch in (1, 2)]
+
+        monkeypatch.setattr("slipway.sampler.LARGE", 100)
+        before = orders(self.feed())
+        monkeypatch.setattr("slipway.sampler.LARGE", 10)
+        assert orders(self.feed()) != before
+        old = {"places": [[0, 0, None, 13, None]], "origin": [0, 0], "samples": 0}
+        again = self.feed()
+        again.resume(old, 13)
+        assert orders(again) == before
+        third = self.feed()
+        third.resume(again.facts(old["places"]), 13)
+        assert orders(third) == before
 
     @pytest.mark.parametrize(
         "places", [[[1, 0, None, 9, None], [0, 7, 9, 7, 36]], [[0, 3, 6, 3, 23], [0, 3, 6, 3, 23]]], ids=str

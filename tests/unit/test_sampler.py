@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from slipway.permutation import LARGE
 from trainer.config import Config, TrainConfig
 from trainer.data.feed import global_batch_size
-from trainer.data.sampler import VERSION, epoch_order, part, rank_share, rank_steps
+from trainer.data.order import KEYED, TABLES, VERSIONS, epoch_of, version_for
+from trainer.data.sampler import part, rank_share, rank_steps
 from trainer.data.split import stratified_split
 
 WORLDS = [1, 2, 3, 4, 7]
@@ -21,16 +23,22 @@ every_world = pytest.mark.parametrize("size", WORLDS)
 any_micro_steps = pytest.mark.parametrize("micro_steps", [1, 2, 5])
 
 
-def order_of(samples):
-    return epoch_order(samples, seed=3, epoch=4)
+def order_of(samples, version=TABLES):
+    return epoch_of(version, samples, seed=3, epoch=4)
 
 
-def steps_of(rank, size, *, samples, batch_size, start=0, micro_steps=1):
+def steps_of(rank, size, *, samples, batch_size, start=0, steps=None, micro_steps=1, version=TABLES):
     """Return the micro-batches of ``rank``, a list for each optimiser step."""
-    steps, step = [], []
     plan = rank_steps(
-        order_of(samples), start=start, batch_size=batch_size, rank=rank, size=size, micro_steps=micro_steps
+        order_of(samples, version),
+        start=start,
+        steps=steps,
+        batch_size=batch_size,
+        rank=rank,
+        size=size,
+        micro_steps=micro_steps,
     )
+    steps, step = [], []
     for micro in plan:
         step.append(micro)
         if micro.last:
@@ -53,10 +61,14 @@ def global_steps(size, **plan):
 @every_world
 @every_case
 @any_micro_steps
-def test_step_k_takes_the_same_samples_for_every_world_size(samples, batch_size, size, micro_steps):
-    order = order_of(samples).tolist()
+@pytest.mark.parametrize("version", VERSIONS)
+def test_step_k_takes_the_same_samples_for_every_world_size(samples, batch_size, size, micro_steps, version):
+    order = order_of(samples, version)[:].tolist()
     expected = [order[begin : begin + batch_size] for begin in range(0, samples, batch_size)]
-    assert global_steps(size, samples=samples, batch_size=batch_size, micro_steps=micro_steps) == expected
+    plan = {"samples": samples, "batch_size": batch_size, "micro_steps": micro_steps, "version": version}
+    assert global_steps(size, **plan) == expected
+    assert global_steps(size, **plan, steps=2) == expected[:2]
+    assert global_steps(size, **plan, start=min(samples, batch_size), steps=1) == expected[1:2]
 
 
 @every_world
@@ -148,27 +160,63 @@ def test_every_sample_is_evaluated_by_exactly_one_rank(samples, size):
     assert np.concatenate(shares).tolist() == list(range(samples))
 
 
-def test_the_order_depends_on_seed_and_epoch():
-    orders = {(seed, epoch): tuple(epoch_order(50, seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)}
+def whole_order(version, samples, **place):
+    return epoch_of(version, samples, **place)[:].tolist()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_order_depends_on_seed_and_epoch(version):
+    orders = {
+        (seed, epoch): tuple(whole_order(version, 50, seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)
+    }
     assert len(set(orders.values())) == len(orders)
     assert all(sorted(order) == list(range(50)) for order in orders.values())
 
 
-def test_the_order_depends_on_nothing_else():
-    before = epoch_order(50, seed=1, epoch=2).tolist()
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_order_depends_on_nothing_else(version):
+    before = whole_order(version, 50, seed=1, epoch=2)
     random.seed(9)
     torch.manual_seed(9)
     np.random.seed(9)  # noqa: NPY002 -- what somebody's model or data code may do
-    assert epoch_order(50, seed=1, epoch=2).tolist() == before
+    assert whole_order(version, 50, seed=1, epoch=2) == before
 
 
-def test_this_version_of_the_order_is_this_one():
-    """Where this fails, raise sampler.VERSION: checkpoints taken in mid-epoch cannot be resumed exactly."""
-    assert VERSION == 2
-    assert epoch_order(10, seed=0, epoch=0).tolist() == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
-    assert epoch_order(10, seed=0, epoch=1).tolist() == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]
+def test_these_versions_of_the_order_are_these_ones():
+    """Where this fails, a version needs another number: checkpoints taken in mid-epoch cannot be resumed exactly."""
+    assert VERSIONS == (2, 3)
+    assert whole_order(TABLES, 10, seed=0, epoch=0) == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
+    assert whole_order(TABLES, 10, seed=0, epoch=1) == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]
+    assert whole_order(KEYED, 10, seed=0, epoch=0) == [3, 7, 8, 4, 1, 2, 6, 5, 0, 9]
     held_out = stratified_split(torch.arange(20) % 2, fraction=0.25, seed=0)[1]
     assert held_out.tolist() == [8, 12, 15, 19]
+
+
+def test_the_numbers_that_augment_are_these_ones():
+    ids = np.array([3, 0])
+    tables = epoch_of(TABLES, 5, seed=0, epoch=0, draws=2).draws(ids)
+    keyed = epoch_of(KEYED, 5, seed=0, epoch=0, draws=2).draws(ids)
+    assert tables.dtype == keyed.dtype == np.float32
+    np.testing.assert_allclose(tables, [[0.67950124, 0.80655664], [0.42091072, 0.06680197]], atol=5e-8)
+    np.testing.assert_allclose(keyed, [[0.72629458, 0.76449883], [0.03746027, 0.90089303]], atol=5e-8)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_numbers_that_augment_a_sample_are_uniform_and_its_own(version):
+    epoch = epoch_of(version, 20_000, seed=5, epoch=1, draws=5)
+    found = epoch.draws(np.arange(20_000))
+    assert found.shape == (20_000, 5)
+    assert 0 <= found.min() < found.max() < 1
+    assert np.array_equal(epoch.draws(np.array([7, 19_999, 7])), found[[7, 19_999, 7]])
+    for column in found.T:
+        counts = np.bincount((column * 100).astype(int), minlength=100)
+        assert ((counts - 200) ** 2 / 200).sum() < 161  # chi-squared of 99 degrees: 1 in 10,000 is above
+    assert np.abs(np.corrcoef(found.T) - np.eye(5)).max() < 0.03
+    assert epoch_of(version, 5, seed=0, epoch=0).draws(np.arange(5)) is None
+
+
+def test_a_new_run_draws_tables_for_as_many_samples_as_before():
+    assert [version_for(samples) for samples in (1, LARGE, LARGE + 1)] == [TABLES, TABLES, KEYED]
 
 
 def test_the_batch_size_of_a_step_is_global_unless_it_is_given_for_each_rank():

@@ -19,6 +19,7 @@ from slipway.position import Position
 from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
+from trainer.data.order import TABLES
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
 from trainer.trained.source import check_config
@@ -37,7 +38,7 @@ def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, decay_norm_
 
 def captured(learner, position, config, *, accuracy):
     metric = None if accuracy is None else Metric("accuracy", accuracy)
-    return capture(learner, Header(position, metric, facts(learner, config)))
+    return capture(learner, Header(position, metric, facts(learner, config, order_version=TABLES)))
 
 
 def learner_of(config):
@@ -217,7 +218,7 @@ class TestIdentity:
         other = dataclasses.replace(
             found, header=found.header._replace(facts={**found.header.facts, "sampler_version": 99})
         )
-        with pytest.raises(ConfigError, match=r"orders samples by version 99.*cannot continue in mid-epoch"):
+        with pytest.raises(ConfigError, match=r"orders samples by version 99, and this trainer knows 2 and 3.*cannot continue in mid-epoch"):
             check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):

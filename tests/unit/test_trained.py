@@ -28,6 +28,7 @@ from slipway.position import Position
 from trainer.checkpoint import IMAGES, capture, facts, images_of
 from trainer.config import DataConfig, ModelConfig, Settings, experiment
 from trainer.data import open_data
+from trainer.data.order import TABLES
 from trainer.errors import ConfigError, UsageError
 from trainer.models import build_model
 from trainer.trained import source as source_module
@@ -49,7 +50,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3, recorded=True):
                 parameter.fill_(step / 2)
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config) | ({IMAGES: images_of(DATA.train)} if recorded else {})
+    known = facts(learner, config, order_version=TABLES) | ({IMAGES: images_of(DATA.train)} if recorded else {})
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
     return run / "checkpoints" / f"step_{step:08d}"
@@ -322,7 +323,7 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
         learner.model.fc.bias -= learner.logits(images).mean(0)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config) | {IMAGES: images_of(parts.train)}
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(parts.train)}
     CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
         capture(learner, Header(Position(step=1), None, known))
     )

@@ -7,16 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from slipway.files import LineFile
 from slipway.position import Position
 from slipway.world import World
-from trainer import seeds
 from trainer.config import Config
 from trainer.data.base import Dataset
 from trainer.data.loader import Batch, Loader, Stopwatch
-from trainer.data.sampler import epoch_order, rank_steps
+from trainer.data.order import epoch_of, version_for
+from trainer.data.sampler import rank_steps
 
 
 def global_batch_size(config: Config, ranks: int) -> int:
@@ -34,6 +32,8 @@ class Feed:
         """Make ready to feed ``world``'s rank from ``dataset``."""
         self.dataset = dataset
         self.batch_size = global_batch_size(config, world.size)
+        self.order_version = version_for(len(dataset))
+        """How the order is drawn, of trainer.data.order.VERSIONS; a run that goes on keeps its own."""
         self._world = world
         self._seed = config.train.seed
         self._micro_steps = config.train.grad_accum_steps
@@ -47,22 +47,19 @@ class Feed:
 
     def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or all of them."""
-        order = epoch_order(len(self.dataset), seed=self._seed, epoch=epoch)
-        if steps is not None:
-            order = order[: start + steps * self.batch_size]
+        order = epoch_of(
+            self.order_version, len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws
+        )
         plan = rank_steps(
             order,
             start=start,
+            steps=steps,
             batch_size=self.batch_size,
             rank=self._world.rank,
             size=self._world.size,
             micro_steps=self._micro_steps,
         )
-        draws = None
-        if self.dataset.draws:
-            shape = (len(self.dataset), self.dataset.draws)
-            draws = seeds.stream(seeds.AUGMENTATION, self._seed, epoch).random(shape, dtype=np.float32)
-        return self.waits.timed(self._loader.batches(plan, draws=draws))
+        return self.waits.timed(self._loader.batches(plan, draws=order.draws))
 
 
 def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:

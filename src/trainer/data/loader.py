@@ -75,13 +75,10 @@ class _Request(NamedTuple):
 class _Requests:
     """The requests of the pass under way; a DataLoader whose workers persist asks for its iterator on each pass."""
 
-    now: list[_Request] = field(default_factory=list)
+    now: Iterator[_Request] = field(default_factory=lambda: iter(()))
 
     def __iter__(self) -> Iterator[_Request]:
-        return iter(self.now)
-
-    def __len__(self) -> int:
-        return len(self.now)
+        return self.now
 
 
 @dataclass(frozen=True)
@@ -136,21 +133,23 @@ class Loader:
         """End the workers, once all batches have been read that will be."""
         end_workers(self._fetched)
 
-    def batches(self, plan: Iterable[MicroBatch], *, draws: Draws | None = None) -> Iterator[Batch]:
-        """Yield the data of each micro-batch of ``plan``, in order.
+    def batches(
+        self, plan: Iterable[MicroBatch], *, draws: Callable[[Ids], Draws | None] = lambda _: None
+    ) -> Iterator[Batch]:
+        """Yield the data of each micro-batch of ``plan``, in order; it is read as far ahead as workers fetch.
 
         Args:
             plan: the micro-batches.
-            draws: augmentation of every sample of the set, float32 [len(dataset), dataset.draws]; None: none.
+            draws: returns what augments some samples, float32 [n, dataset.draws], or None for none.
         """
-        micros = list(plan)
-        requests = [_Request(m.ids, None if draws is None else draws[m.ids]) for m in micros]
-        for micro, fetched in zip(micros, self._fetch(requests), strict=True):
+        plan, ahead = itertools.tee(plan)
+        requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
+        for micro, fetched in zip(plan, self._fetch(requests), strict=True):
             if isinstance(fetched, OSError):
                 raise fetched
             yield self._batch(micro, fetched)
 
-    def _fetch(self, requests: list[_Request]) -> Iterable[Fetched | OSError]:
+    def _fetch(self, requests: Iterator[_Request]) -> Iterable[Fetched | OSError]:
         if self._fetched is None:
             return (self.dataset.fetch(*request) for request in requests)
         self._requests.now = requests

@@ -1,17 +1,13 @@
-"""Which samples make up which optimiser step on which rank: a function of seed, epoch and position alone."""
+"""Which samples of an epoch make up which optimiser step on which rank: a function of their order alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainer import seeds
 from trainer.data.base import Ids
-
-VERSION = 2
-"""Raised when the order below or split.py changes: checkpoints record it, and another cannot be resumed exactly."""
 
 
 class MicroBatch(NamedTuple):
@@ -36,21 +32,29 @@ class MicroBatch(NamedTuple):
         return self.number == self.total - 1
 
 
-def epoch_order(samples: int, *, seed: int, epoch: int) -> Ids:
-    """Return the permutation of ``range(samples)`` in which ``epoch`` visits them: int64 [samples]."""
-    return seeds.stream(seeds.ORDER, seed, epoch).permutation(samples)
+class Order(Protocol):
+    """The samples of an epoch, in the order in which it visits them; an array, or what is computed by parts."""
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        ...
+
+    def __getitem__(self, places: slice) -> Ids:
+        """Return those at some places: int64 [n]."""
+        ...
 
 
 def rank_steps(
-    order: Ids, *, start: int, batch_size: int, rank: int, size: int, micro_steps: int
+    order: Order, *, start: int, steps: int | None = None, batch_size: int, rank: int, size: int, micro_steps: int
 ) -> Iterator[MicroBatch]:
-    """Yield this rank's micro-batches of each optimiser step from sample ``start`` of ``order`` on.
+    """Yield this rank's micro-batches of ``steps`` optimiser steps, or all, from sample ``start`` of ``order`` on.
 
     Step k takes ``batch_size`` samples whatever the world's ``size``; each rank has a contiguous share of them, the
     earlier ranks one more where it does not divide.
     """
-    for begin in range(start, len(order), batch_size):
-        batch = order[begin : begin + batch_size]
+    end = len(order) if steps is None else min(len(order), start + steps * batch_size)
+    for begin in range(start, end, batch_size):
+        batch = order[begin : min(begin + batch_size, end)]
         share = part(batch, rank, size)
         counted = len(share) > 0
         pieces = min(micro_steps, len(share)) if counted else 1

@@ -1,0 +1,92 @@
+"""``python bench/order.py [--samples N] [--rounds N]``: the first batch of an epoch of a very large data set.
+
+The trainer's own path, with the numbers that crop and flip each sample, beside the one that it takes for up to a million
+samples: the order and all those numbers drawn as tables (``order.Tables``). Each is measured in a process of its own, in
+turns. Printed are medians of the CPU time until the first batch is there, of the memory that this took, and of the CPU
+time for each batch after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+BATCH = 256
+MORE = 2000
+"""Batches after the first one, of which the time is measured."""
+
+
+@dataclass
+class Blank:
+    """So many images that are nothing, and cost nothing."""
+
+    samples: int
+    labels: torch.Tensor = field(init=False)
+    draws: int = 3
+    in_memory: bool = True
+
+    def __post_init__(self) -> None:
+        self.labels = torch.zeros(1, dtype=torch.int64).expand(self.samples)
+        self._image = torch.zeros(BATCH, 1, 1, 1, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def fetch(self, ids, draws):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 -- as trainer.data.base.Dataset
+        from trainer.data.base import Fetched  # noqa: PLC0415 -- once the memory before is measured
+
+        return Fetched(self._image[: len(ids)], [])
+
+
+def measure(version: int, samples: int) -> dict[str, float]:
+    """Return seconds and MB of the first batch, and microseconds of each further one."""
+    from slipway.world import World  # noqa: PLC0415
+    from trainer.config import Config  # noqa: PLC0415
+    from trainer.data.feed import Feed  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    feed = Feed(Blank(samples), Config(), World(), pin_memory=False, warn=print)  # type: ignore[arg-type]
+    feed.order_version, feed.batch_size = version, BATCH
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    batches = feed.batches(epoch=0, start=0, steps=None)
+    next(batches)
+    first, memory = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    began = time.process_time()
+    for _ in range(MORE):
+        next(batches)
+    return {"seconds": first, "MB": memory / 1e3, "us": (time.process_time() - began) / MORE * 1e6}
+
+
+def main() -> None:
+    """Measure both ways."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=100_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--version", type=int, help="measure this one, here")
+    arguments = parser.parse_args()
+    if arguments.version:
+        print(json.dumps(measure(arguments.version, arguments.samples)))
+        return
+    from trainer.data.order import KEYED, TABLES  # noqa: PLC0415
+
+    found: dict[int, list[dict[str, float]]] = {KEYED: [], TABLES: []}
+    for _ in range(arguments.rounds):
+        for version, rows in found.items():
+            words = [sys.executable, __file__, "--samples", str(arguments.samples), "--version", str(version)]
+            rows.append(json.loads(subprocess.check_output(words)))
+    print(f"{arguments.samples} samples, {BATCH} a batch; {arguments.rounds} rounds")
+    for name, version in (("by key", KEYED), ("tables", TABLES)):
+        seconds, memory, us = (statistics.median(row[key] for row in found[version]) for key in ("seconds", "MB", "us"))
+        print(f"{name}: first batch {seconds:.3f} s and {memory:.0f} MB, each further one {us:.0f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Permutations that are computed part by part."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from slipway.permutation import BLOCK, LARGEST, Permutation
+
+SIZES = [0, 1, 2, 3, 5, 10, 100, 999, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17]
+
+
+@pytest.mark.parametrize("length", SIZES)
+def test_each_number_comes_once_however_it_is_asked_for(length):
+    whole = Permutation(length, key=7).between(0, length)
+    assert whole.dtype == torch.int64
+    assert sorted(whole.tolist()) == list(range(length))
+    permutation = Permutation(length, key=7)
+    assert len(permutation) == length
+    assert list(permutation) == permutation[:] == whole.tolist()
+    for begin, end in [(0, 3), (length - 5, length), (BLOCK - 2, BLOCK + 2), (5, 5), (length, length + 9), (7, 2)]:
+        assert permutation[begin:end] == whole.tolist()[begin:end], (begin, end)
+    for place in {0, length // 2, length - 1, -1, -length} if length else ():
+        assert permutation[place] == whole[place]
+
+
+def test_what_is_not_there():
+    permutation = Permutation(10, key=1)
+    for place in (10, -11):
+        with pytest.raises(IndexError, match="of 10 numbers"):
+            permutation[place]
+    with pytest.raises(ValueError, match="slices of step 1"):
+        permutation[::2]
+    for length in (-1, LARGEST + 1):
+        with pytest.raises(ValueError, match=r"0 to 2\*\*62"):
+            Permutation(length, key=1)
+
+
+def test_the_largest_one():
+    permutation = Permutation(LARGEST, key=1)
+    found = permutation.between(LARGEST - 1000, LARGEST)
+    assert len(set(found.tolist())) == 1000
+    assert 0 <= found.min() < found.max() < LARGEST
+
+
+def test_this_one_stays_as_it_is():
+    """Checkpoints taken in mid-epoch rely on it: another one needs another version of trainer.data.order."""
+    assert Permutation(12, key=3)[:] == [6, 4, 1, 7, 11, 5, 8, 3, 2, 10, 0, 9]
+    assert Permutation(10**8, key=3)[50_000_000:50_000_004] == [12188513, 6440902, 34304649, 62900442]
+
+
+@pytest.mark.parametrize("length", [1 << 10, 1000, 10_007])
+def test_each_number_is_as_likely_at_each_place(length):
+    """In 64 cells of a table of place and number, and so of the distance to the number before."""
+    cells, keys = 8, 40
+    places, steps = torch.zeros(cells * cells), torch.zeros(cells)
+    for key in range(keys):
+        numbers = Permutation(length, key=key).between(0, length)
+        cell = torch.arange(length) * cells // length * cells + numbers * cells // length
+        places += torch.bincount(cell, minlength=cells * cells)
+        step = numbers.diff() % length
+        steps += torch.bincount(step * cells // length, minlength=cells)
+    expected = keys * length / cells**2
+    assert ((places - expected) ** 2 / expected).sum() < 113  # chi-squared of 63 degrees: 1 in 10,000 is above
+    expected = keys * (length - 1) / cells
+    assert ((steps - expected) ** 2 / expected).sum() < 33  # of 8
+
+
+def test_keys_give_permutations_of_their_own():
+    """Of four numbers there are 24: all come, about as often."""
+    found = Counter(tuple(Permutation(4, key=key)) for key in range(2400))
+    assert set(found) == set(itertools.permutations(range(4)))
+    chi_squared = sum((count - 100) ** 2 / 100 for count in found.values())
+    assert chi_squared < 57  # of 23 degrees, 1 in 10,000 is above
+    assert math.factorial(4) == len(found)
