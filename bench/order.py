@@ -1,9 +1,9 @@
 """``python bench/order.py [--samples N] [--rounds N]``: the first batch of an epoch of a very large data set.
 
-The trainer's own path, with the numbers that crop and flip each sample, beside the one that it takes for up to a million
-samples: the order and all those numbers drawn as tables (``order.Tables``). Each is measured in a process of its own, in
-turns. Printed are medians of the CPU time until the first batch is there, of the memory that this took, and of the CPU
-time for each batch after it.
+The trainer's own path, with the numbers that crop and flip each sample, beside the one that it takes for up to a
+million samples, which draws tables of both (``order.Tables``). Each is measured in a process of its own, in turns.
+Printed are medians of the CPU time until the first batch is there, of the memory that this took, and of the CPU time
+for each batch after it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+
+from slipway.world import World
+from trainer.config import Config
+from trainer.data.base import Draws, Fetched, Ids
+from trainer.data.feed import Feed
+from trainer.data.order import KEYED, TABLES
 
 BATCH = 256
 MORE = 2000
@@ -40,18 +46,13 @@ class Blank:
     def __len__(self) -> int:
         return self.samples
 
-    def fetch(self, ids, draws):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 -- as trainer.data.base.Dataset
-        from trainer.data.base import Fetched  # noqa: PLC0415 -- once the memory before is measured
-
+    def fetch(self, ids: Ids, _draws: Draws | None) -> Fetched:
+        """Return images."""
         return Fetched(self._image[: len(ids)], [])
 
 
 def measure(version: int, samples: int) -> dict[str, float]:
     """Return seconds and MB of the first batch, and microseconds of each further one."""
-    from slipway.world import World  # noqa: PLC0415
-    from trainer.config import Config  # noqa: PLC0415
-    from trainer.data.feed import Feed  # noqa: PLC0415
-
     torch.set_num_threads(1)
     feed = Feed(Blank(samples), Config(), World(), pin_memory=False, warn=print)  # type: ignore[arg-type]
     feed.order_version, feed.batch_size = version, BATCH
@@ -75,8 +76,6 @@ def main() -> None:
     if arguments.version:
         print(json.dumps(measure(arguments.version, arguments.samples)))
         return
-    from trainer.data.order import KEYED, TABLES  # noqa: PLC0415
-
     found: dict[int, list[dict[str, float]]] = {KEYED: [], TABLES: []}
     for _ in range(arguments.rounds):
         for version, rows in found.items():

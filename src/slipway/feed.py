@@ -15,7 +15,7 @@ from slipway.world import World
 log = logging.getLogger(__name__)
 
 ORDER = 2
-"""Version of the orders that ``Sampler`` draws; in version 1 all were drawn at once. A run that goes on keeps its own."""
+"""Version of the orders that ``Sampler`` draws, which a run keeps; in version 1 each was drawn at once."""
 
 
 class Feed:

@@ -20,7 +20,9 @@ LARGEST = 1 << 62
 LARGE = 1 << 20
 """Samples above which the order of an epoch is such a permutation; fewer are soon shuffled in a table."""
 
-_INCREMENT, _FIRST, _SECOND = (word - (1 << 64) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_INCREMENT, _FIRST, _SECOND = (
+    word - (1 << 64) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 """Words of SplitMix64, as int64: two of its shifts and multiplications mix the bits of a number.
 
 Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.

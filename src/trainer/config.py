@@ -27,6 +27,8 @@ PLUGIN = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 DatasetName = Annotated[
     str, Meta(pattern=f"^({'|'.join(DATASET_NAMES)}|{PLUGIN})$", examples=[*DATASET_NAMES, "package.module:factory"])
 ]
+Steps = Annotated[str, Meta(pattern=r"^[1-9]\d{0,8}(-[1-9]\d{0,8})?$", examples=["a step, as 10", "a range, as 10-14"])]
+Ranks = Annotated[str, Meta(pattern=r"^(all|\d{1,6}(,\d{1,6})*)$", examples=["all", "numbers of ranks, as 0,3"])]
 OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
 ScheduleName = Literal["constant", "step", "cosine"]
 BackendName = Literal["auto", "single", "ddp", "horovod"]
@@ -210,6 +212,11 @@ class Launch:
     0: at the end."""
     selftest: bool = False
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
+    profile: Steps | None = None
+    """Record these optimiser steps, as 10-14, counted from 1 in this attempt: into profile/ a trace of each rank, and
+    into the log and the report where the time went; "": none."""
+    profile_ranks: Ranks = "0"
+    """Ranks that do so, as 0,3; all."""
     dry_run: bool = False
     """Take one optimiser step, evaluate one batch, and write nothing into output-dir, but the figure of a split model's
     schedule: a quick check of all parts."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.communicator import Communicator
@@ -21,6 +22,7 @@ from trainer.errors import ConfigError, TrainerError
 from trainer.models import Shape
 from trainer.normalise import Normalise
 from trainer.optim import LearningRate, build_optimizer, set_learning_rate
+from trainer.profiler import BACKWARD, FORWARD, UPDATE
 from trainer.recompute import recompute_blocks
 from trainer.seeds import ModuleSeeder, Seeder, StepSeeder, seeder_of
 from trainer.split.pipeline import Measure, Pipeline
@@ -148,9 +150,11 @@ class Learner:
         for batch in batches:
             with nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica):
                 images = self.prepare(batch)
-                with self.forward(batch):
+                with record_function(FORWARD), self.forward(batch):
                     logits = self.replica(images)
-                self.loss(batch, logits).backward()
+                loss = self.loss(batch, logits)
+                with record_function(BACKWARD):
+                    loss.backward()
 
     def _measured_now(self) -> Measure | None:
         """Return what measures the passes of this step: of the first, second, fourth, eighth ... of an attempt."""
@@ -205,7 +209,7 @@ class Learner:
 
     def step(self) -> None:
         """Take the optimiser step that the gradients ask for."""
-        with self.strategy.synchronized_gradients(self.optimizer):
+        with record_function(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
             if self._clip:
                 self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)

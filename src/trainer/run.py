@@ -33,6 +33,7 @@ from trainer.learner import Learner
 from trainer.loop import train_epoch
 from trainer.memory import out_of_memory_explained, report_peaks
 from trainer.parts import Parts, build_parts
+from trainer.profiler import Profiler, profiler_for
 from trainer.program import TrainerProgram, policy
 from trainer.provenance import begin
 from trainer.strategies import Strategy, resolved
@@ -81,6 +82,7 @@ def _train(
 ) -> Reason:
     """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
     launch = settings.launch
+    profiler = profiler_for(launch, folder.path, comm.world)
     with (
         open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership,
         out_of_memory_explained(),
@@ -100,7 +102,9 @@ def _train(
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
-            reason = Training(settings, folder, parts=parts, program=program, run=under_way, found=found).train()
+            reason = Training(
+                settings, folder, parts=parts, program=program, run=under_way, found=found, profiler=profiler
+            ).train()
         except Stopped as stopped:
             reason = stopped.reason
         finally:
@@ -157,10 +161,12 @@ class Training:
         program: TrainerProgram,
         run: Run,
         found: Header,
+        profiler: Profiler | None,
     ) -> None:
         """Go on from what was ``found``."""
         self.settings, self.folder, self.world = settings, folder, parts.learner.comm.world
         self.parts, self.learner, self.program, self.run = parts, parts.learner, program, run
+        self.profiler = profiler
         self.evaluated = found.metric is not None
         """Whether an evaluation at the start has been recorded."""
 
@@ -227,7 +233,7 @@ class Training:
         if self.settings.run.record_samples and not self.settings.launch.dry_run:
             path = self.folder.logs / f"samples.rank{self.world.rank}.jsonl"
             batches = recorded(batches, path, position=position)
-        return batches
+        return self.profiler.watch(batches) if self.profiler else batches
 
     def _evaluate(self) -> Evaluation:
         train, samples = self.settings.train, len(self.parts.validation_set)

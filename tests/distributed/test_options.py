@@ -21,6 +21,8 @@ EVERYWHERE = {
 }
 """Options that no backend sees: one process is enough."""
 TOGETHER = {
+    "none": [],
+    "profile": ["--profile", "2-3", "--profile-ranks", "all"],
     "bf16": ["--amp", "bf16"],
     "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
     "channels last": ["--channels-last"],
@@ -52,6 +54,17 @@ def test_a_run_with_the_option_resumes_bitwise(option, runs):
     first, second = (weights(runs / option / name / "checkpoints" / "latest") for name in ("whole", "resumed"))
     assert all(first[name].equal(second[name]) for name in first)
     assert (runs / option / "resumed" / "tensorboard").exists() == (option == "tensorboard")
+
+
+def test_profiled_steps_compute_what_others_do(runs):
+    plain, profiled = (weights(runs / option / "whole" / "checkpoints" / "latest") for option in ("none", "profile"))
+    assert all(plain[name].equal(profiled[name]) for name in plain)
+    assert sorted(path.name for path in (runs / "profile" / "whole" / "profile").iterdir()) == [
+        *("rank0.json", "rank0.trace.json.gz", "rank1.json", "rank1.trace.json.gz"),
+    ]
+    found = json.loads((runs / "profile" / "whole" / "profile" / "rank1.json").read_text())
+    assert found["steps"] == [2, 3]
+    assert all(found["parts"][name] > 0 for name in ("waiting for data", "forward", "backward", "update"))
 
 
 @pytest.mark.horovod

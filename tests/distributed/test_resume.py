@@ -89,9 +89,8 @@ def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_p
     assert [manifest["facts"]["sampler_version"] for manifest in manifests] == [version] * 2
     both = [digest(run / "checkpoints" / "latest") for run in (whole, broken)]
     assert both[0] == both[1]
-    table(
-        f"resume: 1,053,576 samples, order {version}", [(f"killed after step {killed} of 11", f"sha256 {both[0][:16]}...")]
-    )
+    rows = [(f"killed after step {killed} of 11", f"sha256 {both[0][:16]}...")]
+    table(f"resume: 1,053,576 samples, order {version}", rows)
 
 
 def test_metrics_of_a_resumed_run_hold_each_step_once(tmp_path):

@@ -141,6 +141,39 @@ def test_goodput(tmp_path):
     assert re.search(r"\b1 2 1 h 6 min", page.text)
 
 
+def test_profiles(tmp_path):
+    run = make_run(tmp_path / "run")
+    assert "Profile" not in report(tmp_path, run).text
+    found = {
+        "seconds": 8.0,
+        "device": "cpu",
+        "parts": {"waiting for data": 1.0, "forward": 2.0, "backward": 4.0, "update": 0.5},
+        "operators": [{"name": "aten::<mm>", "seconds": 2.0, "calls": 16}],
+        "rank": 0,
+        "steps": [3, 6],
+    }
+    write(run / "profile/rank10.json", found | {"device": "cuda"})
+    write(run / "profile/rank2.json", found)
+    for number, broken in enumerate(
+        [
+            {"seconds": 0},
+            {"seconds": float("nan")},
+            {"steps": 3},
+            {"parts": []},
+            {"operators": [1]},
+            {"parts": {"x": -1}},
+        ]
+    ):
+        write(run / f"profile/rank{20 + number}.json", found | broken)
+    page = report(tmp_path, run)
+    assert re.findall(r"Profile of rank (\d+)", page.text) == ["2", "10"]
+    assert "Steps 3 to 6 of an attempt, 8.0 s. The trace is profile/rank2.trace.json.gz" in page.text
+    assert "backward 4000.0 ms 50.00 %" in page.text
+    assert "the rest 500.0 ms 6.25 %" in page.text
+    assert "aten::<mm> 16 2000.0 ms 25.00 %" in page.text
+    assert "by their time on the GPU" in page.text
+
+
 def test_a_run_that_failed_tells_why(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason="the loss is nan at step 200"))
     assert "failed: the loss is nan at step 200" in page.text

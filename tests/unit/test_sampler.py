@@ -166,11 +166,9 @@ def whole_order(version, samples, **place):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_order_depends_on_seed_and_epoch(version):
-    orders = {
-        (seed, epoch): tuple(whole_order(version, 50, seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)
-    }
-    assert len(set(orders.values())) == len(orders)
-    assert all(sorted(order) == list(range(50)) for order in orders.values())
+    orders = [whole_order(version, 50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
+    assert len(set(map(tuple, orders))) == len(orders)
+    assert all(sorted(order) == list(range(50)) for order in orders)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -47,9 +47,7 @@ class Feed:
 
     def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or all of them."""
-        order = epoch_of(
-            self.order_version, len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws
-        )
+        order = epoch_of(self.order_version, len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws)
         plan = rank_steps(
             order,
             start=start,

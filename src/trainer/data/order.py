@@ -1,7 +1,7 @@
 """What an epoch draws for its samples: the order in which they come, and the numbers that augment each of them.
 
-Both depend on seed and epoch alone. Up to a million samples they are drawn at once, as tables. For more, that would take
-seconds and hundreds of megabytes on each rank, so they are computed where they are needed.
+Both depend on seed and epoch alone. Up to a million samples they are drawn at once, as tables. For more, that would
+take seconds and hundreds of megabytes on each rank, so they are computed where they are needed.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from trainer.report.confusion import read_confusion, read_examples
 from trainer.report.figures import Curve, curves, in_unit, timeline
 from trainer.report.folder import Folder
 from trainer.report.goodput import Goodput
+from trainer.report.profile import read_profiles
 from trainer.report.render import render
 from trainer.report.series import Metrics, Series, typical
 from trainer.report.shares import SECONDS, Shares, shares_of
@@ -117,6 +118,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
         examples=read_examples(folder) if confusion and images else "",
         attempts=attempts,
         timeline=timeline(attempts, now=time.time()),
+        profiles=read_profiles(folder),
         goodput=Goodput(parse_goodput(folder.read_end(GOODPUT, limit=LIMIT) or b"")),
         config=config,
         config_text="" if config else config_text,

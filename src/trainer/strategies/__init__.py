@@ -117,6 +117,8 @@ def _refuse_unused(settings: Settings, backend: str) -> None:
             raise ConfigError(f"model.recompute and model.{name} exclude each other: blocks are computed twice.")
     if settings.launch.memory and not settings.launch.dry_run:
         raise ConfigError("launch.memory goes with launch.dry_run: --dry-run --memory.")
+    if settings.launch.profile and settings.launch.dry_run:
+        raise ConfigError("launch.profile and launch.dry_run exclude each other: a dry run leaves nothing.")
     if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
         raise ConfigError(
             "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "

@@ -1,0 +1,107 @@
+"""Which steps --profile records, and what comes of it."""
+
+import gzip
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd.profiler import record_function
+
+from slipway.world import World
+from trainer.config import Launch
+from trainer.errors import ConfigError
+from trainer.profiler import BACKWARD, DATA, PARTS, describe, profiler_for
+
+ALONE = World()
+
+
+def micro_batches(epochs, *, total=2):
+    """Return, for each epoch of so many steps, its batches, each step in ``total`` micro-batches."""
+    micros = [SimpleNamespace(micro=SimpleNamespace(last=number == total - 1)) for number in range(total)]
+    return [micros * steps for steps in epochs]
+
+
+def work(profiler, epochs, *, total=2):
+    for batches in micro_batches(epochs, total=total):
+        for _ in profiler.watch(batches):
+            with record_function(BACKWARD):
+                torch.ones(50, 50) @ torch.ones(50, 50)
+
+
+def written(folder, rank=0):
+    trace = json.loads(gzip.decompress((folder / f"rank{rank}.trace.json.gz").read_bytes()))
+    return json.loads((folder / f"rank{rank}.json").read_text()), [event.get("name") for event in trace["traceEvents"]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "recorded"),
+    [
+        ("1", [3], (1, 1)),
+        ("2-3", [5], (2, 3)),
+        ("4-5", [3, 3], (4, 5)),  # the first two of the second epoch
+        ("3-4", [3, 3], (3, 3)),  # not over the end of an epoch
+        ("3-9", [4], (3, 4)),
+    ],
+)
+def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
+    work(profiler_for(Launch(profile=steps), tmp_path, ALONE), epochs)
+    found, names = written(tmp_path / "profile")
+    first, last = recorded
+    assert (found["rank"], found["steps"]) == (0, [first, last])
+    micros = 2 * (last - first + 1)
+    assert names.count(BACKWARD) == micros
+    assert micros <= names.count(DATA) <= micros + 1  # where the epoch ends, that is waited for too
+    assert list(found["parts"]) == list(PARTS)
+    assert 0 < found["parts"][BACKWARD] < found["seconds"]
+    (product,) = [row for row in found["operators"] if row["name"] == "aten::mm"]
+    assert product["calls"] == micros
+    assert len(found["operators"]) <= 5
+    costs = [row["seconds"] for row in found["operators"]]
+    assert costs == sorted(costs, reverse=True)
+    assert re.match(
+        rf"steps {first} to {last} on rank 0: waiting for data \d+%, forward 0%, backward \d+%", describe(found)
+    )
+    assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["rank0.json", "rank0.trace.json.gz"]
+
+
+def test_steps_that_never_come_leave_nothing(tmp_path):
+    work(profiler_for(Launch(profile="9"), tmp_path, ALONE), [3])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_stopped_in_the_middle_is_written(tmp_path):
+    batches = profiler_for(Launch(profile="1-9"), tmp_path, ALONE).watch(micro_batches([5], total=1)[0])
+    next(batches), next(batches)
+    batches.close()
+    assert written(tmp_path / "profile")[0]["steps"] == [1, 1]
+
+
+def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, caplog):
+    (tmp_path / "profile").write_text("a file")
+    work(profiler_for(Launch(profile="1"), tmp_path, ALONE), [2])
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert message.startswith("the profile cannot be written: [Errno 17] File exists: ")
+
+
+@pytest.mark.parametrize(("ranks", "recording"), [("0", [0]), ("1", [1]), ("0,2", [0, 2]), ("all", [0, 1, 2])])
+def test_these_ranks_record(tmp_path, ranks, recording):
+    launch = Launch(profile="1", profile_ranks=ranks)
+    found = [rank for rank in range(3) if profiler_for(launch, tmp_path, World(rank, 3, rank, 3))]
+    assert found == recording
+    assert profiler_for(Launch(profile_ranks=ranks), tmp_path, ALONE) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranks", "message"),
+    [
+        ("5-4", "0", "launch.profile: 5-4 ends before it begins."),
+        ("5", "3", "launch.profile_ranks: there is no rank 3: they are 0 to 2."),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_on_all_ranks(tmp_path, steps, ranks, message):
+    for rank in range(3):
+        with pytest.raises(ConfigError, match=re.escape(message)) as error:
+            profiler_for(Launch(profile=steps, profile_ranks=ranks), tmp_path, World(rank, 3, rank, 3))
+        assert error.value.raised_on_all_ranks
