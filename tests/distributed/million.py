@@ -3,10 +3,9 @@
 import torch
 from torch import nn
 
-from slipway.permutation import LARGE
 from trainer.data.base import in_memory_splits
 
-TRAINING, VALIDATION = LARGE + 5000, 1000
+TRAINING, VALIDATION = (1 << 20) + 5000, 1000
 
 
 def net(shape, classes):  # noqa: ARG001 -- the trainer gives both
