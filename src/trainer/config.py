@@ -27,7 +27,9 @@ PLUGIN = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 DatasetName = Annotated[
     str, Meta(pattern=f"^({'|'.join(DATASET_NAMES)}|{PLUGIN})$", examples=[*DATASET_NAMES, "package.module:factory"])
 ]
-Steps = Annotated[str, Meta(pattern=r"^[1-9]\d{0,8}(-[1-9]\d{0,8})?$", examples=["a step, as 10", "a range, as 10-14"])]
+Steps = Annotated[
+    str, Meta(pattern=r"^([1-9]\d{0,8}(-[1-9]\d{0,8})?)?$", examples=["a number, as 10", "a range, as 10-14", '""'])
+]
 Ranks = Annotated[str, Meta(pattern=r"^(all|\d{1,6}(,\d{1,6})*)$", examples=["all", "numbers of ranks, as 0,3"])]
 OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
 ScheduleName = Literal["constant", "step", "cosine"]

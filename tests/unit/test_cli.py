@@ -47,6 +47,7 @@ def changed_settings():
         defaults, hints = cls(), get_type_hints(cls)
         sections[name] = cls(**{key: another_value(hints[key], getattr(defaults, key)) for key in hints})
     sections["data"] = dataclasses.replace(sections["data"], dataset="mine.own:photos")
+    sections["launch"] = dataclasses.replace(sections["launch"], profile="10-14", profile_ranks="all")
     sections["train"] = dataclasses.replace(sections["train"], batch_size=TrainConfig().batch_size)
     return Settings(**sections)
 
