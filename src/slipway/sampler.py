@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch.utils.data import Sampler as TorchSampler
@@ -53,7 +54,8 @@ class Sampler(TorchSampler[int]):
         return Permutation(self.samples, key=int(torch.randint(1 << 62, (), generator=self.generator)))
 
 
-class GlobalBatches(NamedTuple):
+@dataclass(frozen=True)
+class GlobalBatches:
     """How the samples of an epoch are divided into batches over all ranks."""
 
     count: int
