@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from support import ROOT, train, train_many, weights
 from trainer.config import DataConfig
 from trainer.data import open_data
-from trainer.data.sampler import epoch_order
+from trainer.data.order import TABLES, epoch_of
 from trainer.models.small import MLP
 
 WORLDS = [("torchrun", 1), ("torchrun", 2), ("torchrun", 3), ("torchrun", 4), ("horovodrun", 2), ("mpirun", 2)]
@@ -69,7 +69,7 @@ def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
     pixels = data.images.double() / 255
     pixels = (pixels - pixels.mean()) / pixels.std()
     for epoch in range(2):
-        for ids in torch.from_numpy(epoch_order(len(data), seed=0, epoch=epoch)).split(479):
+        for ids in torch.from_numpy(epoch_of(TABLES, len(data), seed=0, epoch=epoch)[:]).split(479):
             optimizer.zero_grad()
             F.cross_entropy(model(pixels[ids]), data.labels[ids]).backward()
             optimizer.step()
