@@ -15,6 +15,11 @@ import torch
 from torch import Tensor
 
 MASK = (1 << 64) - 1
+INCREMENT, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""Words of SplitMix64: its step, and the multipliers of its finaliser.
+
+Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
 
 
 class Purpose(IntEnum):
@@ -33,15 +38,12 @@ class Purpose(IntEnum):
 
 
 def derive(*key: int) -> int:
-    """Return 63 bits that depend on each number of ``key``, by the finaliser of SplitMix64.
-
-    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
+    """Return 63 bits that depend on each number of ``key``, by the finaliser of SplitMix64."""
     state = 0
     for number in key:
-        state = (state + number + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
+        state = (state + number + INCREMENT) & MASK
+        state = ((state ^ (state >> 30)) * FIRST) & MASK
+        state = ((state ^ (state >> 27)) * SECOND) & MASK
         state ^= state >> 31
     return state >> 1
 

@@ -14,22 +14,15 @@ import torch
 from slipway.permutation import LARGE, Permutation, hashed
 from trainer import seeds
 from trainer.data.base import Draws, Ids
+from trainer.data.sampler import Order
 
 TABLES, KEYED = VERSIONS = (2, 3)
 """Ways to draw them. One is raised when its order or split.py changes: checkpoints record it, and no other goes on
 exactly."""
 
 
-class Epoch(Protocol):
-    """One epoch of a data set."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def __getitem__(self, places: slice) -> Ids:
-        """Return the samples at some places of the order: int64 [n]."""
-        ...
+class Epoch(Order, Protocol):
+    """One epoch of a data set: the order of its samples, and what augments them."""
 
     def draws(self, ids: Ids) -> Draws | None:
         """Return the numbers that augment samples: float32 [len(ids), count] in [0, 1); None where that takes none."""
