@@ -33,7 +33,7 @@ while sleep 5; do
     [ "$now" != none ] || exit 0
     case $(job_state) in
         RUNNING) ;;
-        SUSPENDED | '') continue ;; # or nobody answers
+        SUSPENDED | STOPPED | SIGNALING | RESIZING | '') continue ;; # or nobody answers
         *) exit 0 ;;
     esac
     ! timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 \

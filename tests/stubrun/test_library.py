@@ -1613,7 +1613,7 @@ class TestRestart:
 
     @pytest.mark.parametrize(("accepted", "acts"), [(True, ["requeue"]), (False, ["requeue", "scancel"])])
     def test_a_guard_acts_once(self, bash, stub, accepted, acts):
-        """It has to ask three times: nobody answers, the job is suspended, it runs."""
+        """It has to ask four times: nobody answers, the job is suspended, is resized, runs."""
         stub("sleep", "exit 0")
         stub("srun", "exit 1")
         stub("scancel", "echo scancel >>acts")
@@ -1625,7 +1625,8 @@ class TestRestart:
             case $(wc -l <asked) in
                 1) exit 1 ;;
                 2) echo "JobId=4711 JobState=SUSPENDED Reason=None" ;;
-                3) echo "JobId=4711 JobState=RUNNING Reason=None" ;;
+                3) echo "JobId=4711 JobState=RESIZING Reason=None" ;;
+                4) echo "JobId=4711 JobState=RUNNING Reason=None" ;;
                 *) echo "JobId=4711 JobState=PENDING Reason=None" ;;
             esac
             """,
