@@ -42,8 +42,8 @@ def stages_of(arch: str, cuts: list[str], changes: dict[str, object]) -> list[St
     """Return what the stages of ``arch`` need for one rank's step of 64 images of 224 x 224, with AdamW."""
     training = {key: value for key, value in changes.items() if key in {"grad_accum_steps", "amp"}}
     settings = Settings(
-        model=ModelConfig(arch=arch, recompute=bool(changes.get("recompute"))),
-        train=replace(TrainConfig(batch_size=BATCH, val_batch_size=BATCH), **training),
+        model=ModelConfig(arch=arch, channels_last=False, recompute=bool(changes.get("recompute"))),
+        train=replace(TrainConfig(batch_size=BATCH, val_batch_size=BATCH, amp="none"), **training),
     )
     model = initial_model(settings, shape=SHAPE, classes=CLASSES)
     return memory_of(model, settings, cuts=cuts if changes.get("split") else [], shape=SHAPE, ranks=1)

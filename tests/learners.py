@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from slipway.communicator import Communicator
+from trainer.auto import PLAIN, settled
 from trainer.config import Settings
 from trainer.learner import Learner
 from trainer.models import Shape, initial_model
@@ -20,6 +21,7 @@ def new_learner(
     mean_std: tuple[Tensor, Tensor] = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25])),
     samples_per_epoch: int,
 ) -> Learner:
+    config = settled(config, PLAIN)
     return Learner(
         config,
         comm,

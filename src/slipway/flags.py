@@ -115,14 +115,11 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
         raise ArgumentError(f"unknown flag {typed if typed.isprintable() else repr(typed)}; {_hint(flag, flags)}")
     section, name, key = flags[flag]
     table = found.tables.setdefault(section, {})
-    if key.get("type") == "boolean":
-        if equals:
-            other = key["no_flag"] if flag == key["flag"] else key["flag"]
-            raise ArgumentError(f"{flag} takes no value; {other} is its opposite")
-        table[name] = flag == key["flag"]
-        return
     if equals:
         left.insert(0, value)
+    if "no_flag" in key:
+        table[name] = _switched(flag, key, left, equals=bool(equals))
+        return
     values = []
     for spec in key.get("prefixItems", [key]):
         if not equals and (not left or left[0] == "--" or _is_flag(left[0])):
@@ -130,6 +127,18 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
         equals = ""
         values.append(_value(flag, left.pop(0), spec))
     table[name] = values if "prefixItems" in key else values[0]
+
+
+def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
+    """Return the value of a switch: a boolean, or a word behind it that it takes in place of one."""
+    words = [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
+    if flag == key["flag"] and left and left[0] in words:
+        return left.pop(0)
+    if equals:
+        other = key["no_flag"] if flag == key["flag"] else key["flag"]
+        but = f" but {' or '.join(words)}" if words and flag == key["flag"] else ""
+        raise ArgumentError(f"{flag} takes no value{but}; {other} is its opposite")
+    return flag == key["flag"]
 
 
 def _value(flag: str, text: str, spec: Key) -> Any:

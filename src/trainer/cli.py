@@ -211,5 +211,5 @@ def _with_choices(found: InvalidValue) -> str:
     if (value := invalid_choice(found.reason)) is None:
         return found.reason + "."
     choices = [choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)]
-    numbers = "a number, " if get_origin(hint) is not Literal else ""
-    return f"{value!r} is not one of {numbers}{', '.join(choices)}.{did_you_mean(value, choices)}"
+    others = "true, false, " if bool in get_args(hint) else "a number, " if get_origin(hint) is not Literal else ""
+    return f"{value!r} is not one of {others}{', '.join(choices)}.{did_you_mean(value, choices)}"

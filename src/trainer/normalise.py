@@ -40,4 +40,4 @@ def normalisation(config: Config, mean_std: tuple[Tensor, Tensor], device: torch
 
 def memory_layout(config: Config) -> torch.memory_format:
     """Return the order in which images and convolutions lie in memory."""
-    return torch.channels_last if config.model.channels_last else torch.contiguous_format
+    return torch.channels_last if config.model.channels_last is True else torch.contiguous_format

@@ -21,6 +21,7 @@ from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
+from trainer.auto import settle
 from trainer.checkpoint import ORDER, changes, check_resumable, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
@@ -89,12 +90,14 @@ def _train(
     ):
         trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
         ownership.run(lambda _: require_trackers(trackers))
+        checkpoint = _find(settings, comm, resume_from)
+        asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
         parts = build_parts(settings, comm, strategy)
-        found = _resume(parts.learner, settings, comm, resume_from)
+        found = _resume(parts.learner, settings, comm, checkpoint)
         parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
-        launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
+        launched = resolved(settings, comm, strategy, _tell_stages(parts.learner))
         place = Place(folder.path, found.position.step, environment.variables)
-        recorder = ownership.make(lambda owned: _begin(owned, settings, comm.world, launched, place.step))
+        recorder = ownership.make(lambda owned: _begin(owned, asked, comm.world, launched, place.step))
         if parts.choice.pieces:
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
@@ -133,20 +136,28 @@ def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping
     return Recorder(attempt, keep=settings.run.keep, step=step)
 
 
-def _resume(learner: Learner, settings: Settings, comm: Communicator, checkpoints: Path) -> Header:
-    """Bring ``learner`` to where --resume says, and return what is known of that; all ranks must call this."""
+def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoint | None:
+    """Return, on rank 0, the checkpoint that --resume says, if any; all ranks must call this."""
     launch = settings.launch
 
     def find() -> Checkpoint | None:
         store = CheckpointStore(checkpoints, keep=settings.run.keep)
-        found = find_checkpoint(launch.resume, store, repair=not launch.dry_run)
+        return find_checkpoint(launch.resume, store, repair=not launch.dry_run)
+
+    return run_on_root(comm, find)
+
+
+def _resume(learner: Learner, settings: Settings, comm: Communicator, found: Checkpoint | None) -> Header:
+    """Bring ``learner`` to what rank 0 has ``found``, and return what is known of that; all ranks must call this."""
+
+    def check() -> None:
         if found:
             check_resumable(found, settings, learner)
             if changed := changes(found.header, settings, ranks=comm.world.size):
                 log.info("resumed with other settings: %s", changed)
-        return found
 
-    return restore(learner, run_on_root(comm, find))
+    run_on_root(comm, check)
+    return restore(learner, found)
 
 
 class Training:

@@ -2,7 +2,7 @@
 
 configs/schema.json holds its output. ``jobgen`` refuses mistyped flags by it where torch and msgspec are missing,
 and editors complete the keys of a CONFIG.toml that begins with ``#:schema ./schema.json``. Beside the keywords of the
-standard each key has "flag", and "no_flag" if it is a boolean.
+standard each key has "flag", and "no_flag" if it may be a boolean.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import inspect
 import json
 import sys
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -48,16 +49,18 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
     """Return the schema of one key: what msgspec ``found``, and what the command line and people need."""
     dashed = name.replace("_", "-")
     key = {"flag": f"--{dashed}"}
-    if found.get("type") == "boolean":
+    if bool in (hint, *get_args(hint)):
         key["no_flag"] = f"--no-{dashed}"
-    if "anyOf" in found:  # an option that may be absent: files and flags say so by 0 or ""
+    if "anyOf" in found:
+        words = [{"type": "string", **choice} if "enum" in choice else choice for choice in found["anyOf"]]
+        found = {**found, "anyOf": words}
+    if NoneType in get_args(hint):  # an option that may be absent: files and flags say so by 0 or ""
         present, *words = (choice for choice in found["anyOf"] if choice.get("type") != "null")
         absent: dict[str, Any] = {"default": ""}
         if present["type"] != "string":
             present.pop("exclusiveMinimum", None)
             present["minimum"] = absent["default"] = 0
-        choices = [present, *({"type": "string", **word} for word in words)]
-        found = absent | (present if not words else {"anyOf": choices})
+        found = absent | (present if not words else {"anyOf": [present, *words]})
     if get_origin(hint) is Literal:  # msgspec sorts them, and leaves the type out
         found = {"type": "string", "enum": list(get_args(hint)), "default": found["default"]}
     if found.get("maximum") == sys.float_info.max:  # it says "finite", and a JSON number is

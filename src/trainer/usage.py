@@ -22,7 +22,9 @@ def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: 
         group = parser.add_argument_group(section["description"].rstrip("."))
         for key in section["properties"].values():
             text = key["description"].replace("%", "%%")
-            if key.get("type") == "boolean":
+            if "no_flag" in key:
+                words = [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
+                text += f" ({key['flag']} {' or '.join(words)}; default: {key['default']})" if words else ""
                 group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
                 continue
             default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]

@@ -93,6 +93,28 @@ def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_p
     table(f"resume: 1,053,576 samples, order {version}", rows)
 
 
+@pytest.mark.parametrize(
+    ("flags", "amp", "channels_last"),
+    [(["--amp", "none", "--no-channels-last"], "none", False), (["--amp", "bf16", "--channels-last"], "bf16", True)],
+    ids=["float32", "bf16"],
+)
+def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
+    """Whatever the hardware of this machine would decide for a new run: one of the two is something else here."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    common = [*FLAGS, "--max-steps", "20"]
+    train("torchrun", 2, whole, *common, *flags)
+    said = train("torchrun", 2, resumed, *common, "--resume", str(whole / "checkpoints" / "step_00000010"))
+    assert f"auto, as the checkpoint has it: amp {amp}, channels_last {channels_last}" in said
+    assert "resumed with other settings" not in said
+    launch = json.loads((resumed / "run.json").read_text())["launch"]
+    assert (launch["amp"], launch["channels_last"]) == (amp, channels_last)
+    assert (resumed / "config.toml").read_text().count('= "auto"') == 2
+    assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
+    said = train("torchrun", 2, resumed, *common, "--max-steps", "21", "--amp", "fp16", "--resume", "auto")
+    assert f"train.amp was '{amp}' and is 'fp16'" in said
+    assert f"auto, as the checkpoint has it: channels_last {channels_last}\n" in said
+
+
 def test_metrics_of_a_resumed_run_hold_each_step_once(tmp_path):
     out = tmp_path / "run"
     train("single", 1, out, *FLAGS, "--max-steps", "40")

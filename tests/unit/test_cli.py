@@ -30,6 +30,8 @@ def another_value(hint, value):
         return {int: 7, float: 0.5, str: 'a "b" \\ é\n[c]'}[get_args(hint)[0]]
     if get_origin(hint) is Literal:
         return next(choice for choice in reversed(get_args(hint)) if choice != value)
+    if bool in get_args(hint):
+        return True
     if get_origin(hint) is tuple:
         return (1, 2, 3)
     return {

@@ -55,6 +55,10 @@ TAKEN = [
     ["--seed", "4294967295"],
     ["--nproc-per-node", "0"],
     ["--nproc-per-node", "auto"],
+    ["--channels-last", "base.toml"],
+    ["--channels-last", "auto", "base.toml"],
+    ["--channels-last=auto"],
+    ["--no-channels-last", "--channels-last"],
 ]
 
 REFUSED = {
@@ -70,6 +74,9 @@ REFUSED = {
     ("--Lr", "1"): "unknown flag --Lr; did you mean --lr?",
     ("--brand\nnew",): "unknown flag '--brand\\nnew'; --help lists all",
     ("--dry-run=yes",): "--dry-run takes no value; --no-dry-run is its opposite",
+    ("--channels-last=yes",): "--channels-last takes no value but auto; --no-channels-last is its opposite",
+    ("--no-channels-last=auto",): "--no-channels-last takes no value; --channels-last is its opposite",
+    ("a.toml", "--channels-last", "no"): "unexpected argument 'no': no flag takes it, and it is no .toml file",
     ("--lr",): "--lr lacks a value: a number, above 0",
     ("--lr", "--flip"): "--lr lacks a value: a number, above 0",
     ("--lr", "fast"): "--lr is 'fast': it must be a number, above 0",
@@ -113,7 +120,7 @@ def test_a_key_has_all_that_a_reader_needs():
     }
     assert train["properties"]["max_steps"]["minimum"] == train["properties"]["max_steps"]["default"] == 0
     assert schema()["properties"]["launch"]["properties"]["dry_run"]["no_flag"] == "--no-dry-run"
-    assert train["properties"]["amp"]["enum"] == ["none", "bf16", "fp16"]
+    assert train["properties"]["amp"]["enum"] == ["auto", "none", "bf16", "fp16"]
 
 
 def test_every_key_has_flag_type_default_and_description():

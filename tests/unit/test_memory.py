@@ -9,6 +9,7 @@ from torch import nn
 from learners import new_learner
 from slipway.communicator import Alone
 from trainer import memory
+from trainer.auto import PLAIN, settled
 from trainer.config import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
@@ -24,13 +25,19 @@ CPU = torch.device("cpu")
 
 
 def settings_of(arch="resnet18", *, micro_steps=2, optim=None, train=None, **model):
-    return Settings(
+    settings = Settings(
         model=ModelConfig(arch=arch, **model),
         optim=optim or OptimConfig(),
         train=TrainConfig(
-            batch_size=micro_steps * SAMPLES, grad_accum_steps=micro_steps, val_batch_size=4, **(train or {})
+            **{
+                "batch_size": micro_steps * SAMPLES,
+                "grad_accum_steps": micro_steps,
+                "val_batch_size": 4,
+                **(train or {}),
+            }
         ),
     )
+    return settled(settings, PLAIN)
 
 
 def computed(settings, cuts=()):
@@ -133,7 +140,7 @@ def test_recomputation_needs_less():
 
 def test_larger_images_and_batches_need_more_and_no_memory_is_taken():
     """A batch of 4 TB: the account alone must not allocate it."""
-    settings = Settings(model=ModelConfig(arch="resnet18"), train=TrainConfig(batch_size=2**20, val_batch_size=2**20))
+    settings = settings_of(train={"batch_size": 2**20, "grad_accum_steps": 1, "val_batch_size": 2**20})
     model = initial_model(settings, shape=(3, 224, 224), classes=CLASSES)
     (stage,) = memory_of(model, settings, cuts=[], shape=(3, 224, 224), ranks=1)
     assert stage.total > 2**44
@@ -146,7 +153,7 @@ def parts_of(**model):
         train=TrainConfig(batch_size=8, val_batch_size=8),
         launch=Launch(dry_run=True, memory=True, device="cpu"),
     )
-    return build_parts(settings, Alone(CPU), SingleStrategy(settings))
+    return build_parts(settled(settings, PLAIN), Alone(CPU), SingleStrategy(settings))
 
 
 def test_a_rank_that_fits_is_told_so(caplog):

@@ -139,6 +139,7 @@ class TestTrials:
             ("optim.optimizer=adam,adammw", "did you mean 'adamw'?"),
             ("train.epochs=1.5", "it must be a whole number"),
             ("data.flip=yes", "'yes' must be true or false"),
+            ("model.channels_last=yes", "--channels-last takes no value but auto"),
             ("data.synthetic_shape=1", "it takes 3 values, and cannot be varied"),
             ("launch.threads=1,2", "[launch] is of one attempt"),
             ("optim.lr=log:0:1", "a logarithmic range begins above 0"),
@@ -240,8 +241,12 @@ class TestSubmission:
         assert not Path("executed").exists()
 
     def test_switches(self, login_node, capsys):
-        sweep(capsys, "--set", "data.flip=true,false")
-        assert [started(login_node, 101, task)[1] for task in (0, 1)] == [["--flip"], ["--no-flip"]]
+        sweep(capsys, "--set", "data.flip=true,false", "--set", "model.channels_last=auto,true,false")
+        assert [started(login_node, 101, task)[1] for task in (0, 4, 5)] == [
+            ["--flip", "--channels-last=auto"],
+            ["--no-flip", "--channels-last"],
+            ["--no-flip", "--no-channels-last"],
+        ]
 
     def test_a_single_trial_is_no_array(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # submitted from inside a task

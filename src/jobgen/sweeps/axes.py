@@ -18,6 +18,8 @@ Values = Dict[str, str]
 """The value of each key, as text."""
 TABLES = ("options", "cpu_options", "env")
 """Tables of a spec or a site: a dotted key of theirs is a setting of the job."""
+SWITCHED = {"true": "flag", "false": "no_flag"}
+"""Which flag of the schema sets a switch to a value."""
 DIGITS = 4
 """Significant digits of what is drawn."""
 TRIES = 1000
@@ -60,8 +62,8 @@ class Axis(NamedTuple):
 
     def argument(self, value: str) -> str:
         """Return the argument that sets it."""
-        if self.spec.get("type") == "boolean":
-            return str(self.spec["flag"] if value == "true" else self.spec["no_flag"])
+        if "no_flag" in self.spec and value in SWITCHED:
+            return str(self.spec[SWITCHED[value]])
         return f"{self.spec.get('flag', self.key)}={value}"
 
     def draw(self, share: float) -> str:
@@ -172,7 +174,7 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
     if not axis.spec:
         return
     if axis.spec.get("type") == "boolean":
-        if value not in ("true", "false"):
+        if value not in SWITCHED:
             raise UsageError(f"--set {axis.key}={axis.text}: {value!r} must be true or false.")
         return
     try:

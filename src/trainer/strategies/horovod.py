@@ -49,7 +49,7 @@ class HorovodStrategy:
         """Check what Horovod cannot do."""
         if settings.model.sync_bn:
             raise ConfigError("model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.")
-        if settings.model.channels_last:
+        if settings.model.channels_last is True:
             raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
         self._settings = settings
         self._micro_steps = settings.train.grad_accum_steps

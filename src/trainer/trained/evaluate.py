@@ -26,6 +26,7 @@ from slipway.files import write_json
 from slipway.stop import Reason, StopRequest
 from trainer import arguments
 from trainer.amp import autocast
+from trainer.auto import saved, settled
 from trainer.config import Settings
 from trainer.data import Dataset, open_on_ranks
 from trainer.data.loader import Loader
@@ -137,6 +138,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     read = run_on_root(comm, lambda: _read(plan))
     shared = broadcast_json(comm, read and {**read.facts, "manifest": to_manifest(read.checkpoint.header)})
     header = from_manifest(shared["manifest"])
+    settings = settled(settings, saved(header))
     parts = open_on_ranks(settings.data, comm)
     if warning := run_on_root(comm, lambda: check_data(header, parts.train, settings)):
         log.warning(warning)
