@@ -30,6 +30,7 @@ BF16_CAPABILITY = (8, 0)
 """The first GPUs whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 """What multiplies bf16 in CPUs, as torch.cpu.get_capabilities names it; the last one is of ARM."""
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 C = TypeVar("C", bound=Config)
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def settle(config: C, comm: Communicator, *, backend: str, checkpoint: Checkpoin
 
     def decide() -> dict[str, Any]:
         values = saved(checkpoint.header) if checkpoint else fastest(config, comm.device, backend=backend)
-        why = "as the checkpoint has it" if checkpoint else f"by what this {comm.device.type.upper()} computes fast"
+        why = "as the checkpoint has it" if checkpoint else f"by what this {DEVICES[comm.device.type]} computes fast"
         log.info("auto, %s: %s", why, ", ".join(f"{key} {values[key]}" for key in asked if asked[key] == AUTO))
         return values
 

@@ -62,6 +62,13 @@ class Profiler:
         finally:
             self._stop()
 
+    def close(self) -> None:
+        """Say so where the attempt has ended before the first of the steps."""
+        if self._done < self._steps.start:
+            log.warning(
+                "nothing is profiled: the attempt ended after %d steps, before step %d", self._done, self._steps.start
+            )
+
     def _part(self, name: str) -> AbstractContextManager[Any]:
         return record_function(name) if self._profile else contextlib.nullcontext()
 

@@ -117,6 +117,8 @@ def _train(
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
         parts.close()
+        if profiler:
+            profiler.close()
         return reason
 
 

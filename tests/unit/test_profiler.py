@@ -66,9 +66,12 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
     assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["rank0.json", "rank0.trace.json.gz"]
 
 
-def test_steps_that_never_come_leave_nothing(tmp_path):
-    work(profiler_for(Launch(profile="9"), tmp_path, ALONE), [3])
+def test_steps_that_never_come_leave_a_word(tmp_path, caplog):
+    profiler = profiler_for(Launch(profile="9"), tmp_path, ALONE)
+    work(profiler, [3])
+    profiler.close()
     assert list(tmp_path.iterdir()) == []
+    assert caplog.messages == ["nothing is profiled: the attempt ended after 3 steps, before step 9"]
 
 
 def test_what_is_stopped_in_the_middle_is_written(tmp_path):
