@@ -125,6 +125,11 @@ def identity_of(config: Config) -> dict[str, Any]:
     return {key: attrgetter(key)(config) for key in IDENTITY}
 
 
+def is_of_trainer(found: Checkpoint) -> bool:
+    """Return whether the trainer wrote it, and no script with a Session."""
+    return "identity" in found.header.facts and "model" in found.tensors
+
+
 def differences(header: Header, now: Mapping[str, Any]) -> str:
     """Return in which of the keys ``now`` a checkpoint with that ``header`` has another value; "" if in none.
 
@@ -153,6 +158,15 @@ def _as_saved(config: Config) -> dict[str, dict[str, Any]]:
     """Return the tables of config.toml with lists for tuples, as JSON gives them back."""
     tables: dict[str, dict[str, Any]] = json.loads(json.dumps(experiment(config)))
     return tables
+
+
+def require_of_trainer(found: Checkpoint) -> None:
+    """Raise a ConfigError where there is nothing that the trainer could resume."""
+    if not is_of_trainer(found):
+        raise ConfigError(
+            "cannot resume: the checkpoint is of a script with a Session, not of the trainer. Continue it with that "
+            "script, or start anew in another --output-dir."
+        )
 
 
 def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:

@@ -22,7 +22,7 @@ from slipway.stop import Reason, StopRequest
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
 from trainer.auto import settle
-from trainer.checkpoint import ORDER, changes, check_resumable, restore
+from trainer.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch
@@ -144,7 +144,9 @@ def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoi
 
     def find() -> Checkpoint | None:
         store = CheckpointStore(checkpoints, keep=settings.run.keep)
-        return find_checkpoint(launch.resume, store, repair=not launch.dry_run)
+        if found := find_checkpoint(launch.resume, store, repair=not launch.dry_run):
+            require_of_trainer(found)
+        return found
 
     return run_on_root(comm, find)
 

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from learners import new_learner
-from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
 from slipway.position import Position
-from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, restore
+from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, require_of_trainer, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.order import TABLES
@@ -183,6 +183,12 @@ class TestIdentity:
         learner.data["training samples"] = 7
         with pytest.raises(ConfigError, match="training samples was 100 and is 7"):
             check_resumable(found, config_of(), learner)
+
+    def test_a_checkpoint_of_a_session_is_refused(self, found):
+        require_of_trainer(found)
+        of_session = Checkpoint(found.tensors, found.header._replace(facts={"order": 2}))
+        with pytest.raises(ConfigError, match="the checkpoint is of a script with a Session, not of the trainer"):
+            require_of_trainer(of_session)
 
     def test_what_may_differ_differs_freely(self, found, learner):
         check_resumable(found, config_of(lr=5.0), learner)

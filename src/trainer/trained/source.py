@@ -18,7 +18,7 @@ from slipway.checkpoint.store import CheckpointStore
 from slipway.errors import AllDamagedError, SlipwayError
 from slipway.layout import BEST, CHECKPOINTS, CONFIG, checkpoint_folder
 from slipway.reading import read_start
-from trainer.checkpoint import IMAGES, differences, identity_of, images_of
+from trainer.checkpoint import IMAGES, differences, identity_of, images_of, is_of_trainer
 from trainer.cli import Tables, load
 from trainer.config import Config, Settings
 from trainer.data import Dataset
@@ -102,7 +102,7 @@ def read_trained(source: Source) -> tuple[Path, Checkpoint]:
         raise ConfigError(f"every checkpoint of {source.path} is damaged.") from error
     except OSError as error:
         raise SlipwayError(f"{error.filename or source.path} cannot be read: {error.strerror or error}.") from error
-    if "identity" not in found.header.facts or "model" not in found.tensors:
+    if not is_of_trainer(found):
         raise ConfigError(
             f"{path} is of a script with a Session, not of the trainer: that script evaluates it, "
             "and `slipway export` writes its weights."
