@@ -30,9 +30,10 @@ def run(checkout: Path, *flags: str) -> tuple[float, float, int]:
     """Train, and return the seconds of the whole process, those of training, and the steps."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         words = ("-m", "trainer", "--output-dir", folder, "--no-figures", "--device", "cpu", "--threads", "1")
+        types = ("--amp", "none", "--no-channels-last")  # earlier versions had no other default
         before = time.perf_counter()
         subprocess.run(
-            [sys.executable, *words, *flags],
+            [sys.executable, *words, *types, *flags],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(checkout / "src"), "PYTHONDONTWRITEBYTECODE": ""},
             check=True,

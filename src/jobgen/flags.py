@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Set
 
 from jobgen.errors import JobgenError
-from slipway.flags import ArgumentError, nearest_flag, read_arguments
+from slipway.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
-__all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments"]
+__all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments", "switch_words"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"

@@ -131,7 +131,7 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
 
 def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
     """Return the value of a switch: a boolean, or a word behind it that it takes in place of one."""
-    words = [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
+    words = switch_words(key)
     if flag == key["flag"] and left and left[0] in words:
         return left.pop(0)
     if equals:
@@ -139,6 +139,11 @@ def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
         but = f" but {' or '.join(words)}" if words and flag == key["flag"] else ""
         raise ArgumentError(f"{flag} takes no value{but}; {other} is its opposite")
     return flag == key["flag"]
+
+
+def switch_words(key: Key) -> List[str]:
+    """Return the words that a switch takes in place of a boolean."""
+    return [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
 
 
 def _value(flag: str, text: str, spec: Key) -> Any:

@@ -1,7 +1,7 @@
 """What ``auto`` stands for: mixed precision, and the memory layout that goes with it, where devices are faster so.
 
-Rank 0 decides at the start of a run, by what its device says it can and never by timing, so that the same machine
-decides the same. Checkpoints hold what was decided, and a run that is resumed keeps it, on other hardware too.
+It is decided when a run begins, by what the devices of its ranks say they can and never by timing, so that the same
+machines decide the same. Checkpoints hold what was decided, and a run that is resumed keeps it, on other hardware too.
 """
 
 from __future__ import annotations
@@ -9,96 +9,108 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 import torch
 
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import broadcast_json, run_on_root
+from slipway.communicator.collectives import broadcast_json, run_on_root, sum_numbers
 from trainer.amp import AMP_TYPES
 from trainer.checkpoint import CONFIG
-from trainer.config import Config
+from trainer.config import Settings
 from trainer.errors import ConfigError
 from trainer.plugin import SEPARATOR
 
 AUTO = "auto"
-PLAIN = {"amp": "none", "channels_last": False}
-"""What each key is where nothing else is known to be right and faster, and was before there was auto."""
+PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False}
+"""The keys that may be auto, with their defaults before there was auto."""
 BF16_CAPABILITY = (8, 0)
 """The first GPUs whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 """What multiplies bf16 in CPUs, as torch.cpu.get_capabilities names it; the last one is of ARM."""
-DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-C = TypeVar("C", bound=Config)
 log = logging.getLogger(__name__)
 
 
-def settle(config: C, comm: Communicator, *, backend: str, checkpoint: Checkpoint | None) -> C:
-    """Return ``config`` with a value for each auto; all ranks must call this.
+def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: Checkpoint | None) -> Settings:
+    """Return ``settings`` with a value for each auto; all ranks must call this.
 
     Args:
-        config: the experiment, the same on all ranks.
+        settings: the same on all ranks.
         comm: of this rank.
-        backend: that trains it.
+        backend: that trains.
         checkpoint: on rank 0, what is resumed, None there for a run that begins. Ignored on other ranks.
 
     Raises:
         ConfigError: on every rank, if the checkpoint has no such value.
     """
-    asked = {"amp": config.train.amp, "channels_last": config.model.channels_last}
-    if AUTO not in asked.values():
-        return config
+    here = multiplies_bf16(comm.device)
+    everywhere = sum_numbers(comm, [not here]) == [0]
+    asked = left_to_auto(settings)
 
     def decide() -> dict[str, Any]:
-        values = saved(checkpoint.header) if checkpoint else fastest(config, comm.device, backend=backend)
-        why = "as the checkpoint has it" if checkpoint else f"by what this {DEVICES[comm.device.type]} computes fast"
-        log.info("auto, %s: %s", why, ", ".join(f"{key} {values[key]}" for key in asked if asked[key] == AUTO))
+        values = saved(checkpoint.header) if checkpoint else by_hardware(settings, bf16=everywhere)
+        if backend == "horovod":  # it sends contiguous gradients only
+            values["model.channels_last"] = False
+        if asked:
+            said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked)
+            log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
         return values
 
-    return settled(config, broadcast_json(comm, run_on_root(comm, decide)))
+    found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
+    if found.train.amp == "bf16" and comm.device.type == "cuda" and not here:
+        log.warning(
+            "%s emulates bf16, which is slow: --amp none, or other nodes", torch.cuda.get_device_name(comm.device)
+        )
+    return found
 
 
-def settled(config: C, values: Mapping[str, Any]) -> C:
-    """Return ``config`` with those of ``values`` in place of auto."""
-    train, model = config.train, config.model
-    if train.amp == AUTO:
-        train = replace(train, amp=values["amp"])
-    if model.channels_last == AUTO:
-        model = replace(model, channels_last=values["channels_last"])
-    return replace(config, train=train, model=model)
+def left_to_auto(settings: Settings) -> list[str]:
+    """Return the keys that are auto."""
+    return [key for key in PLAIN if attrgetter(key)(settings) == AUTO]
+
+
+def settled(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return ``settings`` with those of ``values`` in place of auto."""
+    for key in left_to_auto(settings):
+        section, name = key.split(".")
+        part = replace(getattr(settings, section), **{name: values[key]})
+        settings = replace(settings, **{section: part})
+    return settings
 
 
 def saved(header: Header) -> dict[str, Any]:
-    """Return what the run of a checkpoint computed with.
+    """Return the values with which the run of a checkpoint has computed.
 
     Raises:
-        ConfigError: if its manifest holds something else in that place.
+        ConfigError: if its manifest has something else in their place.
     """
-    tables = header.facts.get(CONFIG, {})
     try:
-        amp = tables.get("train", {}).get("amp", PLAIN["amp"])
-        channels_last = tables.get("model", {}).get("channels_last", PLAIN["channels_last"])
-    except AttributeError:  # no tables
-        amp = channels_last = None
+        tables = {section: dict(table) for section, table in header.facts.get(CONFIG, {}).items()}
+    except (AttributeError, TypeError, ValueError):
+        tables = {"train": {"amp": None}}
+    amp = tables.get("train", {}).get("amp", PLAIN["train.amp"])
+    channels_last = tables.get("model", {}).get("channels_last", PLAIN["model.channels_last"])
     if amp not in [*AMP_TYPES] or not isinstance(channels_last, bool):
         raise ConfigError("the manifest of the checkpoint is damaged: it says no train.amp and model.channels_last.")
-    return {"amp": amp, "channels_last": channels_last}
+    return {"train.amp": amp, "model.channels_last": channels_last}
 
 
-def fastest(config: Config, device: torch.device, *, backend: str) -> dict[str, Any]:
-    """Return what is fastest for ``config`` on ``device``.
+def by_hardware(settings: Settings, *, bf16: bool) -> dict[str, Any]:
+    """Return the values for a new run, on devices that all multiply ``bf16``, or not.
 
     bf16 has the range of float32, so that no loss needs scaling. A model of somebody's own is trained as it is
-    written: it may depend on the types or the strides of its tensors.
+    written: it may depend on the types or the strides of its tensors. Autocast is for one type of devices.
     """
-    if SEPARATOR in config.model.arch:
-        return PLAIN
-    amp = config.train.amp
+    if SEPARATOR in settings.model.arch:
+        return dict(PLAIN)
+    amp = settings.train.amp
     if amp == AUTO:
-        amp = "bf16" if config.train.dtype == "float32" and multiplies_bf16(device) else "none"
-    return {"amp": amp, "channels_last": amp != "none" and backend != "horovod"}
+        kinds = {name.partition(":")[0] for name in (settings.launch.stage_devices or "").split(",")}
+        amp = "bf16" if bf16 and settings.train.dtype == "float32" and len(kinds) == 1 else "none"
+    return {"train.amp": amp, "model.channels_last": amp != "none"}
 
 
 def multiplies_bf16(device: torch.device) -> bool:

@@ -209,7 +209,7 @@ def _with_choices(found: InvalidValue) -> str:
     if matches_no_pattern(found.reason):
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
     if (value := invalid_choice(found.reason)) is None:
-        return found.reason + "."
+        return "it must be true, false or auto." if bool in get_args(hint) else found.reason + "."
     choices = [choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)]
     others = "true, false, " if bool in get_args(hint) else "a number, " if get_origin(hint) is not Literal else ""
     return f"{value!r} is not one of {others}{', '.join(choices)}.{did_you_mean(value, choices)}"

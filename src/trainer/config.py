@@ -90,7 +90,7 @@ class ModelConfig:
     """Local file (.safetensors, or a .pt of tensors) to start from; "" starts from random weights."""
     channels_last: bool | Literal["auto"] = "auto"
     """Keep images and convolutions in NHWC order; auto: where amp is not none, except with horovod and in models of
-    your own."""
+    your own; a resumed run keeps what it began with."""
     compile: bool = False
     """Compile the model with torch.compile; needs a C++ compiler where it runs."""
     sync_bn: bool = False
@@ -157,8 +157,8 @@ class TrainConfig:
     grad_accum_steps: AtLeast1 = 1
     """Micro-steps that an optimiser step is divided into to save memory."""
     amp: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    """Mixed precision: autocast to this type (fp16 with loss scaling); auto: bf16 where the GPU or the CPU
-    multiplies it, except in models of your own. A resumed run keeps what it began with."""
+    """Mixed precision: autocast to this type (fp16 with loss scaling); auto: bf16 where the devices of
+    all ranks multiply it, except in models of your own; a resumed run keeps what it began with."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and optimiser state."""
     seed: Seed = 0

@@ -41,6 +41,8 @@ class Profiler:
         self._done = 0
         self._profile: torch.profiler.profile | None = None
         self._began = 0.0
+        self._recorded = False
+        """Whether a batch has come since the record began."""
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Pass on the batches of an epoch; at its end, or where it is left, a record ends too."""
@@ -54,6 +56,7 @@ class Profiler:
                     batch = next(batches, None)
                 if batch is None:
                     return
+                self._recorded |= self._profile is not None
                 yield batch
                 begins = batch.micro.last
                 self._done += begins
@@ -61,13 +64,6 @@ class Profiler:
                     self._stop()
         finally:
             self._stop()
-
-    def close(self) -> None:
-        """Say so where the attempt has ended before the first of the steps."""
-        if self._done < self._steps.start:
-            log.warning(
-                "nothing is profiled: the attempt ended after %d steps, before step %d", self._done, self._steps.start
-            )
 
     def _part(self, name: str) -> AbstractContextManager[Any]:
         return record_function(name) if self._profile else contextlib.nullcontext()
@@ -90,6 +86,8 @@ class Profiler:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._began
         profile.stop()
+        if not self._recorded:
+            return
         last = max(self._done, self._steps.start)
         found = summary(profile, seconds) | {"rank": self._rank, "steps": [self._steps.start, last]}
         try:
@@ -157,6 +155,12 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
         error.raised_on_all_ranks = True
         raise error
     return Profiler(steps, folder / PROFILE, rank=world.rank) if world.rank in ranks else None
+
+
+def warn_if_missed(launch: Launch, steps: int) -> None:
+    """Say so where an attempt that took so many steps ended before those that --profile names."""
+    if launch.profile and steps < _first_and_end(launch.profile)[0]:
+        log.warning("--profile %s: nothing is profiled, as this attempt took %d steps", launch.profile, steps)
 
 
 def _first_and_end(steps: str) -> tuple[int, int]:

@@ -12,7 +12,15 @@ from slipway.world import World
 from trainer.config import Config, experiment
 
 
-def begin(owned: Ownership, config: Config, world: World, launched: Mapping[str, object], *, step: int) -> Attempt:
+def begin(
+    owned: Ownership,
+    config: Config,
+    world: World,
+    launched: Mapping[str, object],
+    *,
+    auto: Mapping[str, object] | None = None,
+    step: int,
+) -> Attempt:
     """Record in the run folder what runs there from now on, and how.
 
     Args:
@@ -20,6 +28,11 @@ def begin(owned: Ownership, config: Config, world: World, launched: Mapping[str,
         config: the experiment.
         world: the ranks that take part.
         launched: the settings of this launch as they were resolved.
+        auto: what the keys of the experiment that are auto stand for.
         step: optimiser steps done before.
     """
-    return owned.begin(config=tomli_w.dumps(experiment(config)), provenance=provenance(world, launched), step=step)
+    return owned.begin(
+        config=tomli_w.dumps(experiment(config)),
+        provenance={**provenance(world, launched), "auto": auto or {}},
+        step=step,
+    )

@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 from slipway.attempt import Ownership, open_folder
@@ -21,7 +22,7 @@ from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
-from trainer.auto import settle
+from trainer.auto import left_to_auto, settle
 from trainer.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
 from trainer.config import Settings
 from trainer.data.feed import recorded
@@ -34,7 +35,7 @@ from trainer.learner import Learner
 from trainer.loop import train_epoch
 from trainer.memory import out_of_memory_explained, report_peaks
 from trainer.parts import Parts, build_parts
-from trainer.profiler import Profiler, profiler_for
+from trainer.profiler import Profiler, profiler_for, warn_if_missed
 from trainer.program import TrainerProgram, policy
 from trainer.provenance import begin
 from trainer.strategies import Strategy, resolved
@@ -94,10 +95,12 @@ def _train(
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, checkpoint)
+        del checkpoint  # its tensors are mapped files, which are discarded in the course of training
         parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
-        launched = resolved(settings, comm, strategy, _tell_stages(parts.learner))
+        launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
         place = Place(folder.path, found.position.step, environment.variables)
-        recorder = ownership.make(lambda owned: _begin(owned, asked, comm.world, launched, place.step))
+        auto = {key: attrgetter(key)(settings) for key in left_to_auto(asked)}
+        recorder = ownership.make(lambda owned: _begin(owned, asked, comm.world, launched, auto=auto, step=place.step))
         if parts.choice.pieces:
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
@@ -117,8 +120,8 @@ def _train(
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
         parts.close()
-        if profiler:
-            profiler.close()
+        if comm.world.is_root:
+            warn_if_missed(launch, under_way.position.step - found.position.step)
         return reason
 
 
@@ -132,9 +135,17 @@ def _tell_stages(learner: Learner) -> list[list[str]]:
     return stages
 
 
-def _begin(owned: Ownership, settings: Settings, world: World, launched: Mapping[str, object], step: int) -> Recorder:
+def _begin(
+    owned: Ownership,
+    settings: Settings,
+    world: World,
+    launched: Mapping[str, object],
+    *,
+    auto: Mapping[str, object],
+    step: int,
+) -> Recorder:
     """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
-    attempt = begin(owned, settings, world, launched, step=step)
+    attempt = begin(owned, settings, world, launched, auto=auto, step=step)
     return Recorder(attempt, keep=settings.run.keep, step=step)
 
 

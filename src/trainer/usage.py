@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from slipway.flags import switch_words
+
 
 def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: str, epilog: str = "") -> str:
     """Return all flags of ``schema`` by section, with what they mean and their defaults.
@@ -23,8 +25,8 @@ def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: 
         for key in section["properties"].values():
             text = key["description"].replace("%", "%%")
             if "no_flag" in key:
-                words = [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
-                text += f" ({key['flag']} {' or '.join(words)}; default: {key['default']})" if words else ""
+                words = " or ".join(switch_words(key))
+                text += f" ({key['flag']} {words}; default: {key['default']})" if words else ""
                 group.add_argument(key["flag"], key["no_flag"], action="store_true", help=text)
                 continue
             default = " ".join(map(str, key["default"])) if isinstance(key["default"], list) else key["default"]

@@ -19,7 +19,7 @@ LIMITS = {"float32": 1e-6, "float64": 1e-12}
 # 1,438 samples in batches of 479 leave one sample for the last step of an epoch: most ranks then have none.
 FLAGS = [
     *("--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--clip-grad", "1.0"),
-    *("--batch-size", "479", "--grad-accum-steps", "2", "--max-steps", "20", "--no-figures"),
+    *("--batch-size", "479", "--grad-accum-steps", "2", "--max-steps", "20", "--no-figures", "--amp", "none"),
 ]
 
 

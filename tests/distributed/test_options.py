@@ -22,6 +22,7 @@ EVERYWHERE = {
 """Options that no backend sees: one process is enough."""
 TOGETHER = {
     "none": [],
+    "float32": ["--amp", "none", "--no-channels-last"],
     "profile": ["--profile", "2-3", "--profile-ranks", "all"],
     "bf16": ["--amp", "bf16"],
     "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],

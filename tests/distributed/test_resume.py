@@ -25,6 +25,8 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
     for attempt, step in enumerate([31, 100]):
         with started(words, tmp_path / f"{attempt}.log") as launch:
             launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
+            mapped = Path(f"/proc/{launch.rank_pid(0)}/maps").read_text() if ranks > 1 else ""
+            assert "/checkpoints/" not in mapped, "files of the checkpoint that was resumed are still open"
             launch.kill()
         killed.append(last_step(broken))
     assert killed[1] < EPOCHS * STEPS_PER_EPOCH
@@ -104,15 +106,16 @@ def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
     common = [*FLAGS, "--max-steps", "20"]
     train("torchrun", 2, whole, *common, *flags)
     said = train("torchrun", 2, resumed, *common, "--resume", str(whole / "checkpoints" / "step_00000010"))
-    assert f"auto, as the checkpoint has it: amp {amp}, channels_last {channels_last}" in said
+    layout = str(channels_last).lower()
+    assert f"auto: train.amp {amp}, model.channels_last {layout}, as the checkpoint has it\n" in said
     assert "resumed with other settings" not in said
-    launch = json.loads((resumed / "run.json").read_text())["launch"]
-    assert (launch["amp"], launch["channels_last"]) == (amp, channels_last)
+    decided = json.loads((resumed / "run.json").read_text())["auto"]
+    assert decided == {"train.amp": amp, "model.channels_last": channels_last}
     assert (resumed / "config.toml").read_text().count('= "auto"') == 2
     assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
     said = train("torchrun", 2, resumed, *common, "--max-steps", "21", "--amp", "fp16", "--resume", "auto")
     assert f"train.amp was '{amp}' and is 'fp16'" in said
-    assert f"auto, as the checkpoint has it: channels_last {channels_last}\n" in said
+    assert f"auto: model.channels_last {layout}, as the checkpoint has it\n" in said
 
 
 def test_metrics_of_a_resumed_run_hold_each_step_once(tmp_path):

@@ -1,7 +1,5 @@
 """What --amp auto and --channels-last auto become: by the hardware when a run begins, by the checkpoint afterwards."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -9,13 +7,13 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Alone
 from slipway.position import Position
-from trainer.auto import PLAIN, fastest, saved, settle
+from trainer.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
 from trainer.checkpoint import CONFIG
-from trainer.config import Config, ModelConfig, Settings, TrainConfig
+from trainer.config import Launch, ModelConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
 
 CPU = torch.device("cpu")
-BOTH = {"amp": "bf16", "channels_last": True}
+GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture
@@ -28,84 +26,114 @@ def cpu(monkeypatch):
     return set_instruction
 
 
-def config_of(*, arch="resnet18", amp="auto", channels_last="auto", dtype="float32"):
-    return Settings(model=ModelConfig(arch=arch, channels_last=channels_last), train=TrainConfig(amp=amp, dtype=dtype))
+def settings_of(*, arch="resnet18", amp="auto", channels_last="auto", dtype="float32", stage_devices=None):
+    return Settings(
+        model=ModelConfig(arch=arch, channels_last=channels_last),
+        train=TrainConfig(amp=amp, dtype=dtype),
+        launch=Launch(stage_devices=stage_devices),
+    )
 
 
 def checkpoint_of(tables):
     return Checkpoint({}, Header(Position(), facts={CONFIG: tables} if tables is not None else {}))
 
 
+def decided(settings, *, backend="ddp", tables=None, begun=False):
+    """Return --amp and --channels-last of a run that begins, or that had ``tables`` when it was saved."""
+    checkpoint = checkpoint_of(tables) if begun else None
+    found = settle(settings, Alone(CPU), backend=backend, checkpoint=checkpoint)
+    assert (found.launch, found.data, found.optim) == (settings.launch, settings.data, settings.optim)
+    return found.train.amp, found.model.channels_last
+
+
 @pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])
 def test_a_cpu_that_multiplies_bf16_computes_in_it(cpu, instruction):
     cpu(instruction)
-    assert fastest(Config(), CPU, backend="ddp") == BOTH
+    assert decided(settings_of()) == ("bf16", True)
 
 
 def test_another_cpu_does_not(cpu):
     cpu(None)
-    assert fastest(Config(), CPU, backend="ddp") == PLAIN
+    assert decided(settings_of()) == ("none", False)
 
 
 def test_nor_does_one_of_which_torch_says_nothing(monkeypatch):
     """As torch 2.10."""
-    monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert fastest(Config(), CPU, backend="ddp") == PLAIN
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert decided(settings_of()) == ("none", False)
 
 
 @pytest.mark.parametrize(
-    ("capability", "expected"), [((7, 5), PLAIN), ((8, 0), BOTH), ((8, 9), BOTH), ((9, 0), BOTH), ((12, 0), BOTH)]
+    ("capability", "expected"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((9, 0), True), ((12, 0), True)]
 )
 def test_a_gpu_does_since_ampere(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    assert fastest(Config(), torch.device("cuda", 0), backend="ddp") == expected
+    assert multiplies_bf16(GPU) is expected
 
 
 def test_a_gpu_of_amd_has_other_numbers(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    assert fastest(Config(), torch.device("cuda", 0), backend="ddp") == PLAIN
+    assert not multiplies_bf16(GPU)
+
+
+def test_one_rank_that_does_not_is_enough():
+    assert by_hardware(settings_of(), bf16=False) == PLAIN
 
 
 @pytest.mark.parametrize(
-    ("config", "backend", "expected"),
+    ("settings", "backend", "expected"),
     [
-        ({"arch": "mine:model"}, "ddp", PLAIN),
-        ({"dtype": "float64"}, "ddp", PLAIN),
-        ({"amp": "none"}, "ddp", PLAIN),
-        ({}, "horovod", {**BOTH, "channels_last": False}),
-        ({"amp": "fp16"}, "ddp", {"amp": "fp16", "channels_last": True}),
-        ({"amp": "none", "channels_last": True}, "ddp", {"amp": "none", "channels_last": True}),
-        ({"channels_last": False}, "ddp", {**BOTH, "channels_last": False}),
-        ({"arch": "mine:model", "amp": "bf16"}, "ddp", {"amp": "bf16", "channels_last": False}),
+        ({"arch": "mine:model"}, "ddp", ("none", False)),
+        ({"dtype": "float64"}, "ddp", ("none", False)),
+        ({"stage_devices": "cuda:0,cpu"}, "ddp", ("none", False)),
+        ({"stage_devices": "cuda:0,cuda:1"}, "ddp", ("bf16", True)),
+        ({}, "horovod", ("bf16", False)),
+        ({"amp": "none"}, "ddp", ("none", False)),
+        ({"amp": "fp16"}, "ddp", ("fp16", True)),
+        ({"amp": "none", "channels_last": True}, "ddp", ("none", True)),
+        ({"channels_last": False}, "ddp", ("bf16", False)),
+        ({"arch": "mine:model", "amp": "bf16"}, "ddp", ("bf16", False)),
+        ({"arch": "mine:model", "amp": "bf16", "channels_last": True}, "ddp", ("bf16", True)),
     ],
 )
-def test_what_is_asked_for_goes_before(cpu, config, backend, expected):
+def test_what_is_asked_for_goes_before(cpu, settings, backend, expected):
     cpu("avx512_bf16")
-    asked = config_of(**config)
-    found = settle(asked, Alone(CPU), backend=backend, checkpoint=None)
-    assert {"amp": found.train.amp, "channels_last": found.model.channels_last} == expected
-    assert (found.launch, found.data, found.optim) == (asked.launch, asked.data, asked.optim)
+    assert decided(settings_of(**settings), backend=backend) == expected
 
 
 @pytest.mark.parametrize("instruction", ["avx512_bf16", None])
 @pytest.mark.parametrize(
-    ("tables", "expected"),
+    ("tables", "backend", "expected"),
     [
-        ({"train": {"amp": "bf16"}, "model": {"channels_last": True}}, BOTH),
-        ({"train": {"amp": "none"}, "model": {"channels_last": False}}, PLAIN),
-        (None, PLAIN),  # of version 0.1
+        ({"train": {"amp": "bf16"}, "model": {"channels_last": True}}, "ddp", ("bf16", True)),
+        ({"train": {"amp": "bf16"}, "model": {"channels_last": True}}, "horovod", ("bf16", False)),
+        ({"train": {"amp": "none"}, "model": {"channels_last": False}}, "ddp", ("none", False)),
+        (None, "ddp", ("none", False)),  # of version 0.1
     ],
 )
-def test_a_resumed_run_keeps_what_it_began_with(cpu, tables, expected, instruction):
+def test_a_resumed_run_keeps_what_it_began_with(cpu, tables, backend, expected, instruction):
     cpu(instruction)
-    found = settle(config_of(), Alone(CPU), backend="single", checkpoint=checkpoint_of(tables))
-    assert {"amp": found.train.amp, "channels_last": found.model.channels_last} == expected
+    assert decided(settings_of(), backend=backend, tables=tables, begun=True) == expected
 
 
 @pytest.mark.parametrize(
     "tables",
-    [{"train": {"amp": "bf17"}}, {"train": {"amp": ["bf16"]}}, {"model": {"channels_last": 1}}, {"train": 3}, [], 7],
+    [
+        *({"train": {"amp": "bf17"}}, {"train": {"amp": ["bf16"]}}, {"train": {"amp": "auto"}}, {"train": 3}),
+        *({"model": {"channels_last": 1}}, {"model": "ab"}, [], 7),
+    ],
 )
 def test_a_manifest_with_something_else_is_refused(tables):
     with pytest.raises(ConfigError, match="manifest of the checkpoint is damaged"):
-        saved(SimpleNamespace(facts={CONFIG: tables}))
+        saved(checkpoint_of(tables).header)
+
+
+def test_a_gpu_that_emulates_bf16_says_so(monkeypatch, caplog):
+    """A run of another machine goes on there; no GPU is needed to tell."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "V100")
+    monkeypatch.setattr("trainer.auto.broadcast_json", lambda _comm, value: value)
+    monkeypatch.setattr("trainer.auto.run_on_root", lambda _comm, action: action())
+    begun = checkpoint_of({"train": {"amp": "bf16"}, "model": {"channels_last": True}})
+    assert settle(settings_of(), Alone(GPU), backend="ddp", checkpoint=begun).train.amp == "bf16"
+    assert caplog.messages == ["V100 emulates bf16, which is slow: --amp none, or other nodes"]

@@ -12,7 +12,7 @@ from torch.autograd.profiler import record_function
 from slipway.world import World
 from trainer.config import Launch
 from trainer.errors import ConfigError
-from trainer.profiler import BACKWARD, DATA, PARTS, describe, profiler_for
+from trainer.profiler import BACKWARD, DATA, PARTS, describe, profiler_for, warn_if_missed
 
 ALONE = World()
 
@@ -66,12 +66,14 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
     assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["rank0.json", "rank0.trace.json.gz"]
 
 
-def test_steps_that_never_come_leave_a_word(tmp_path, caplog):
-    profiler = profiler_for(Launch(profile="9"), tmp_path, ALONE)
-    work(profiler, [3])
-    profiler.close()
+@pytest.mark.parametrize("first", ["4", "9"])
+def test_steps_that_never_come_leave_nothing_but_a_word(tmp_path, caplog, first):
+    work(profiler_for(Launch(profile=first), tmp_path, ALONE), [3])
     assert list(tmp_path.iterdir()) == []
-    assert caplog.messages == ["nothing is profiled: the attempt ended after 3 steps, before step 9"]
+    warn_if_missed(Launch(profile="3"), 3)
+    assert caplog.messages == []
+    warn_if_missed(Launch(profile=first), 3)
+    assert caplog.messages == [f"--profile {first}: nothing is profiled, as this attempt took 3 steps"]
 
 
 def test_what_is_stopped_in_the_middle_is_written(tmp_path):

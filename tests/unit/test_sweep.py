@@ -139,7 +139,7 @@ class TestTrials:
             ("optim.optimizer=adam,adammw", "did you mean 'adamw'?"),
             ("train.epochs=1.5", "it must be a whole number"),
             ("data.flip=yes", "'yes' must be true or false"),
-            ("model.channels_last=yes", "--channels-last takes no value but auto"),
+            ("model.channels_last=yes", "'yes' must be true or false or auto"),
             ("data.synthetic_shape=1", "it takes 3 values, and cannot be varied"),
             ("launch.threads=1,2", "[launch] is of one attempt"),
             ("optim.lr=log:0:1", "a logarithmic range begins above 0"),

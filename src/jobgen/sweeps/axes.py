@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, UsageError, nearest
-from jobgen.flags import ArgumentError, keys_of, nearest_flag, read_arguments
+from jobgen.flags import ArgumentError, keys_of, nearest_flag, read_arguments, switch_words
 from jobgen.model import JobSpec, Site
 from jobgen.shell import one_line
 
@@ -173,9 +173,10 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
     """Raise a UsageError if the trainer cannot have this value."""
     if not axis.spec:
         return
-    if axis.spec.get("type") == "boolean":
-        if value not in SWITCHED:
-            raise UsageError(f"--set {axis.key}={axis.text}: {value!r} must be true or false.")
+    if "no_flag" in axis.spec:
+        words = [*SWITCHED, *switch_words(axis.spec)]
+        if value not in words:
+            raise UsageError(f"--set {axis.key}={axis.text}: {value!r} must be {' or '.join(words)}.")
         return
     try:
         read_arguments([axis.argument(value)], schema)

@@ -82,6 +82,8 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> Run:
     attempts = read_attempts(folder, last_record=metrics.last_step)
     state, reason = _state(status, attempts, alive=alive)
     config, config_text = read_config(folder)
+    if isinstance(auto := provenance.get("auto"), dict):
+        config |= {key: f"{value} (auto)" for key, value in flat(auto).items() if config.get(key) == "auto"}
     confusion = read_confusion(folder)
     lines = list(metrics.series.values())
     launch = provenance["launch"] if isinstance(provenance.get("launch"), dict) else {}

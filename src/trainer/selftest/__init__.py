@@ -37,7 +37,7 @@ def run_selftest(
         RefusedError: on every rank, if ``folder`` cannot be had, or holds a run, whose records it would replace.
         ConfigError: on every rank, saying all that is wrong.
     """
-    launched = resolved(settings, comm, strategy, [])
+    launched = resolved(settings.launch, comm, strategy, [])
     with open_folder(folder, environment, comm, describe, may_continue=False) as ownership:
         attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
         facts = measure(settings.launch, comm)

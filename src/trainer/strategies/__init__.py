@@ -95,14 +95,13 @@ def torch_backend(launch: Launch, device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def resolved(settings: Settings, comm: Communicator, strategy: Strategy, stages: list[list[str]]) -> dict[str, object]:
-    """Return the settings of the launch as they were resolved, for run.json, and those of the experiment that may be.
+def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: list[list[str]]) -> dict[str, object]:
+    """Return the settings of the launch as they were resolved, for run.json.
 
     ``stages``: for each rank its node, and the device of each stage there; [] for a model that is not split.
     """
     found = {"backend": strategy.name, "device": comm.device.type, "threads": torch.get_num_threads()}
-    decided = {"amp": settings.train.amp, "channels_last": settings.model.channels_last}
-    return {**asdict(settings.launch), **found, **decided, "stages": stages}
+    return {**asdict(launch), **found, "stages": stages}
 
 
 def _refuse_unused(settings: Settings, backend: str) -> None:
