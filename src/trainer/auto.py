@@ -46,17 +46,18 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
     Raises:
         ConfigError: on every rank, if the checkpoint has no such value.
     """
+    asked = left_to_auto(settings)
+    if not asked:
+        return settings
     here = multiplies_bf16(comm.device)
     everywhere = sum_numbers(comm, [not here]) == [0]
-    asked = left_to_auto(settings)
 
     def decide() -> dict[str, Any]:
         values = saved(checkpoint.header) if checkpoint else by_hardware(settings, bf16=everywhere)
         if backend == "horovod":  # it sends contiguous gradients only
             values["model.channels_last"] = False
-        if asked:
-            said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked)
-            log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
+        said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked)
+        log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
