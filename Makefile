@@ -68,9 +68,11 @@ coverage: ## branch coverage of src/ by the unit and distributed tests, with all
 	@build/setup test
 	@build/coverage
 
-bench: ## compare the speed with other programs: ratios, each measured in one interleaved run
+bench: ## compare the speed with other programs: ratios, each measured in interleaved runs (half an hour)
 	@build/setup test
-	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench/jobgen_cpu.py
+	@set -e; for name in jobgen_cpu start order precision saves; do \
+	    echo "bench/$$name.py"; PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python "bench/$$name.py"; \
+	done
 
 mutants: ## change the code in small ways, and see whether a test notices (ARGS="--seed 1 --count 400 FILE...")
 	@build/setup test
