@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from slipway.communicator import Alone
-from trainer.auto import fastest
+from trainer.auto import by_hardware, multiplies_bf16
 from trainer.config import ModelConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.set_num_threads(1)
-    print("auto on this device:", fastest(Settings(), device, backend="single"))
+    print("auto on this device:", by_hardware(Settings(), bf16=multiplies_bf16(device)))
     print(f"Medians of {arguments.rounds} rounds, least and most in brackets")
     print("| model | float32 NHWC | bf16 NCHW | bf16 NHWC | float32 NCHW again |\n|---|---|---|---|---|")
     for arch, (shape, samples) in MODELS.items():
