@@ -54,6 +54,19 @@ def test_runs_are_compared(tmp_path):
     assert page.figures()[:4] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
 
 
+def test_runs_are_compared_by_what_auto_has_become(tmp_path):
+    runs = [make_run(tmp_path / amp) for amp in ("bf16", "none")]
+    for run in runs:
+        write(run / "config.toml", '[train]\namp = "auto"\n')
+        provenance = json.loads((run / "run.json").read_text())
+        write(run / "run.json", json.dumps(provenance | {"auto": {"train.amp": run.name}}))
+    page = report(tmp_path, *runs)
+    head = re.search(r"(?s)<thead>(.*?)</thead>", page.source)[1]
+    assert re.findall(r'class="key">(.*?)</th>', head) == ["train.amp"]
+    assert "<td>bf16 (auto)</td>" in page.source
+    assert "<td>none (auto)</td>" in page.source
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run"))
     assert ">a/run</a>" in page.source
