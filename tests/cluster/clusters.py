@@ -51,9 +51,11 @@ optimizer = "adamw"
 [train]
 epochs = {epochs}
 batch_size = 64
+amp = "none"
 [run]
 log_interval = 10
 """
+"""In float32, so that weights are the same for every number of ranks, but for the order of sums."""
 
 
 class Job:
