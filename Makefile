@@ -9,8 +9,8 @@ export BUDGET_LINT        := 4
 export BUDGET_UNIT        := 9
 export BUDGET_DISTRIBUTED := 22
 export BUDGET_IMAGE       := 15
-export BUDGET_IN_IMAGE    := 10
-export BUDGET_CLUSTER     := 17
+export BUDGET_IN_IMAGE    := 8
+export BUDGET_CLUSTER     := 19
 
 # The parts that `make test` runs after the set-up. Three more parts need root: image builds the CPU
 # image from both recipes; in-image tests it and trains in it; cluster trains on a Slurm cluster of

@@ -28,7 +28,6 @@ RANKS = {
 SHORT = {
     ("ddp.job", "container"),
     ("ddp.job", "venv"),
-    ("ddp-ranks.job", "container"),
     ("single.job", "container"),
     ("cpu.job", "venv"),
 }
