@@ -68,7 +68,7 @@ coverage: ## branch coverage of src/ by the unit and distributed tests, with all
 	@build/setup test
 	@build/coverage
 
-bench: ## compare the speed with other programs: ratios, each measured in interleaved runs (half an hour)
+bench: ## compare the speed with that of other programs and settings, each in interleaved runs
 	@build/setup test
 	@set -e; for name in jobgen_cpu start order precision saves; do \
 	    echo "bench/$$name.py"; PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python "bench/$$name.py"; \

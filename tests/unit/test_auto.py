@@ -76,7 +76,7 @@ def test_a_gpu_of_amd_has_other_numbers(monkeypatch):
     assert not multiplies_bf16(GPU)
 
 
-def test_one_rank_that_does_not_is_enough():
+def test_devices_that_do_not_stay_as_they_were():
     assert by_hardware(settings_of(), bf16=False) == PLAIN
 
 
