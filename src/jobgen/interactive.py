@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
 from jobgen.errors import JobgenError, note
 from jobgen.render import render_shell
@@ -57,11 +57,22 @@ def _run(session: Submission, command: List[str]) -> int:
     if not shutil.which(command[0]):
         raise JobgenError(f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.")
     note(shlex.join(command))
+    process: Optional[subprocess.Popen[bytes]] = None
+    terminated = False
+
+    def terminate(*_: object) -> None:
+        nonlocal terminated
+        terminated = True
+        if process:
+            process.terminate()
+
     # A terminal signals the command as well, by whose end this one ends. Not SIG_IGN, which the command would inherit.
-    before = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGINT, signal.SIGHUP)}
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: lambda *_: None, signal.SIGTERM: terminate}
+    before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     try:
         process = subprocess.Popen(command, env=session.environment)
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        if terminated:  # before there was a process to pass it on to
+            process.terminate()
         code = process.wait()
     finally:
         for name, handler in before.items():

@@ -162,6 +162,20 @@ class TestScript:
         assert process.wait(20) == 143
         assert not any(path.name.startswith(".jobgen") for path in clone.iterdir())
 
+    def test_a_signal_while_the_command_starts_reaches_it(self, clone, tmp_path, monkeypatch):
+        start = subprocess.Popen
+
+        def start_under_a_signal(command, **options):
+            process = start(command, **options)
+            if command[0] == "srun":
+                os.kill(os.getpid(), signal.SIGTERM)
+            return process
+
+        (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexec sleep 60\n")
+        monkeypatch.setattr(subprocess, "Popen", start_under_a_signal)
+        assert main(["shell", "--site", "example"]) == 143
+        assert not any(path.name.startswith(".jobgen") for path in clone.iterdir())
+
 
 class TestRefused:
     def test_no_image(self, capsys, clone):
