@@ -25,6 +25,7 @@ model = DistributedDataParallel(nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model(torch.randn(32, 64)).sum().backward()
 optimizer.step()
+distributed.barrier()
 distributed.destroy_process_group()
 """
 CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
@@ -32,9 +33,12 @@ CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
 
 def seconds(words: list[str]) -> float:
     """Return the CPU time of a command, and of all that it has started."""
-    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, words
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(words, stdout=output, stderr=output)
+        _, status, used = os.wait4(child.pid, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            output.seek(0)
+            sys.exit(f"exit code {code}: {words}\n{output.read().decode()}")
     return used.ru_utime + used.ru_stime
 
 

@@ -108,10 +108,14 @@ class Launch:
         return [pid for pid, _ in self._processes()]
 
     def rank_pid(self, rank: int) -> int:
-        """Return the process that trains as ``rank``: the youngest that its launcher numbered so."""
+        """Return the process that trains as ``rank``: the youngest that its launcher numbered, or named, so."""
         names = ("RANK=", "HOROVOD_RANK=", "OMPI_COMM_WORLD_RANK=")
         wanted = {f"{name}{rank}".encode() for name in names}
-        found = [pid for pid, environ in self._processes() if wanted & set(environ) and _is_python(pid)]
+        found = [
+            pid
+            for pid, environ in self._processes()
+            if (wanted & set(environ) and _is_python(pid)) or _name(pid) == f"trainer-rank{rank}"
+        ]
         assert found, f"no process of rank {rank}"
         return max(found)
 
@@ -231,6 +235,13 @@ def digest(checkpoint: Path) -> str:
         total.update(f"{name} {tuple(tensor.shape)}".encode())
         total.update(tensor.numpy().tobytes())
     return total.hexdigest()
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:  # it has ended
+        return ""
 
 
 def _is_python(pid: int) -> bool:

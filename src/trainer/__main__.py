@@ -9,9 +9,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from slipway.layout import EXIT_CONFIG
 from slipway.stop import StopRequest
+
+if TYPE_CHECKING:
+    from slipway.environment import Environment
+    from trainer.config import Settings
 
 OLDEST_PYTHON = (3, 11)
 GET_ONE = "take the image, or an environment made by build/setup, or pip install '.[train]' in a clone."
@@ -24,38 +30,47 @@ def main() -> int:
         found = ".".join(map(str, sys.version_info[:2]))
         print(f"trainer: the trainer needs Python 3.11 or later, and this is {found}: {GET_ONE}", file=sys.stderr)
         return EXIT_CONFIG
+    request = StopRequest()
+    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
+    return reported(lambda: _command_or_training(sys.argv[1:], request))
+
+
+def _command_or_training(argv: list[str], request: StopRequest) -> int:
+    """Do what ``argv`` asks for, and return the exit code."""
+    from trainer.commands import find_command  # noqa: PLC0415 -- reported says why all this comes late
+
+    if command := find_command(argv):
+        request.close()  # a command saves nothing: a signal ends it at once
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return command(argv[1:])
+    return _train(argv, request)
+
+
+def reported(run: Callable[[], int]) -> int:
+    """Return the exit code of ``run``, or of an error, which is told on standard error: in a line if it is a user's.
+
+    What is imported may be missing: in the base install.
+    """
     try:
-        return _command_or_training(sys.argv[1:])
+        from slipway.errors import SlipwayError, one_line  # noqa: PLC0415
+        from trainer.errors import explain  # noqa: PLC0415
+
+        try:
+            return run()
+        except SlipwayError as error:
+            print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
+            return error.exit_code
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
+            traceback.print_exception(error)
+            print(f"trainer: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+            return SlipwayError.exit_code
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway", "trainer"}:
             raise
         print(f"trainer: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
         return EXIT_CONFIG
-
-
-def _command_or_training(argv: list[str]) -> int:
-    """Do what ``argv`` asks for, and return the exit code; errors that a user can act on are one line."""
-    request = StopRequest()
-    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
-    from slipway.errors import SlipwayError, one_line  # noqa: PLC0415 -- main says why all this comes late
-    from trainer.commands import find_command  # noqa: PLC0415
-    from trainer.errors import explain  # noqa: PLC0415
-
-    try:
-        if command := find_command(argv):
-            request.close()  # a command saves nothing: a signal ends it at once
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            return command(argv[1:])
-        return _train(argv, request)
-    except SlipwayError as error:
-        print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except ModuleNotFoundError:
-        raise  # main says what to do
-    except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
-        traceback.print_exception(error)
-        print(f"trainer: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
-        return SlipwayError.exit_code
 
 
 def _train(argv: list[str], request: StopRequest) -> int:
@@ -71,8 +86,12 @@ def _train(argv: list[str], request: StopRequest) -> int:
     if settings.launch.nproc_per_node:
         from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
 
-        return spawn(argv, settings, request, environment)
-    from trainer.rank import run_rank  # noqa: PLC0415
+        return spawn(_run_rank, settings, request, environment)
+    return _run_rank(settings, request, environment)
+
+
+def _run_rank(settings: Settings, request: StopRequest, environment: Environment) -> int:
+    from trainer.rank import run_rank  # noqa: PLC0415 -- with torch
 
     return run_rank(settings, request, environment)
 

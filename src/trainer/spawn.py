@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import importlib
+import multiprocessing
 import os
+import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import resource_tracker
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NoReturn
 
-from slipway.environment import Environment
+from slipway.environment import Environment, read_environment
 from slipway.layout import EXIT_STOPPED
 from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
 from trainer.errors import ConfigError
 
+Work = Callable[[Settings, StopRequest, Environment], int]
+"""What a rank does, a function that can be pickled; returns the exit code."""
 POLL = 0.1
 """Seconds between two looks at the ranks."""
 RANKS_PER_CPU = 8
@@ -25,10 +37,11 @@ GRACE = 30.0
 """Seconds that ranks may take to end after another rank has failed, before they are killed."""
 
 
-def spawn(argv: list[str], settings: Settings, request: StopRequest, environment: Environment) -> int:
-    """Run ``trainer ARGV`` as the ddp ranks that ``settings`` ask for; return the code of one that failed, or 75 or 0.
+def spawn(work: Work, settings: Settings, request: StopRequest, environment: Environment) -> int:
+    """Run ``work`` on as many ddp ranks as ``settings`` ask for; return the code of one that failed, or 75 or 0.
 
-    The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them.
+    The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them. They are
+    forked from this process once it has imported what they need.
 
     Raises:
         ConfigError: if ranks of another backend are asked for, or far more than there are CPUs, if another launcher has
@@ -45,17 +58,19 @@ def spawn(argv: list[str], settings: Settings, request: StopRequest, environment
     if ranks > (most := RANKS_PER_CPU * cpus):
         raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
     request.answers = False  # rank 0 does
+    context = _import_for_ranks()
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
-        rendezvous = Path(folder, "store").as_uri()
-        flags = ["--backend", "ddp", "--init-method", rendezvous, "--nproc-per-node", "0"]
-        end = argv.index("--") if "--" in argv else len(argv)
-        command = [sys.executable, "-m", "trainer", *argv[:end], *flags, *argv[end:]]
+        launch = replace(
+            settings.launch, backend="ddp", init_method=Path(folder, "store").as_uri(), nproc_per_node=None
+        )
+        settings = replace(settings, launch=launch)
         # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
-            subprocess.Popen(command, env=_variables(rank, ranks), preexec_fn=_die_with_parent)  # noqa: PLW1509
-            for rank in range(ranks)
+            context.Process(target=_run_rank, args=(work, settings, rank, ranks, os.getpid())) for rank in range(ranks)
         ]
+        for process in processes:
+            process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             return _watch(processes, request)
@@ -63,13 +78,67 @@ def spawn(argv: list[str], settings: Settings, request: StopRequest, environment
             _end(processes)
 
 
+def _import_for_ranks() -> ForkContext | SpawnContext:
+    """Import what ranks need, and return how multiprocessing is to start them: by a fork if that is safe.
+
+    A fork takes over neither threads nor what they hold, so there must be none: a rank would wait for them for ever.
+    OpenMP and OpenBLAS read their variables as they are loaded; each rank sets its number of threads by torch.
+    """
+    with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+        # An optimiser's first step imports torch._dynamo, which takes as long as all else.
+        for name in ("torch._dynamo", "trainer.rank", "trainer.strategies.ddp"):
+            importlib.import_module(name)
+    if len([*Path("/proc/self/task").iterdir()]) == 1:
+        return multiprocessing.get_context("fork")
+    resource_tracker.ensure_running()  # which spawning needs; started later, it would unblock signals
+    return multiprocessing.get_context("spawn")
+
+
+@contextlib.contextmanager
+def _variables_set(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: int) -> NoReturn:
+    """Run ``work`` as one of the ranks, in a process of its own, and end that; ``launcher`` has started it."""
+    signal_on_parents_death(signal.SIGKILL)
+    if os.getppid() != launcher:  # it has died before
+        os._exit(EXIT_STOPPED)
+    from trainer.__main__ import reported  # noqa: PLC0415 -- which imports this
+
+    os.environ |= _variables(rank, ranks)
+    Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # by which ps and top tell them apart
+    request = StopRequest()
+    request.listen()
+
+    def run() -> int:
+        from slipway.seeding import seed_generators  # noqa: PLC0415 -- with torch
+
+        seed_generators(secrets.randbits(63))  # a fork has the state of its parent
+        return work(settings, request, read_environment(os.environ))
+
+    sys.exit(reported(run))
+
+
 def _ranks(settings: Settings) -> int:
     number = settings.launch.nproc_per_node or 1
-    if number == "auto":
-        from trainer.device import ranks_for_gpus  # noqa: PLC0415 -- torch counts the GPUs, and is slow to import
+    if number != "auto":
+        return number
+    # In a process of its own: what has opened a GPU must not fork.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_ranks_for_gpus, settings).result()
 
-        return ranks_for_gpus(settings)
-    return number
+
+def _ranks_for_gpus(settings: Settings) -> int:
+    from trainer.device import ranks_for_gpus  # noqa: PLC0415 -- torch is slow to import
+
+    return ranks_for_gpus(settings)
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:
@@ -78,16 +147,11 @@ def _variables(rank: int, ranks: int) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {name: str(value) for name, value in place.items()}
 
 
-def _die_with_parent() -> None:
-    """Let the kernel kill this rank when its launcher dies, even by SIGKILL."""
-    signal_on_parents_death(signal.SIGKILL)
-
-
-def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> int:
+def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
     """Wait until all ranks have ended, or one has failed, passing on requests to stop."""
     passed_on = Reason.NONE
     while True:
-        codes = [process.poll() for process in processes]
+        codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
             code, rank = min(failed)  # one that a signal has ended, if any: the others fail because of it
@@ -100,7 +164,8 @@ def _watch(processes: list[subprocess.Popen[bytes]], request: StopRequest) -> in
         if request.reason != passed_on:
             passed_on = request.reason
             for process in processes:
-                process.send_signal(passed_on.signal)
+                if process.is_alive() and process.pid:
+                    os.kill(process.pid, passed_on.signal)
         time.sleep(POLL)
 
 
@@ -109,12 +174,11 @@ def _tell_of_signal(rank: int, number: signal.Signals) -> None:
     sys.stderr.write(f"trainer: rank {rank} was killed by {number.name}{memory}\n")
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Sequence[BaseProcess]) -> None:
     """Give the ranks that are left some time to end by themselves, then kill them."""
     deadline = time.monotonic() + GRACE
     for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
             process.kill()
-            process.wait()
+            process.join()

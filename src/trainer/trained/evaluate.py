@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import from_manifest, to_manifest
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json, run_on_root
-from slipway.environment import read_environment
+from slipway.environment import Environment, read_environment
 from slipway.files import write_json
 from slipway.stop import Reason, StopRequest
 from trainer import arguments
@@ -103,11 +104,16 @@ def main(argv: list[str]) -> int:
     if plan.settings.launch.nproc_per_node:
         request = StopRequest()
         request.listen()
-        return spawn([NAME, *argv], plan.settings, request, environment)
-    comm, _ = connect(plan.settings, environment)
+        return spawn(partial(_run_rank, plan), plan.settings, request, environment)
+    return _run_rank(plan, plan.settings, None, environment)
+
+
+def _run_rank(plan: Plan, settings: Settings, _request: StopRequest | None, environment: Environment) -> int:
+    """Evaluate as one rank; ``settings`` are the plan's, but for how the ranks meet."""
+    comm, _ = connect(settings, environment)
     start_logging(comm.world)
     try:
-        set_threads(plan.settings.launch.threads, comm, environment)
+        set_threads(settings.launch.threads, comm, environment)
         _evaluate(plan, comm)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         abandon(error, comm.world)
