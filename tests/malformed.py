@@ -27,7 +27,7 @@ torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
 import torchvision  # noqa: E402, F401 -- each fork has it then
 
 from trainer import report as _report  # noqa: E402, F401
-from trainer.__main__ import _command_or_training  # noqa: E402
+from trainer.__main__ import main as run_trainer  # noqa: E402
 
 LIMIT = 60
 """Seconds after which a program counts as hanging."""
@@ -163,7 +163,7 @@ def run_in_fork(argv: list[str], folder: Path) -> tuple[int, float, str]:
         code = 99
         with contextlib.suppress(SystemExit):
             sys.argv = ["trainer", *argv]
-            code = _command_or_training(argv)
+            code = run_trainer()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # What SLIPWAY_DATA is: a folder, or one file in place of its many, which a shared disk serves
-# better: a squashfs image, which the container mounts, or a tar, which each node unpacks on its
-# local disk. `jobgen submit` sources this file alone, to say the same before the job waits.
+# better: a ZIP archive, which the trainer reads, a squashfs image, which the container mounts, or a
+# tar, which each node unpacks on its local disk. `jobgen submit` sources this file alone, to say the same before the job waits.
 
-# kind_of_data PATH: folder, squashfs, tar, damaged, or file, which is anything else; behind the
+# kind_of_data PATH: folder, zip, squashfs, tar, damaged, or file, which is anything else; behind the
 # last two why. By the content, whatever the name. A tar must be one that `tar` here can read: some
 # machines lack zstd.
 kind_of_data() {
@@ -22,6 +22,10 @@ kind_of_data() {
     case $magic.$ustar in
         68737173*) # hsqs, little-endian as all of squashfs 4
             kind_of_squashfs "$1"
+            return 0
+            ;;
+        504b0304* | 504b0506*)
+            kind_of_zip "$1"
             return 0
             ;;
         *.ustar) ;;
@@ -51,6 +55,16 @@ kind_of_squashfs() {
     fi
 }
 
+# kind_of_zip PATH: zip, or damaged where it has no central directory, which comes last: within the
+# longest comment that may follow it, and 22 bytes.
+kind_of_zip() {
+    if (($(tail --bytes=65557 -- "$1" | LC_ALL=C grep --count --text --fixed-strings $'PK\5\6'))); then
+        echo zip
+    else
+        echo "damaged the end of a ZIP archive is missing"
+    fi
+}
+
 # inspect_data: sets data_kind, and data_refusal, why SLIPWAY_DATA cannot be used as USE_CONTAINER,
 # SLIPWAY_STAGE and SLIPWAY_SCRIPT are set; empty if it can. A script may read any file by itself,
 # and so may a shell, which has no SLIPWAY_CONFIG. mounts_squashfs: 1 if the container runtime
@@ -73,14 +87,14 @@ inspect_data() {
             ;;
         tar.*.0.*) why="is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1" ;;
         damaged.*) why="is damaged: $why; copy it again" ;;
-        file.*.trainer) why="is neither a folder, a squashfs image nor a tar${why:+ ($why)}" ;;
+        file.*.trainer) why="is neither a folder, a ZIP archive, a squashfs image nor a tar${why:+ ($why)}" ;;
         *) return 0 ;;
     esac
     data_refusal="$SLIPWAY_DATA $why"
 }
 
-# check_data: fails if SLIPWAY_DATA is missing, or cannot be used. Sets data_kind: folder, squashfs,
-# tar, file, or empty.
+# check_data: fails if SLIPWAY_DATA is missing, or cannot be used. Sets data_kind: folder, zip,
+# squashfs, tar, file, or empty.
 check_data() {
     local mounts_squashfs=0
     [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA

@@ -1,8 +1,8 @@
 """What makes a training run safe to stop, resume and requeue. Importing the package loads no torch.
 
-Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md), and
-``slipway.lightning.SlipwayCallback`` (docs/frameworks.md); the rest serves them, the trainer and jobgen, and may change
-with each version.
+Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md), ``PackedImages``
+(docs/data.md), and ``slipway.lightning.SlipwayCallback`` (docs/frameworks.md); the rest serves them, the trainer and
+jobgen, and may change with each version.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slipway.errors import SessionError as SessionError
+    from slipway.packed import PackedImages as PackedImages
     from slipway.run import Stopped as Stopped
     from slipway.sampler import Sampler as Sampler
     from slipway.session import Session as Session
 
-HOME = {"Session": "session", "Sampler": "sampler", "Stopped": "run", "SessionError": "errors"}
+HOME = {
+    "PackedImages": "packed",
+    "Sampler": "sampler",
+    "Session": "session",
+    "SessionError": "errors",
+    "Stopped": "run",
+}
 """The modules of the public names, most of which load torch."""
 
-__all__ = ["Sampler", "Session", "SessionError", "Stopped"]
+__all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped"]
 
 
 def __getattr__(name: str) -> Any:

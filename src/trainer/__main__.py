@@ -8,69 +8,39 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slipway.layout import EXIT_CONFIG
 from slipway.stop import StopRequest
+from trainer.exits import REMEDY, exit_code_of
 
 if TYPE_CHECKING:
     from slipway.environment import Environment
     from trainer.config import Settings
 
 OLDEST_PYTHON = (3, 11)
-GET_ONE = "take the image, or an environment made by build/setup, or pip install '.[train]' in a clone."
-"""Of the base install, which is made for ``jobgen`` on login nodes."""
 
 
 def main() -> int:
     """Run the command line and return the exit code (docs/contract.md lists them)."""
     if sys.version_info < OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:2]))
-        print(f"trainer: the trainer needs Python 3.11 or later, and this is {found}: {GET_ONE}", file=sys.stderr)
+        print(f"trainer: the trainer needs Python 3.11 or later, and this is {found}: {REMEDY}", file=sys.stderr)
         return EXIT_CONFIG
     request = StopRequest()
     request.listen()  # before the slow imports, during which a signal would otherwise end the rank
-    return reported(lambda: _command_or_training(sys.argv[1:], request))
+    return exit_code_of(lambda: _command_or_training(sys.argv[1:], request))
 
 
 def _command_or_training(argv: list[str], request: StopRequest) -> int:
     """Do what ``argv`` asks for, and return the exit code."""
-    from trainer.commands import find_command  # noqa: PLC0415 -- reported says why all this comes late
+    from trainer.commands import find_command  # noqa: PLC0415 -- exit_code_of says what is missing
 
     if command := find_command(argv):
         request.close()  # a command saves nothing: a signal ends it at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return command(argv[1:])
     return _train(argv, request)
-
-
-def reported(run: Callable[[], int]) -> int:
-    """Return the exit code of ``run``, or of an error, which is told on standard error: in a line if it is a user's.
-
-    What is imported may be missing: in the base install.
-    """
-    try:
-        from slipway.errors import SlipwayError, one_line  # noqa: PLC0415
-        from trainer.errors import explain  # noqa: PLC0415
-
-        try:
-            return run()
-        except SlipwayError as error:
-            print(f"trainer: {one_line(explain(error))}", file=sys.stderr, flush=True)
-            return error.exit_code
-        except ModuleNotFoundError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
-            traceback.print_exception(error)
-            print(f"trainer: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
-            return SlipwayError.exit_code
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"", "slipway", "trainer"}:
-            raise
-        print(f"trainer: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
-        return EXIT_CONFIG
 
 
 def _train(argv: list[str], request: StopRequest) -> int:

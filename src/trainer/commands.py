@@ -33,6 +33,7 @@ COMMANDS = {
         "trainer.trained.export", "RUN FILE [flags]", "write the weights, with classes and normalisation, to a file"
     ),
     "make-data": Command("trainer.data.make", "SET DIR [flags]", "write a small data set for a first try: aerial"),
+    "pack": Command("trainer.data.pack", "SRC DST [flags]", "write a folder of images into one file for --data-dir"),
     "report": Command("trainer.report.cli", "PATH ... [flags]", "write an HTML page about runs, studies and sweeps"),
 }
 """By the word that calls them; a file of that name is trained by as ./evaluate."""

@@ -88,7 +88,7 @@ def check_folders(settings: Settings) -> None:
     data, output = Path(settings.data.data_dir), Path(settings.launch.output_dir or "")
     name = settings.data.dataset
     needs_folder = name not in BUNDLED and SEPARATOR not in name and not settings.data.download
-    if needs_folder and not os.access(data, os.R_OK | os.X_OK):
+    if needs_folder and not os.access(data, os.R_OK if data.is_file() else os.R_OK | os.X_OK):
         raise ConfigError(f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?")
     try:
         with tempfile.NamedTemporaryFile(dir=output, prefix=".preflight."):

@@ -26,6 +26,7 @@ from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
 from trainer.errors import ConfigError
+from trainer.exits import exit_code_of
 
 Work = Callable[[Settings, StopRequest, Environment], int]
 """What a rank does, a function that can be pickled; returns the exit code."""
@@ -110,8 +111,6 @@ def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: i
     signal_on_parents_death(signal.SIGKILL)
     if os.getppid() != launcher:  # it has died before
         os._exit(EXIT_STOPPED)
-    from trainer.__main__ import reported  # noqa: PLC0415 -- which imports this
-
     os.environ |= _variables(rank, ranks)
     Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # by which ps and top tell them apart
     request = StopRequest()
@@ -123,7 +122,7 @@ def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: i
         seed_generators(secrets.randbits(63))  # a fork has the state of its parent
         return work(settings, request, read_environment(os.environ))
 
-    sys.exit(reported(run))
+    sys.exit(exit_code_of(run))
 
 
 def _ranks(settings: Settings) -> int:

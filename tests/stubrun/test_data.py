@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ class TestRefusals:
         (project.folder / "cut").write_bytes(SQUASHFS[:8])
         make_tar(project.folder / "tar")
         (project.folder / "zip").write_bytes(b"PK\3\4" + bytes(600))
+        (project.folder / "7z").write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(600))
         (project.folder / "text.gz").write_bytes(gzip.compress(b"text" * 1000))
         before = sorted(project.folder.rglob("*"))
         yield
@@ -111,8 +113,9 @@ class TestRefusals:
             ),
             ("tar", {}, "which each node unpacks on its local disk: set SLIPWAY_STAGE=1"),
             ("tar", {"USE_CONTAINER": "0", "SLIPWAY_SCRIPT": "my train.py"}, "set SLIPWAY_STAGE=1"),
-            ("zip", {}, "is neither a folder, a squashfs image nor a tar"),
-            ("zip", {"SLIPWAY_STAGE": "1"}, "is neither a folder, a squashfs image nor a tar"),
+            ("zip", {}, "is damaged: the end of a ZIP archive is missing; copy it again"),
+            ("7z", {}, "is neither a folder, a ZIP archive, a squashfs image nor a tar"),
+            ("7z", {"SLIPWAY_STAGE": "1"}, "is neither a folder, a ZIP archive, a squashfs image nor a tar"),
             ("text.gz", {"SLIPWAY_STAGE": "1"}, "nor a tar (tar: This does not look like a tar archive)"),
         ],
     )
@@ -133,6 +136,18 @@ def test_a_script_of_ones_own_gets_any_other_file_as_it_is(project, stage):
     assert ended.code == 0, ended
     assert Path(f"{project.log}.data").read_bytes() == b"tokens"
     assert (ended.env["DATA"] == str(project.folder / "tokens.bin")) == (stage == "0")
+
+
+@pytest.mark.parametrize("stage", ["0", "1"])
+@pytest.mark.parametrize("container", ["0", "1"])
+def test_the_trainer_gets_a_zip_archive_as_it_is(project, container, stage):
+    with zipfile.ZipFile(project.folder / "my photos", "w") as archive:  # whatever the name says
+        archive.writestr("cat/0.png", b"pixels")
+    way = {"USE_CONTAINER": container, "SLIPWAY_DATA": "my photos", "SLIPWAY_STAGE": stage}
+    ended = project.run("ddp.job", STUB_ON_TRAIN='cp -- "$DATA" "$STUB_LOG.data"', **way, **DONE)
+    assert ended.code == 0, ended
+    assert Path(f"{project.log}.data").read_bytes() == (project.folder / "my photos").read_bytes()
+    assert (data_dir_of(ended) == str(project.folder / "my photos")) == (stage == "0")
 
 
 @pytest.mark.parametrize("way", ["image", "tar"])

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,10 @@ def tar_of(*names):
 
 
 TAR = tar_of("one", "two")
+with io.BytesIO() as _stream:
+    with zipfile.ZipFile(_stream, "w") as _archive:
+        _archive.writestr("one", b"")
+    ZIP = _stream.getvalue()
 
 
 @pytest.fixture
@@ -555,16 +560,21 @@ class TestData:
         (place / "text.tar").write_text("not a tar\n")
         (place / "text.gz").write_bytes(gzip.compress(b"not a tar\n" * 900))
         (place / "cut.gz").write_bytes(gzip.compress(random.Random(1).randbytes(9000))[:20])
+        (place / "zip").write_bytes(ZIP)
+        (place / "cut.zip").write_bytes(ZIP[:-30])
         (place / "empty").touch()
         (place / "nothing.tar").write_bytes(bytes(10240))
         said = bash('for name in *; do echo "$name $(kind_of_data "$PWD/$name")"; done', TAR_OPTIONS="--wildcards")[1]
         found = dict(line.split(" ", 1) for line in said.splitlines())
-        kinds = {name: found[name] for name in ("folder.tar", "image.tar", "plain", "packed", "text.tar", "empty")}
+        kinds = {
+            name: found[name] for name in ("folder.tar", "image.tar", "plain", "packed", "zip", "text.tar", "empty")
+        }
         assert kinds == {
             "folder.tar": "folder",
             "image.tar": "squashfs",
             "plain": "tar",
             "packed": "tar",
+            "zip": "zip",
             "text.tar": "file",
             "empty": "file",
         }
@@ -572,6 +582,8 @@ class TestData:
         why = "only 248 of 1000000000000 bytes of a squashfs image are there"
         assert found["cut.sqsh"] == f"damaged {why}"
         assert bash("kind_of_squashfs cut.sqsh; kind_of_squashfs image.tar")[1] == f"damaged {why}\nsquashfs\n"
+        assert bash("kind_of_zip cut.zip; kind_of_zip zip")[1] == f"{found['cut.zip']}\nzip\n"
+        assert found["cut.zip"] == "damaged the end of a ZIP archive is missing"
         assert found["text.gz"] == "file tar: This does not look like a tar archive"
         assert "unexpected end of file" in found["cut.gz"]
 
@@ -579,16 +591,20 @@ class TestData:
         assert bash('SLIPWAY_DATA=; inspect_data; check_data; echo "<$data_kind>"') == (0, "<>\n", "")
         (place / "image").write_bytes(b"hsqs" + bytes(200))
         (place / "tar").write_bytes(TAR)
+        (place / "zip").write_bytes(ZIP)
+        (place / "cut").write_bytes(ZIP[:-30])
         (place / "file").write_text("x")
         see = 'check_data; echo "$data_kind"'
         assert bash(f"SLIPWAY_DATA=$PWD; {see}", USE_CONTAINER="0")[1] == "folder\n"
         assert bash(f"SLIPWAY_DATA=image; {see}")[1] == "squashfs\n"
         assert bash(f"SLIPWAY_DATA=tar SLIPWAY_STAGE=1; {see}", USE_CONTAINER="0")[1] == "tar\n"
+        assert bash(f"SLIPWAY_DATA=zip; {see}", USE_CONTAINER="0")[1] == "zip\n"
         assert bash(f"SLIPWAY_DATA=file SLIPWAY_SCRIPT=x.py; {see}")[1] == "file\n"
         for name, why in (
             ("image", "is a squashfs image, which only a container mounts: set USE_CONTAINER=1, or unpack it with "),
             ("tar", "is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1"),
-            ("file", "is neither a folder, a squashfs image nor a tar"),
+            ("cut", "is damaged: the end of a ZIP archive is missing; copy it again"),
+            ("file", "is neither a folder, a ZIP archive, a squashfs image nor a tar"),
         ):
             code, out, err = bash(f"SLIPWAY_DATA={name}; {see}", USE_CONTAINER="0")
             assert (code, out, err.count("\n")) == (78, "", 1)

@@ -1,6 +1,7 @@
 """Evaluation is exact: held against a loop over single samples in plain torch."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp
     images, bad, _ = dataset.fetch(np.array(intact), None)
     confusion, loss, _ = one_by_one(learner, images, dataset.labels[intact], *dataset.mean_std)
     for number in broken:
-        dataset.paths[number].write_bytes(b"broken")
+        Path(dataset.describe(number)).write_bytes(b"broken")
     result = evaluated(learner, dataset, batch_size=3, workers=workers)
     assert bad == []
     assert (result.bad, result.samples) == (3, 5)

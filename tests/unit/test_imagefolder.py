@@ -2,6 +2,7 @@
 
 import os
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ import torch
 from PIL import Image
 from torchvision.transforms import Resize
 
+from slipway.packed import SUFFIXES
 from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
 from trainer.data import open_data
 from trainer.data.feed import Feed
-from trainer.data.imagefolder import SUFFIXES, ImageFolder, centre_box, random_box
+from trainer.data.imagefolder import ImageFolder, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
@@ -52,6 +54,10 @@ def whole(dataset):
     return [MicroBatch(ids[begin : begin + 3], True, 3) for begin in range(0, len(ids), 3)]
 
 
+def paths_of(part):
+    return [Path(part.describe(number)) for number in range(len(part))]
+
+
 class TestLayout:
     def test_train_and_val_are_the_two_parts(self, tmp_path):
         fill(tmp_path / "train", count=3)
@@ -68,9 +74,9 @@ class TestLayout:
         train, test = opened(tmp_path, val_fraction=0.3)
         assert train.labels.bincount().tolist() == [7, 7]
         assert test.labels.bincount().tolist() == [3, 3]
-        assert sorted(train.paths + test.paths) == sorted(tmp_path.rglob("*.png"))
+        assert sorted(paths_of(train) + paths_of(test)) == sorted(tmp_path.rglob("*.png"))
         for part in (train, test):
-            assert [part.classes[label] for label in part.labels] == [path.parent.name for path in part.paths]
+            assert [part.classes[label] for label in part.labels] == [path.parent.name for path in paths_of(part)]
 
     def test_only_images_count_at_any_depth_in_any_case(self, tmp_path):
         fill(tmp_path, count=4)
@@ -78,7 +84,7 @@ class TestLayout:
         (tmp_path / "stray.png").write_text("in no class")
         save_image(tmp_path / "cat" / "more" / "deep.JPG", noise(0))
         train, test = opened(tmp_path, val_fraction=0.5)
-        names = [path.name for path in train.paths + test.paths]
+        names = [path.name for path in paths_of(train) + paths_of(test)]
         assert len(names) == 9
         assert "deep.JPG" in names
 
@@ -227,10 +233,10 @@ class TestCorruptImages:
         for side in ("train", "val"):
             save_image(tmp_path / side / "a" / "0.png", noise(0, 300, 300))
         train = opened(tmp_path).train
-        data = train.paths[0].read_bytes()
+        data = paths_of(train)[0].read_bytes()
         second = data.index(b"IDAT", data.index(b"IDAT") + 4)
-        train.paths[0].write_bytes(data[:second] + b"\0\0\0\0" + data[second + 4 :])
-        with pytest.raises(SyntaxError), Image.open(train.paths[0]) as image:  # which few would expect of a decoder
+        paths_of(train)[0].write_bytes(data[:second] + b"\0\0\0\0" + data[second + 4 :])
+        with pytest.raises(SyntaxError), Image.open(paths_of(train)[0]) as image:  # which few would expect of a decoder
             image.load()
         assert train.fetch(np.array([0]), None).bad == [0]
 
@@ -240,7 +246,7 @@ class TestCorruptImages:
         for side in ("train", "val"):
             fill(tmp_path / side, classes=["a"], count=1, suffix=suffix)
         train = opened(tmp_path).train
-        path = train.paths[0]
+        path = paths_of(train)[0]
         data, generator = path.read_bytes(), np.random.default_rng(0)
         found = 0
         for _ in range(150):
@@ -330,7 +336,7 @@ class TestWhatIsNoImageFile:
         fill(tmp_path, classes=["a"])
         be(tmp_path / "a" / "9.png")
         train, validation = opened(tmp_path, val_fraction=0.2)
-        part = train if tmp_path / "a" / "9.png" in train.paths else validation
+        part = train if tmp_path / "a" / "9.png" in paths_of(train) else validation
         told = []
         batches = list(Loader(part, workers=workers, pin_memory=False, warn=told.append).batches(whole(part)))
         assert sum(batch.bad for batch in batches) == 1

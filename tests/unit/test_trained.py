@@ -331,8 +331,8 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
     assert export(["run", "photos.pt"]) == 0
     expected = [names[number] for number in learner.logits(images).argmax(1).tolist()]
     capsys.readouterr()
-    for path in parts.validation.paths:
-        monkeypatch.setattr("sys.argv", ["classify.py", str(path)])
+    for number in range(len(parts.validation)):
+        monkeypatch.setattr("sys.argv", ["classify.py", parts.validation.describe(number)])
         exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/evaluate.md has its reader save
     assert capsys.readouterr().out.splitlines() == expected
     assert len(set(expected)) > 1

@@ -1,14 +1,11 @@
-"""A folder a class: images are decoded, cropped and resized by worker processes, and stay uint8."""
+"""A folder a class, or an archive of it: worker processes decode, crop and resize images, which stay uint8."""
 
 from __future__ import annotations
 
 import errno
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -16,14 +13,13 @@ from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
-from slipway.reading import open_regular
 from trainer.config import DataConfig
 from trainer.data.base import Draws, Fetched, Ids, Splits
+from trainer.data.files import Files, Scanned, open_tree
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
 
 Image.MAX_IMAGE_PIXELS = None  # max_image_pixels takes the place of PIL's own limit, in each process that decodes
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
 IMAGENET = (
     torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64),
     torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64),
@@ -50,7 +46,9 @@ Box = tuple[float, float, float, float]
 class ImageFolder:
     """Image files, decoded when they are fetched."""
 
-    paths: list[Path]
+    files: Files
+    numbers: Ids
+    """Which of the files are the samples."""
     labels: Tensor
     classes: tuple[str, ...]
     size: int
@@ -73,11 +71,11 @@ class ImageFolder:
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self.paths)
+        return len(self.numbers)
 
     def describe(self, sample: int) -> str:
         """Return the path of the image."""
-        return str(self.paths[sample])
+        return self.files.describe(int(self.numbers[sample]))
 
     def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:
         """Decode the images ``ids``; see Dataset."""
@@ -85,7 +83,7 @@ class ImageFolder:
         bad, reasons = [], []
         for position, sample in enumerate(ids):
             try:
-                images[position] = self._decode(self.paths[sample], None if draws is None else draws[position])
+                images[position] = self._decode(int(self.numbers[sample]), None if draws is None else draws[position])
             except MemoryError:
                 raise
             except Exception as error:
@@ -95,8 +93,8 @@ class ImageFolder:
                 reasons.append(_reason(error))
         return Fetched(images, bad, reasons)
 
-    def _decode(self, path: Path, draws: Draws | None) -> Tensor:
-        with open_regular(path) as file, Image.open(file) as image:
+    def _decode(self, number: int, draws: Draws | None) -> Tensor:
+        with self.files.open(number) as file, Image.open(file) as image:
             if image.width * image.height > self.max_pixels:
                 raise ValueError(f"{image.width} x {image.height} pixels: more than max_image_pixels={self.max_pixels}")
             box = self._box(image.width, image.height, draws)
@@ -160,27 +158,24 @@ def random_box(width: int, height: int, draws: Draws) -> Box:
 
 
 def imagefolder(config: DataConfig) -> Splits:
-    """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``."""
-    root = Path(config.data_dir)
-    if (root / "train").is_dir() or (root / "val").is_dir():
-        return _two_folders(config, root)
-    paths, labels, classes = _scan(root)
-    parts = stratified_split(labels, fraction=config.val_fraction, seed=config.split_seed)
-    train, validation = (([paths[i] for i in ids.tolist()], labels[ids], classes) for ids in parts)
+    """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``.
+
+    Raises:
+        ConfigError: if there is no such folder or archive, or it has no images.
+    """
+    tree = open_tree(Path(config.data_dir))
+    if tree.has_folder("train") or tree.has_folder("val"):
+        train, validation = tree.scan("train"), tree.scan("val")
+        if differing := set(train.classes) ^ set(validation.classes):
+            raise ConfigError(
+                f"{config.data_dir}: train/ and val/ must hold the same classes, but these stand on one side only: "
+                f"{', '.join(sorted(differing))}."
+            )
+        return _splits(config, train, validation)
+    whole = tree.scan("")
+    parts = stratified_split(whole.labels, fraction=config.val_fraction, seed=config.split_seed)
+    train, validation = (whole._replace(numbers=whole.numbers[ids.numpy()], labels=whole.labels[ids]) for ids in parts)
     return _splits(config, train, validation)
-
-
-def _two_folders(config: DataConfig, root: Path) -> Splits:
-    train, validation = _scan(root / "train"), _scan(root / "val")
-    if differing := set(train[2]) ^ set(validation[2]):
-        raise ConfigError(
-            f"{root}: train/ and val/ must hold the same classes, but these stand on one side only: "
-            f"{', '.join(sorted(differing))}."
-        )
-    return _splits(config, train, validation)
-
-
-Scanned = tuple[list[Path], Tensor, tuple[str, ...]]
 
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
@@ -191,37 +186,3 @@ def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
         ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip, max_pixels=most),
         ImageFolder(*validation, *prepared, max_pixels=most),
     )
-
-
-def _scan(folder: Path) -> Scanned:
-    """Return the image files below each sub-folder of ``folder`` in sorted order, their classes, and the names."""
-    if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}: --data-dir must hold train/ and val/, or one folder a class.")
-    classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
-    found = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted(_files_below(folder / name))
-        if path.suffix.lower() in SUFFIXES
-    ]
-    present = {label for _, label in found}
-    empty = [name for label, name in enumerate(classes) if label not in present]
-    if not found or empty:
-        which = f"in {', '.join(empty)}" if classes else "and no class folder"
-        raise ConfigError(f"{folder}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}.")
-    return [path for path, _ in found], torch.tensor([label for _, label in found]), classes
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files below ``folder``, not through links to folders.
-
-    Raises:
-        ConfigError: where a folder cannot be read: its images would be missing without a word.
-    """
-
-    def refuse(error: OSError) -> NoReturn:
-        raise ConfigError(f"cannot read the folder {error.filename}: {error.strerror}.") from error
-
-    for parent, _, names in os.walk(folder, onerror=refuse):
-        for name in names:
-            yield Path(parent, name)

@@ -1,0 +1,107 @@
+"""A folder of images for each class, packed into a ZIP archive: ``trainer pack`` writes one, and ``zip`` too."""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from torch.utils.data import Dataset
+
+from slipway.archive import Archive, ArchiveError
+from slipway.errors import SessionError
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
+"""Of files that are taken for images, in lower case."""
+
+
+class Images(NamedTuple):
+    """The images among some files, in the order of their paths."""
+
+    numbers: array[int]
+    """Which of the files they are."""
+    labels: array[int]
+    classes: tuple[str, ...]
+
+
+def find_images(names: Iterable[str], folder: str = "") -> Images:
+    """Return the images among files whose paths are ``names``, below ``folder``, in which each class is a folder."""
+    start = f"{folder}/" if folder else ""
+    found = [
+        (name[len(start) :].replace("/", "\0"), number)  # sorts a folder's files before those of one with a longer name
+        for number, name in enumerate(names)
+        if name.startswith(start) and "/" in name[len(start) :] and is_image(name)
+    ]
+    found.sort()
+    classes = tuple(dict.fromkeys(path.partition("\0")[0] for path, _ in found))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = array("q", (label_of[path.partition("\0")[0]] for path, _ in found))
+    return Images(array("q", (number for _, number in found)), labels, classes)
+
+
+def root_of(names: Iterable[str]) -> str:
+    """Return the folder that an archive stands for: one that holds all else, as of ``zip -r photos.zip photos``."""
+    tops, is_deep = set(), False
+    for name in names:
+        top, *below = name.split("/")
+        tops.add(top)
+        is_deep |= len(below) > 1
+    return tops.pop() if is_deep and len(tops) == 1 and not tops & {"train", "val"} else ""
+
+
+def is_image(name: str) -> bool:
+    """Return whether a path has the suffix of an image."""
+    return PurePosixPath(name).suffix.lower() in SUFFIXES
+
+
+class PackedImages(Dataset[tuple[Any, int]]):
+    """Images of a ZIP archive and the numbers of their classes, as torchvision's ImageFolder gives those of a folder.
+
+    Images are read at random, each by one call, by the workers of a DataLoader too, and checked against their
+    checksums.
+    """
+
+    def __init__(self, path: str | Path, folder: str = "", *, transform: Callable[[Any], Any] | None = None) -> None:
+        """Open an archive.
+
+        Args:
+            path: of the archive.
+            folder: in it, with a folder for each class: ``"train"``, say; by default the archive itself.
+            transform: takes a PIL image, RGB, and returns the sample.
+
+        Raises:
+            SessionError: if it cannot be read, is damaged, or has no images there.
+        """
+        try:
+            self._archive = Archive(Path(path))
+        except (OSError, ArchiveError) as error:
+            raise SessionError(f"cannot open {path}: {error}") from error
+        names = self._archive.names
+        self._numbers, self.targets, self.classes = find_images(names, "/".join(filter(None, (root_of(names), folder))))
+        if not self.classes:
+            inside = f" below {folder}/" if folder else ""
+            raise SessionError(f"{path}: no images{inside}; it must hold a folder of them for each class.")
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+        self.transform = transform
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Return an image, transformed, and its class.
+
+        Raises:
+            SessionError: if it is damaged.
+        """
+        from PIL import Image  # noqa: PLC0415 -- slipway itself needs no PIL
+
+        number = self._numbers[index]
+        try:
+            with Image.open(io.BytesIO(self._archive.read(number))) as image:
+                sample = image.convert("RGB")
+        except (OSError, ArchiveError) as error:
+            raise SessionError(f"cannot read {self._archive.path}/{self._archive.names[number]}: {error}") from error
+        return (self.transform(sample) if self.transform else sample), self.targets[index]

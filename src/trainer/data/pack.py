@@ -1,0 +1,232 @@
+"""``trainer pack SRC DST``: write a folder of images into one file, a ZIP archive that ``--data-dir`` takes like it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from PIL import Image
+from tqdm import tqdm
+
+from slipway.archive import LOCAL, Archive
+from slipway.files import sync_folder
+from slipway.reading import read_whole
+from trainer import arguments
+from trainer.data.files import FolderTree
+from trainer.errors import ConfigError
+
+NAME = "pack"
+OWN = {
+    "shorter_side": {
+        "flag": "--shorter-side",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+        "description": "Reduce images whose shorter side has more pixels than this; 0 packs all files as they are. "
+        "Training on reduced images is faster, and its results are other ones.",
+    },
+    "quality": {
+        "flag": "--quality",
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 100,
+        "default": 90,
+        "description": "Quality of the JPEG and WebP images that are reduced, as PIL counts it.",
+    },
+}
+REDUCED = {"RGB", "L"}
+"""PIL's modes of the images that are reduced; others, such as palettes and 16 bits of grey, stay as they are."""
+AT_ONCE = 256
+"""Files that are read and reduced before the first of them is written, at most."""
+DATES = (1980, 2107)
+"""The years that an archive can say (APPNOTE 4.4.6)."""
+
+
+class Packed(NamedTuple):
+    """A file as it goes into the archive."""
+
+    info: zipfile.ZipInfo
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that are to be packed, and how."""
+
+    root: Path
+    names: list[str]
+    """Their paths below ``root``, and in the archive."""
+    shorter_side: int
+    quality: int
+
+    def read(self, name: str) -> Packed:
+        """Return a file as it is to be packed.
+
+        Raises:
+            ConfigError: if it cannot be read.
+        """
+        path = self.root / name
+        try:
+            info, data = self.info(name), read_whole(path)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}; remove it, or repair it, and go on.") from error
+        return Packed(info, reduced(data, self.shorter_side, self.quality) if self.shorter_side else data)
+
+    def info(self, name: str) -> zipfile.ZipInfo:
+        """Return what the archive says of a file besides its content.
+
+        Raises:
+            OSError: if there is none.
+        """
+        status = (self.root / name).stat()
+        year, month, day, hour, minute, second = time.gmtime(status.st_mtime)[:6]  # no zone's, so that nodes agree
+        date = (min(max(year, DATES[0]), DATES[1]), month, day, hour, minute, second)
+        info = zipfile.ZipInfo(name, date)
+        info.external_attr = (status.st_mode & 0o777) << 16
+        return info
+
+
+def main(argv: list[str]) -> int:
+    """Pack what ``argv`` says; return the exit code.
+
+    Raises:
+        ConfigError: if the folder has no images, or something cannot be read or written.
+    """
+    found = arguments.read(NAME, argv, OWN, {})
+    folder, target = map(Path, found.names)
+    source, classes = _source(folder, **found.own)
+    pack(source, target)
+    size = target.stat().st_size
+    sys.stdout.write(
+        f"{target}: {len(source.names):,} images of {classes:,} classes, {size / 1e6:,.1f} MB; train on them with "
+        f"--data-dir {target}\n"
+    )
+    return 0
+
+
+def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]:
+    """Return the images below a folder, as ``--data-dir`` takes it, and the number of their classes."""
+    tree = FolderTree(folder)
+    parts = ["train", "val"] if tree.has_folder("train") or tree.has_folder("val") else [""]
+    names, classes = [], 0
+    for part in parts:
+        scanned = tree.scan(part)
+        names += [os.path.relpath(scanned.files.describe(number), folder) for number in scanned.numbers.tolist()]
+        classes = len(scanned.classes)
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it.") from error
+    return Source(folder, names, shorter_side, quality), classes
+
+
+def pack(source: Source, target: Path) -> None:
+    """Write an archive, or, into a file beside it, the part from which a later call goes on.
+
+    Raises:
+        ConfigError: if ``target`` is there, or something cannot be read or written.
+    """
+    if target.is_symlink() or target.exists():
+        raise ConfigError(f"{target} is there already: name another file, or remove it.")
+    how = f".{source.shorter_side}q{source.quality}" if source.shorter_side else ""
+    partial = target.with_name(f"{target.name}{how}.partial")
+    try:
+        with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b") as file:
+            _lock(file, partial)
+            _write(source, file, partial)
+            file.flush()
+            os.fsync(file.fileno())
+        if len(Archive(partial)) != len(source.names):
+            raise ConfigError(f"{partial} has not all files: remove it, and begin anew.")
+        partial.rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{partial} cannot be written: {error.strerror or error}. What it holds is kept: the same command goes on."
+        ) from error
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(f"{path} is being written by another trainer pack.") from error
+    except OSError:
+        pass  # a file system without locks
+
+
+def _write(source: Source, file: BinaryIO, path: Path) -> None:
+    """Write all members behind those that are whole, and the central directory."""
+    whole, end = [], 0
+    file.seek(0)
+    for name, member in zip(source.names, iter(lambda: _next_member(file), None), strict=False):
+        info = source.info(name)
+        info.header_offset, info.CRC, info.compress_size, info.file_size = end, member.crc, member.size, member.size
+        if info.FileHeader(zip64=False) != member.header:
+            raise ConfigError(
+                f"{source.root / name} has changed since {path} was begun, or is new: remove {path} to begin anew."
+            )
+        whole.append(info)
+        end = file.tell()
+    file.seek(end)
+    file.truncate()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.filelist += whole
+        with tqdm(total=len(source.names), initial=len(whole), unit=" images", disable=None) as bar:
+            for info, data in _read_ahead(source, source.names[len(whole) :]):
+                archive.writestr(info, data)
+                bar.update()
+
+
+def _read_ahead(source: Source, names: list[str]) -> Iterator[Packed]:
+    """Yield files in order, read and reduced by as many threads as there are CPUs: PIL computes without the GIL."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for begin in range(0, len(names), AT_ONCE):
+            yield from pool.map(source.read, names[begin : begin + AT_ONCE])
+
+
+class Member(NamedTuple):
+    """What stands in an archive that was begun."""
+
+    header: bytes
+    """With its name and time."""
+    crc: int
+    size: int
+
+
+def _next_member(file: BinaryIO) -> Member | None:
+    """Return the member that comes next in ``file``; None if it is not whole: zipfile writes its checksum last."""
+    header = file.read(LOCAL.size)
+    if len(header) < LOCAL.size:
+        return None
+    magic, *_, crc, stored, size, name_length, extra_length = LOCAL.unpack(header)
+    name, data = file.read(name_length), file.read(stored)
+    whole = magic == b"PK\3\4" and not extra_length and stored == size == len(data) and zlib.crc32(data) == crc
+    return Member(header + name, crc, size) if whole else None
+
+
+def reduced(data: bytes, shorter_side: int, quality: int) -> bytes:
+    """Return an image file with fewer pixels and in the same format, or as it is if it is small enough."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            scale = shorter_side / min(image.size)
+            if scale >= 1 or image.mode not in REDUCED:
+                return data
+            width, height = (max(1, round(scale * edge)) for edge in image.size)
+            small = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+            file = io.BytesIO()
+            small.save(file, image.format, quality=quality)
+            return file.getvalue()
+    except Exception:  # noqa: BLE001 -- a damaged image stays as it is, and training names it
+        return data

@@ -1,0 +1,140 @@
+"""ZIP archives that other programs wrote, read by number: all of them as zipfile reads them, and damage by name."""
+
+import pickle
+import random
+import shutil
+import subprocess
+import zipfile
+
+import pytest
+
+from slipway.archive import Archive, ArchiveError, Names
+
+CONTENTS = {
+    "a/1.jpg": b"first",
+    "a/ä ö.jpg": b"",
+    "b/c/" + "long" * 60: bytes(range(256)) * 40,
+    "b/PK\x05\x06": b"PK\5\6PK\1\2PK\3\4" * 9,
+}
+
+
+def write(path, *, method=zipfile.ZIP_STORED, comment=b"", contents=CONTENTS):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.mkdir("a")
+        for name, content in contents.items():
+            archive.writestr(name, content)
+        archive.comment = comment
+    return path
+
+
+def content(archive):
+    return {archive.names[number]: archive.read(number) for number in range(len(archive))}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("comment", [b"", b"of mine", b"x" * 0xFFFF])
+def test_members_are_what_zipfile_wrote(tmp_path, method, comment):
+    archive = Archive(write(tmp_path / "a.zip", method=method, comment=comment))
+    assert content(archive) == CONTENTS
+    assert [archive.size(number) for number in range(len(archive))] == [len(data) for data in CONTENTS.values()]
+
+
+@pytest.mark.skipif(not shutil.which("zip"), reason="no zip on this machine")
+@pytest.mark.parametrize("options", [["-0"], ["-9"], ["-0", "--force-zip64"]])
+def test_members_are_what_zip_wrote(tmp_path, options):
+    for name in ("1.jpg", "ä.jpg"):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / name).write_bytes(name.encode() * 30)
+    subprocess.run(["zip", "-qr", *options, "a.zip", "a"], cwd=tmp_path, check=True)
+    assert content(Archive(tmp_path / "a.zip")) == {f"a/{name}": name.encode() * 30 for name in ("1.jpg", "ä.jpg")}
+
+
+def test_more_members_than_two_bytes_count(tmp_path):
+    path = write(tmp_path / "a.zip", contents={f"a/{number}": b"%d" % number for number in range(70000)})
+    archive = Archive(path)
+    assert len(archive) == 70000
+    for number in (0, 65534, 65535, 65536, 69999):
+        assert archive.read(number) == b"%d" % number
+
+
+def test_members_behind_four_gigabytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes do
+    contents = {str(number): bytes([number]) * 2000 for number in range(4)}
+    assert content(Archive(write(tmp_path / "a.zip", contents=contents))) == contents
+
+
+def test_an_archive_behind_a_program(tmp_path):
+    path = write(tmp_path / "a.zip")
+    path.write_bytes(b"#!/bin/sh\nexit\n" + path.read_bytes())
+    assert content(Archive(path)) == CONTENTS
+
+
+def test_one_with_data_descriptors(tmp_path):
+    with (tmp_path / "a.zip").open("wb") as file:
+        file.seekable = lambda: False  # as a pipe: sizes stand behind the data
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a/b", b"content")
+    assert content(Archive(tmp_path / "a.zip")) == {"a/b": b"content"}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_flipped_byte_is_found_in_the_member_that_has_it(tmp_path, method):
+    path = write(tmp_path / "a.zip", method=method)
+    at = zipfile.ZipFile(path).infolist()[3].header_offset + 30 + 242 + 20
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+    archive = Archive(path)
+    with pytest.raises(ArchiveError, match=r"its checksum is wrong|it cannot be decompressed"):
+        archive.read(2)
+    assert [archive.read(number) for number in (0, 1, 3)] == [CONTENTS[archive.names[number]] for number in (0, 1, 3)]
+
+
+def test_damage_anywhere_is_an_archive_error_and_never_another_content(tmp_path):
+    data = write(tmp_path / "whole.zip", contents={name: CONTENTS[name] for name in list(CONTENTS)[:2]}).read_bytes()
+    generator = random.Random(1)
+    for number in range(len(data)):
+        damaged = bytearray(data)
+        damaged[number] = generator.randrange(256)
+        (tmp_path / "a.zip").write_bytes(damaged)
+        try:
+            found = content(Archive(tmp_path / "a.zip"))
+        except ArchiveError:
+            continue
+        assert set(found.values()) <= set(CONTENTS.values())
+
+
+def test_one_that_is_cut_off_is_refused(tmp_path):
+    data = write(tmp_path / "whole.zip").read_bytes()
+    for length in (0, 1, 21, 22, len(data) // 2, len(data) - 1):
+        (tmp_path / "a.zip").write_bytes(data[:length])
+        with pytest.raises(ArchiveError, match=r"a\.zip is damaged, or no ZIP archive: \w"):
+            Archive(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_another_compression_is_refused_by_name(tmp_path, method):
+    with pytest.raises(ArchiveError, match=r"'a/1\.jpg' is encrypted, or compressed by another method"):
+        Archive(write(tmp_path / "a.zip", method=method))
+
+
+def test_one_that_shrinks_under_its_reader_is_damaged(tmp_path):
+    archive = Archive(write(tmp_path / "a.zip"))
+    (tmp_path / "a.zip").write_bytes(b"PK")
+    with pytest.raises(ArchiveError):
+        archive.read(0)
+
+
+def test_it_goes_to_another_process(tmp_path):
+    archive = Archive(write(tmp_path / "a.zip"))
+    assert content(pickle.loads(pickle.dumps(archive))) == CONTENTS  # noqa: S301 -- of our own
+
+
+def test_names_are_a_sequence():
+    words = ["", "ä", "a/b", "x" * 300, "\udcff"]
+    names = Names(words)
+    assert [*names] == words
+    assert names[-1] == words[-1]
+    assert [*names[1:4:2]] == words[1:4:2]
+    with pytest.raises(IndexError):
+        names[5]

@@ -1,0 +1,323 @@
+"""``trainer pack``: a folder in one file, with which training is the same; interrupted and continued."""
+
+import io
+import os
+import pickle
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from slipway import PackedImages, SessionError
+from trainer.config import DataConfig
+from trainer.data import open_data
+from trainer.data.loader import Loader
+from trainer.data.pack import main, reduced
+from trainer.data.sampler import MicroBatch
+from trainer.errors import ConfigError
+
+
+def write_images(folder, *, classes=("cat", "cat-b", "dog"), count=5):
+    generator = np.random.default_rng(0)
+    for name in classes:
+        (folder / name / "more").mkdir(parents=True)
+        for number in range(count):
+            pixels = generator.integers(0, 256, (24 + number, 32, 3), dtype=np.uint8)
+            for inner, suffix in (("", "png"), ("more/", "JPG")):
+                Image.fromarray(pixels).save(folder / name / f"{inner}{number}.{suffix}")
+        (folder / name / "notes.txt").write_text("no image")
+    return folder
+
+
+@pytest.fixture(params=["", "two folders"])
+def photos(request, tmp_path):
+    folder = tmp_path / "photos"
+    if not request.param:
+        return write_images(folder)
+    for part, count in (("train", 4), ("val", 2)):
+        write_images(folder / part, count=count)
+    return folder
+
+
+def opened(path):
+    return open_data(DataConfig(dataset="imagefolder", data_dir=str(path), image_size=16, resized_crop=True, flip=True))
+
+
+def fetched(dataset):
+    draws = np.random.default_rng(1).random((len(dataset), 5), dtype=np.float32)
+    return dataset.fetch(np.arange(len(dataset)), draws if dataset.draws else None)
+
+
+def assert_alike(folder, archive):
+    """Make sure that both are the same set to the trainer, bit by bit."""
+    for one, other in zip(opened(folder), opened(archive), strict=True):
+        assert one.classes == other.classes
+        assert one.labels.equal(other.labels)
+        assert fetched(one).images.equal(fetched(other).images)
+        names = [other.describe(number).removeprefix(f"{archive}/") for number in range(len(other))]
+        assert [one.describe(number) for number in range(len(one))] == [f"{folder}/{name}" for name in names]
+
+
+KILLED = """
+import io, os, signal, sys
+from trainer.data import pack
+
+real, writes = os.fdopen, 0
+
+class Dying(io.FileIO):
+    def write(self, data):
+        global writes
+        writes += 1
+        if writes > {number}:
+            super().write(bytes(data)[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(data)
+
+os.fdopen = lambda descriptor, mode: io.BufferedRandom(Dying(descriptor, "r+b"), 512)
+pack.main(sys.argv[1:])
+"""
+"""Packs, and is killed in the middle of a write to the disk."""
+
+
+class TestPack:
+    def test_the_set_is_that_of_the_folder(self, photos, capsys):
+        target = photos.parent / "photos.zip"
+        assert main([str(photos), str(target)]) == 0
+        assert_alike(photos, target)
+        assert zipfile.ZipFile(target).testzip() is None
+        assert f"{target}: {len(zipfile.ZipFile(target).namelist())} images of 3 classes, " in capsys.readouterr().out
+        assert [path.name for path in photos.parent.iterdir() if path != photos] == ["photos.zip"]
+
+    @pytest.mark.skipif(not shutil.which("zip"), reason="no zip on this machine")
+    @pytest.mark.parametrize("within", [True, False])
+    def test_so_is_what_zip_writes_of_it(self, photos, within):
+        folder = photos if within else photos.parent
+        target = photos.parent / "z.zip"
+        subprocess.run(["zip", "-rq", target, "." if within else photos.name], cwd=folder, check=True)
+        for one, other in zip(opened(photos), opened(target), strict=True):
+            assert fetched(one).images.equal(fetched(other).images)
+            assert (one.classes, one.labels.tolist()) == (other.classes, other.labels.tolist())
+
+    def test_one_that_was_cut_off_anywhere_goes_on(self, photos):
+        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
+        main([str(photos), str(whole)])
+        data, generator = whole.read_bytes(), random.Random(2)
+        for length in [0, 1, 29, 30, 31, len(data) - 1, *(generator.randrange(len(data)) for _ in range(40))]:
+            partial = photos.parent / "photos.zip.partial"
+            partial.write_bytes(data[:length])
+            main([str(photos), str(target)])
+            assert target.read_bytes() == data
+            assert not partial.exists()
+            target.unlink()
+
+    def test_one_that_was_killed_goes_on(self, tmp_path):
+        photos = write_images(tmp_path / "photos")
+        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
+        main([str(photos), str(whole)])
+        sizes = set()
+        for number in range(0, 40, 7):
+            script = KILLED.format(number=number)
+            killed = subprocess.run([sys.executable, "-c", script, str(photos), str(target)], check=False)
+            assert killed.returncode == -9
+            sizes.add((photos.parent / "photos.zip.partial").stat().st_size)
+            main([str(photos), str(target)])
+            assert target.read_bytes() == whole.read_bytes()
+            target.unlink()
+        assert len(sizes) > 3
+
+    def test_one_whose_start_was_damaged_meanwhile_is_mended(self, photos):
+        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
+        main([str(photos), str(whole)])
+        data = bytearray(whole.read_bytes())
+        data[200] ^= 1
+        (photos.parent / "photos.zip.partial").write_bytes(data[:5000])
+        main([str(photos), str(target)])
+        assert target.read_bytes() == whole.read_bytes()
+
+    @pytest.mark.parametrize("change", ["touched", "removed", "added"])
+    def test_a_folder_that_has_changed_meanwhile_is_said(self, photos, change):
+        target = photos.parent / "photos.zip"
+        main([str(photos), str(target)])
+        target.rename(partial := photos.parent / "photos.zip.partial")
+        first = min(photos.rglob("0.png"))
+        if change == "touched":
+            os.utime(first, (1, 1))
+        elif change == "removed":
+            first.unlink()
+        else:
+            shutil.copy(first, first.with_name("+.png"))
+        with pytest.raises(ConfigError, match=r"has changed since .*photos\.zip\.partial was begun, or is new: remove"):
+            main([str(photos), str(target)])
+        partial.unlink()
+        main([str(photos), str(target)])
+        assert_alike(photos, target)
+
+    def test_a_full_disk_keeps_what_is_there_and_it_goes_on(self, tmp_path):
+        photos = write_images(tmp_path / "photos")
+        target = photos.parent / "photos.zip"
+        command = [sys.executable, "-m", "trainer", "pack", str(photos), str(target)]
+        found = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)),
+        )
+        assert found.returncode == 78
+        assert found.stderr == (
+            f"trainer: {target}.partial cannot be written: File too large. What it holds is kept: the same command "
+            "goes on.\n"
+        )
+        subprocess.run(command, check=True, capture_output=True)
+        assert_alike(photos, target)
+
+    def test_a_second_one_is_refused(self, photos):
+        target = photos.parent / "photos.zip"
+        (photos.parent / "photos.zip.partial").touch()
+        hold = (
+            "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(); sys.stdin.read()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", hold, f"{target}.partial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            other.stdout.readline()
+            with pytest.raises(ConfigError, match=r"is being written by another trainer pack"):
+                main([str(photos), str(target)])
+            other.stdin.close()
+
+    def test_what_is_there_is_left_alone(self, photos):
+        target = photos.parent / "photos.zip"
+        for make in (target.touch, lambda: target.symlink_to("nowhere"), target.mkdir):
+            make()
+            with pytest.raises(ConfigError, match="is there already"):
+                main([str(photos), str(target)])
+            target.rmdir() if target.is_dir() else target.unlink()
+
+    def test_a_partial_file_that_is_a_link_or_a_folder_is_refused(self, photos):
+        for make in (Path.mkdir, lambda path: path.symlink_to(photos / "cat")):
+            partial = photos.parent / "photos.zip.partial"
+            make(partial)
+            with pytest.raises(ConfigError, match=r"partial cannot be written: \w"):
+                main([str(photos), str(photos.parent / "photos.zip")])
+            partial.unlink() if partial.is_symlink() else partial.rmdir()
+
+    @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")])
+    def test_what_is_no_file_is_refused_by_name(self, tmp_path, make):
+        folder = write_images(tmp_path / "photos")
+        make(folder / "dog" / "3b.png")
+        with pytest.raises(ConfigError, match=r"cannot read .*dog/3b\.png: .*; remove it, or repair it, and go on"):
+            main([str(folder), str(tmp_path / "photos.zip")])
+        (folder / "dog" / "3b.png").unlink()
+        main([str(folder), str(tmp_path / "photos.zip")])
+        assert_alike(folder, tmp_path / "photos.zip")
+
+    def test_a_name_that_an_archive_cannot_hold_is_refused(self, tmp_path):
+        folder = write_images(tmp_path / "photos")
+        (folder / "cat" / "\udcff.png").touch()
+        with pytest.raises(ConfigError, match=r"the name of .* is not UTF-8"):
+            main([str(folder), str(tmp_path / "photos.zip")])
+
+    def test_no_folder_of_images(self, tmp_path):
+        with pytest.raises(ConfigError, match="no image and no class folder"):
+            main([str(tmp_path), str(tmp_path / "photos.zip")])
+
+
+class TestReduced:
+    @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
+    def test_it_has_the_shorter_side_and_the_format_of_before(self, kind):
+        file = io.BytesIO()
+        Image.new("RGB", (300, 200), (10, 200, 30)).save(file, kind)
+        with Image.open(io.BytesIO(reduced(file.getvalue(), 64, 90))) as image:
+            assert (image.size, image.format) == ((96, 64), kind)
+            assert np.abs(np.asarray(image).astype(int) - (10, 200, 30)).max() <= 3
+
+    @pytest.mark.parametrize(("mode", "edge"), [("RGB", 64), ("P", 300), ("I;16", 300), ("RGBA", 300)])
+    def test_small_ones_and_other_modes_stay_as_they_are(self, mode, edge):
+        file = io.BytesIO()
+        Image.new(mode, (edge, edge)).save(file, "PNG")
+        assert reduced(file.getvalue(), 64, 90) == file.getvalue()
+
+    def test_a_damaged_one_stays_as_it_is(self):
+        assert reduced(b"no image", 64, 90) == b"no image"
+
+    def test_by_the_flag(self, photos):
+        target = photos.parent / "photos.zip"
+        main([str(photos), str(target), "--shorter-side", "10"])
+        with zipfile.ZipFile(target) as archive:
+            sizes = {Image.open(archive.open(name)).size for name in archive.namelist()}
+        assert {min(size) for size in sizes} == {10}
+        assert [part.labels.tolist() for part in opened(target)] == [part.labels.tolist() for part in opened(photos)]
+
+
+class TestTraining:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_damaged_image_is_named_and_left_out(self, tmp_path, workers):
+        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
+        main([str(folder), str(target)])
+        info = zipfile.ZipFile(target).getinfo("dog/2.png")
+        data = bytearray(target.read_bytes())
+        data[info.header_offset + 30 + len("dog/2.png") + 700] ^= 1
+        target.write_bytes(data)
+        told, bad = [], 0
+        for part in opened(target):
+            ids = np.arange(len(part))
+            loader = Loader(part, workers=workers, pin_memory=False, warn=told.append)
+            bad += sum(batch.bad for batch in loader.batches([MicroBatch(ids, True, len(ids))]))
+            loader.close()
+        assert (bad, told) == (1, [f"cannot decode {target}/dog/2.png (its checksum is wrong); it is left out"])
+
+    @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\3\4" * 9])
+    def test_what_is_no_archive_is_refused(self, tmp_path, content):
+        (tmp_path / "photos.zip").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"photos\.zip is damaged, or no ZIP archive: .* written by trainer pack"):
+            opened(tmp_path / "photos.zip")
+
+    def test_a_fifo_is_refused(self, tmp_path):
+        os.mkfifo(tmp_path / "photos.zip")
+        with pytest.raises(ConfigError, match=r"cannot read --data-dir .*: Not a regular file"):
+            opened(tmp_path / "photos.zip")
+
+
+class TestPackedImages:
+    def test_it_is_as_the_folder_is_to_torchvision(self, photos):
+        from torchvision.datasets import ImageFolder  # noqa: PLC0415
+
+        target = photos.parent / "photos.zip"
+        main([str(photos), str(target)])
+        part = "train" if (photos / "train").exists() else ""
+        expected = ImageFolder(photos / part, transform=np.asarray)
+        packed = PackedImages(target, part, transform=np.asarray)
+        assert (packed.classes, packed.class_to_idx) == (tuple(expected.classes), expected.class_to_idx)
+        assert sorted(packed.targets) == sorted(expected.targets)
+        sums = [sorted((int(image.sum()), label) for image, label in dataset) for dataset in (packed, expected)]
+        assert sums[0] == sums[1]
+
+    @pytest.mark.parametrize("context", ["fork", "spawn"])
+    def test_workers_read_it(self, tmp_path, context):
+        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
+        main([str(folder), str(target)])
+        packed = PackedImages(target, transform=np.array)
+        loader = DataLoader(packed, batch_size=None, num_workers=2, multiprocessing_context=context)
+        assert [label for _, label in loader] == list(packed.targets)
+        assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in packed]
+
+    def test_what_is_wrong_is_said(self, tmp_path):
+        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
+        (folder / "cat" / "bad.png").write_bytes(b"no image")
+        main([str(folder), str(target)])
+        packed = PackedImages(target)
+        with pytest.raises(SessionError, match=r"cannot read .*photos\.zip/cat/bad\.png: cannot identify image file"):
+            packed[5]
+        with pytest.raises(SessionError, match=r"photos\.zip: no images below train/; it must hold a folder of them"):
+            PackedImages(target, "train")
+        with pytest.raises(SessionError, match=r"cannot open .*gone: .*No such file"):
+            PackedImages(tmp_path / "gone")
+        assert len(pickle.dumps(packed)) < target.stat().st_size
