@@ -176,6 +176,10 @@ ELSEWHERE = {
         "ranks_for_gpus(settings(split, **launch)) == ranks",
     ),
     # docs/data.md
+    "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.zip sbatch jobscripts/ddp.job": (
+        "tests/image/test_data.py",
+        '"zip": {},',
+    ),
     "mksquashfs data/aerial aerial.sqsh": ("tests/image/test_data.py", '[mksquashfs, folder, found["squashfs"]'),
     "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.sqsh sbatch jobscripts/ddp.job": (
         "tests/image/test_data.py",

@@ -6,6 +6,7 @@ machines decide the same. Checkpoints hold what was decided, and a run that is r
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,8 +26,15 @@ from trainer.errors import ConfigError
 from trainer.plugin import SEPARATOR
 
 AUTO = "auto"
-PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False}
+DECODER = "data.decoder"
+PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False, DECODER: "pil"}
 """The keys that may be auto, with their defaults before there was auto."""
+VALUES: Mapping[str, list[Any]] = {
+    "train.amp": [*AMP_TYPES],
+    "model.channels_last": [False, True],
+    DECODER: ["pil", "simplejpeg"],
+}
+"""What each may become."""
 BF16_CAPABILITY = (8, 0)
 """The first GPUs whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
@@ -56,7 +64,7 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         values = saved(checkpoint.header) if checkpoint else by_hardware(settings, bf16=everywhere)
         if backend == "horovod":  # it sends contiguous gradients only
             values["model.channels_last"] = False
-        said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked)
+        said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked if key != DECODER or has_files(settings))
         log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
         return values
 
@@ -88,15 +96,17 @@ def saved(header: Header) -> dict[str, Any]:
     Raises:
         ConfigError: if its manifest has something else in their place.
     """
-    try:
-        tables = {section: dict(table) for section, table in header.facts.get(CONFIG, {}).items()}
-    except (AttributeError, TypeError, ValueError):
-        tables = {"train": {"amp": None}}
-    amp = tables.get("train", {}).get("amp", PLAIN["train.amp"])
-    channels_last = tables.get("model", {}).get("channels_last", PLAIN["model.channels_last"])
-    if amp not in [*AMP_TYPES] or not isinstance(channels_last, bool):
-        raise ConfigError("the manifest of the checkpoint is damaged: it says no train.amp and model.channels_last.")
-    return {"train.amp": amp, "model.channels_last": channels_last}
+    values, tables = dict(PLAIN), header.facts.get(CONFIG, {})
+    for key, plain in PLAIN.items():
+        section, name = key.split(".")
+        try:
+            value = tables.get(section, {}).get(name, plain)
+        except AttributeError:  # no tables
+            value = None
+        if type(value) is not type(plain) or value not in VALUES[key]:
+            raise ConfigError(f"the manifest of the checkpoint is damaged: it says no {key}.")
+        values[key] = value
+    return values
 
 
 def by_hardware(settings: Settings, *, bf16: bool) -> dict[str, Any]:
@@ -105,13 +115,19 @@ def by_hardware(settings: Settings, *, bf16: bool) -> dict[str, Any]:
     bf16 has the range of float32, so that no loss needs scaling. A model of somebody's own is trained as it is
     written: it may depend on the types or the strides of its tensors. Autocast is for one type of devices.
     """
+    decoder = "simplejpeg" if has_files(settings) and importlib.util.find_spec("simplejpeg") else "pil"
     if SEPARATOR in settings.model.arch:
-        return dict(PLAIN)
+        return {**PLAIN, DECODER: decoder}
     amp = settings.train.amp
     if amp == AUTO:
         kinds = {name.partition(":")[0] for name in (settings.launch.stage_devices or "").split(",")}
         amp = "bf16" if bf16 and settings.train.dtype == "float32" and len(kinds) == 1 else "none"
-    return {"train.amp": amp, "model.channels_last": amp != "none"}
+    return {"train.amp": amp, "model.channels_last": amp != "none", DECODER: decoder}
+
+
+def has_files(settings: Settings) -> bool:
+    """Return whether the samples are image files."""
+    return settings.data.dataset == "imagefolder"
 
 
 def multiplies_bf16(device: torch.device) -> bool:

@@ -44,7 +44,7 @@ class DataConfig:
     """digits comes with the trainer, mnist and cifar10 are torchvision's files, imagefolder has a folder a class;
     package.module:factory is your own, a function of this section that returns Splits."""
     data_dir: str = "data"
-    """Folder that holds the data set."""
+    """Folder that holds the data set; of imagefolder also a ZIP archive of one (trainer pack)."""
     download: bool = False
     """Fetch mnist or cifar10 into data-dir if it is not there."""
     image_size: AtLeast1 = 224
@@ -68,6 +68,9 @@ class DataConfig:
     bad_image_share: Share = 0.01
     """Stop when more images could not be decoded, as a share of the training part in an epoch, or of the validation
     part."""
+    decoder: Literal["auto", "pil", "simplejpeg"] = "auto"
+    """What decodes JPEG files of imagefolder for training; pil decodes all other images, and all for validation. auto:
+    simplejpeg, which takes half the time, where it is installed. A resumed run keeps what it began with."""
     max_image_pixels: AtLeast1 = 89478485
     """An imagefolder image of more pixels counts as one that cannot be decoded: a pixel takes 4 bytes of memory; by
     default the number above which PIL warns."""

@@ -42,6 +42,7 @@ NEEDED = {
     "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
     "trainer configs/digits.toml --output-dir runs/mine --resume auto": "runs/mine/checkpoints",
     "trainer make-data aerial data/aerial --per-class 10": "data/aerial",
+    "trainer pack data/aerial aerial.zip": "aerial.zip",
     "trainer --dataset imagefolder --data-dir images --arch resnet18 --image-size 64 --ema-decay 0.99 "
     "--output-dir runs/photos": "runs/photos/checkpoints",
     "trainer export runs/photos photos.pt": "photos.pt",
@@ -55,7 +56,10 @@ def shortened(command):
         return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
     if DRY.match(command):
         return command if "--dry-run" in command else f"{command} --dry-run"
-    trains = any(name in command for name in ("configs/digits.toml", "configs/split-toy.toml", "imagefolder"))
+    trains = any(
+        name in command
+        for name in ("configs/digits.toml", "configs/split-toy.toml", "configs/aerial.toml", "imagefolder")
+    )
     short = trains and not any(flag in command for flag in ("--dry-run", "--selftest"))
     small = SMALL if "digits.toml" in command else ""
     if "imagefolder" in command and "--image-size" not in command:

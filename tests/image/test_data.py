@@ -1,4 +1,4 @@
-"""One file in place of many: a squashfs image and a tar as data of a job, in the real image."""
+"""One file in place of many: a ZIP archive, a squashfs image and a tar as data of a job, in the real image."""
 
 import os
 import shutil
@@ -29,16 +29,22 @@ def mksquashfs(apptainer) -> str:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, mksquashfs) -> dict[str, Path]:
-    """Return the same data as a folder, as a squashfs image and as tars, each on a "shared disk" of its own."""
+    """Return the same data as a folder, and in files of each kind, each on a "shared disk" of its own."""
     disk = tmp_path_factory.mktemp("shared")
     folder = disk / "folder" / "aerial"
     words = [sys.executable, "-m", "trainer", "make-data", "aerial", folder, "--per-class", str(IMAGES // 21)]
     subprocess.run(words, check=True, capture_output=True)
     found = {"folder": folder}
-    for kind, name in (("squashfs", "aerial.sqsh"), ("tar", "aerial.tar"), ("tar.gz", "aerial.tgz")):
+    for kind, name in (
+        ("zip", "aerial.zip"),
+        ("squashfs", "aerial.sqsh"),
+        ("tar", "aerial.tar"),
+        ("tar.gz", "aerial.tgz"),
+    ):
         (disk / kind).mkdir()
         found[kind] = disk / kind / name
     # as docs/data.md says it
+    subprocess.run([sys.executable, "-m", "trainer", "pack", folder, found["zip"]], check=True, capture_output=True)
     subprocess.run([mksquashfs, folder, found["squashfs"], "-quiet"], check=True, capture_output=True)
     for kind in ("tar", "tar.gz"):
         words = ["tar", "--create", "--file", found[kind], "--auto-compress", "--directory", folder.parent, "aerial"]
@@ -100,6 +106,8 @@ def test_the_weights_are_those_of_the_folder_and_one_file_of_the_shared_disk_is_
     ways = {
         "folder": {},
         "folder, staged": {"SLIPWAY_STAGE": "1"},
+        "zip": {},
+        "zip, staged": {"SLIPWAY_STAGE": "1"},
         "squashfs": {},
         "squashfs, staged": {"SLIPWAY_STAGE": "1"},
         "tar, staged": {"SLIPWAY_STAGE": "1"},

@@ -1,4 +1,6 @@
-"""What --amp auto and --channels-last auto become: by the hardware when a run begins, by the checkpoint afterwards."""
+"""What auto becomes: by the hardware when a run begins, by the checkpoint afterwards."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from slipway.communicator import Alone
 from slipway.position import Position
 from trainer.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
 from trainer.checkpoint import CONFIG
-from trainer.config import Launch, ModelConfig, Settings, TrainConfig
+from trainer.config import DataConfig, Launch, ModelConfig, Settings, TrainConfig
 from trainer.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -42,7 +44,8 @@ def decided(settings, *, backend="ddp", tables=None, begun=False):
     """Return --amp and --channels-last of a run that begins, or that had ``tables`` when it was saved."""
     checkpoint = checkpoint_of(tables) if begun else None
     found = settle(settings, Alone(CPU), backend=backend, checkpoint=checkpoint)
-    assert (found.launch, found.data, found.optim) == (settings.launch, settings.data, settings.optim)
+    assert (found.launch, found.optim) == (settings.launch, settings.optim)
+    assert found.data == replace(settings.data, decoder="pil")
     return found.train.amp, found.model.channels_last
 
 
@@ -120,12 +123,34 @@ def test_a_resumed_run_keeps_what_it_began_with(cpu, tables, backend, expected, 
     "tables",
     [
         *({"train": {"amp": "bf17"}}, {"train": {"amp": ["bf16"]}}, {"train": {"amp": "auto"}}, {"train": 3}),
-        *({"model": {"channels_last": 1}}, {"model": "ab"}, [], 7),
+        *({"model": {"channels_last": 1}}, {"model": "ab"}, {"data": {"decoder": "pi"}}, [], 7),
     ],
 )
 def test_a_manifest_with_something_else_is_refused(tables):
     with pytest.raises(ConfigError, match="manifest of the checkpoint is damaged"):
         saved(checkpoint_of(tables).header)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (("imagefolder", True, None), "simplejpeg"),
+        (("imagefolder", False, None), "pil"),
+        (("digits", True, None), "pil"),
+        (("imagefolder", True, {}), "pil"),  # of a run that began before there were two
+        (("imagefolder", True, {"data": {"decoder": "pil"}}), "pil"),
+        (("imagefolder", False, {"data": {"decoder": "simplejpeg"}}), "simplejpeg"),
+    ],
+)
+def test_jpeg_files_are_decoded_by_simplejpeg_where_there_is_one(monkeypatch, caplog, case, expected):
+    dataset, installed, tables = case
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: installed or None)
+    caplog.set_level("INFO", "trainer")
+    begun = None if tables is None else checkpoint_of(tables)
+    for arch in ("resnet18", "mine:model"):
+        settings = replace(settings_of(arch=arch), data=DataConfig(dataset=dataset))
+        assert settle(settings, Alone(CPU), backend="ddp", checkpoint=begun).data.decoder == expected
+    assert ("data.decoder" in caplog.text) == (dataset == "imagefolder")
 
 
 def test_a_gpu_that_emulates_bf16_says_so(monkeypatch, caplog):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import math
+import sys
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor
 from trainer.config import DataConfig
 from trainer.data.base import Draws, Fetched, Ids, Splits
 from trainer.data.files import Files, Scanned, open_tree
+from trainer.data.jpeg import Box, BoxOf, decode_jpeg
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
 
@@ -38,8 +42,9 @@ OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
 """Error numbers that say something of one file: it is gone, or no regular file; None is PIL's own. Others are the
 disk's."""
 
-Box = tuple[float, float, float, float]
-"""Left, upper, right, lower, in pixels."""
+
+class TooLargeError(Exception):
+    """An image has more pixels than may be decoded."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class ImageFolder:
     resized_crop: bool = False
     flip: bool = False
     max_pixels: int = field(kw_only=True)
+    decoder: str = field(default="pil", kw_only=True)
+    """Of training images."""
     in_memory: bool = field(default=False, init=False)
 
     @property
@@ -94,21 +101,31 @@ class ImageFolder:
         return Fetched(images, bad, reasons)
 
     def _decode(self, number: int, draws: Draws | None) -> Tensor:
-        with self.files.open(number) as file, Image.open(file) as image:
-            if image.width * image.height > self.max_pixels:
-                raise ValueError(f"{image.width} x {image.height} pixels: more than max_image_pixels={self.max_pixels}")
-            box = self._box(image.width, image.height, draws)
+        def box_of(width: int, height: int) -> Box:
+            return self._box(width, height, draws)
+
+        with self.files.open(number) as file:
+            image = decode_jpeg(file, self.size, box_of) if self.decoder == "simplejpeg" else None
+            if image is None:
+                file.seek(0)
+                image = self._decode_by_pil(file, box_of)
+        mirrored = self.flip and draws is not None and not round(float(draws[4]))
+        return image.flip(-1) if mirrored else image
+
+    def _decode_by_pil(self, file: BinaryIO, box_of: BoxOf) -> Tensor:
+        with Image.open(file) as image:
+            box = box_of(image.width, image.height)
             # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
             pixels = (
                 _eight_bit(image)
                 .convert("RGB")
                 .resize((self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
             )
-        if self.flip and draws is not None and not round(float(draws[4])):
-            pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
 
     def _box(self, width: int, height: int, draws: Draws | None) -> Box:
+        if width * height > self.max_pixels:
+            raise TooLargeError(f"{width} x {height} pixels: more than max_image_pixels={self.max_pixels}")
         if self.resized_crop and draws is not None:
             return random_box(width, height, draws)
         return (0, 0, width, height) if self.squash else centre_box(width, height)
@@ -179,10 +196,19 @@ def imagefolder(config: DataConfig) -> Splits:
 
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
+    if config.decoder == "simplejpeg" and not find_spec("simplejpeg"):
+        raise ConfigError(f"--decoder simplejpeg: this Python ({sys.executable}) has no simplejpeg: pip install it.")
     statistics = IMAGENET if config.normalise else PLAIN
     prepared = (config.image_size, statistics, config.resize == "squash")
     most = config.max_image_pixels
     return Splits(
-        ImageFolder(*train, *prepared, resized_crop=config.resized_crop, flip=config.flip, max_pixels=most),
+        ImageFolder(
+            *train,
+            *prepared,
+            resized_crop=config.resized_crop,
+            flip=config.flip,
+            max_pixels=most,
+            decoder=config.decoder,
+        ),
         ImageFolder(*validation, *prepared, max_pixels=most),
     )

@@ -1,0 +1,153 @@
+"""JPEG files that libjpeg-turbo decodes for training: as PIL shows them, and by PIL where it cannot."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from slipway.archive import Names
+from trainer.data.files import FolderFiles
+from trainer.data.imagefolder import IMAGENET, ImageFolder
+from trainer.data.jpeg import decode_jpeg, with_rows
+
+SIZE = 32
+MIDDLE = np.array([[0.3, 0.5, 0.5, 0.5, 0.9], [0.9, 0.2, 0.1, 0.8, 0.1]], dtype=np.float32)
+
+
+def smooth(width, height, mode="RGB"):
+    """Return an image without sharp edges."""
+    rows, columns = np.linspace(0, 3, height)[:, None], np.linspace(0, 3, width)[None]
+    planes = [127 + 100 * np.sin(rows * (1 + plane / 2) + columns) for plane in range(3)]
+    return Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)).convert(mode)
+
+
+def folder_of(path, decoder, *, flip=True, max_pixels=10**8):
+    return ImageFolder(
+        FolderFiles(path.parent, Names([path.name])),
+        np.zeros(2, dtype=np.int64),
+        torch.zeros(2, dtype=torch.int64),
+        ("a",),
+        SIZE,
+        IMAGENET,
+        False,
+        resized_crop=True,
+        flip=flip,
+        max_pixels=max_pixels,
+        decoder=decoder,
+    )
+
+
+def both(path, **options):
+    """Return what both decoders make of two crops of an image."""
+    return [folder_of(path, name, **options).fetch(np.arange(2), MIDDLE) for name in ("pil", "simplejpeg")]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("shape", [(400, 300), (90, 130), (60, 45), (1300, 900)])
+def test_images_are_those_of_pil_but_for_a_few_of_255(tmp_path, shape, mode):
+    smooth(*shape, mode).save(tmp_path / "a.jpg", quality=95)
+    pil, fast = both(tmp_path / "a.jpg")
+    difference = (pil.images.int() - fast.images.int()).abs().float()
+    assert difference.mean() < 4
+    assert not pil.images.equal(fast.images), "another decoder"
+
+
+def test_one_is_mirrored_as_pil_mirrors_it(tmp_path):
+    smooth(400, 300).save(tmp_path / "a.jpg", quality=95)
+    mirrored = folder_of(tmp_path / "a.jpg", "simplejpeg").fetch(np.arange(2), MIDDLE).images
+    plain = folder_of(tmp_path / "a.jpg", "simplejpeg", flip=False).fetch(np.arange(2), MIDDLE).images
+    assert mirrored[0].equal(plain[0])
+    assert mirrored[1].equal(plain[1].flip(-1))
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [("png", "RGB"), ("bmp", "RGB"), ("jpg", "CMYK")])
+def test_what_it_does_not_decode_is_decoded_by_pil(tmp_path, suffix, mode):
+    smooth(90, 130, mode).save(tmp_path / f"a.{suffix}")
+    pil, fast = both(tmp_path / f"a.{suffix}")
+    assert pil.images.equal(fast.images)
+    assert pil.bad == fast.bad == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_file_that_is_cut_off_is_as_bad_as_to_pil(tmp_path, share):
+    smooth(90, 130).save(tmp_path / "whole.jpg")
+    data = (tmp_path / "whole.jpg").read_bytes()
+    (tmp_path / "a.jpg").write_bytes(data[: int(share * len(data))])
+    pil, fast = both(tmp_path / "a.jpg")
+    assert (pil.bad, pil.reasons) == (fast.bad, fast.reasons)
+    assert pil.images.equal(fast.images)
+
+
+def test_one_of_too_many_pixels_is_not_decoded(tmp_path):
+    smooth(90, 130).save(tmp_path / "a.jpg")
+    pil, fast = both(tmp_path / "a.jpg", max_pixels=9000)
+    assert pil.reasons == fast.reasons == ["90 x 130 pixels: more than max_image_pixels=9000"] * 2
+
+
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_a_larger_image_is_decoded_at_a_part_of_its_size(scale, monkeypatch):
+    import simplejpeg  # noqa: PLC0415
+
+    shapes = []
+
+    def watched(*arguments, **options):
+        pixels = real(*arguments, **options)
+        shapes.append(pixels.shape)
+        return pixels
+
+    real = simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
+    file = io.BytesIO()
+    smooth(scale * SIZE + 3, scale * SIZE + 3).save(file, "JPEG")
+    file.seek(0)
+    found = decode_jpeg(file, SIZE, lambda width, height: (0, 0, width, height))
+    assert found.shape == (3, SIZE, SIZE)
+    assert shapes[0][0] == pytest.approx((scale * SIZE + 3) / scale, abs=1)
+
+
+class TestRows:
+    """Only the rows down to the crop's lower edge are decoded, and they are what they are without that."""
+
+    @pytest.mark.parametrize("mode", ["RGB", "L"])
+    @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
+    @pytest.mark.parametrize("edge", [400, 70, 33])
+    def test_they_are_those_of_the_whole_image(self, monkeypatch, mode, options, edge):
+        file = io.BytesIO()
+        smooth(400, 300, mode).save(file, "JPEG", quality=90, **options)
+        for lower in (edge * 0.75 / 2, edge * 0.75 - 0.4, 300):
+            box = (5.5, lower - edge / 3, 5.5 + edge / 2, lower) if lower > edge / 3 else (0, 0, edge / 2, lower)
+            file.seek(0)
+            found = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023 -- called at once
+            with monkeypatch.context() as patch:
+                patch.setattr("trainer.data.jpeg.with_rows", lambda *_: None)
+                file.seek(0)
+                whole = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023
+            assert found.equal(whole)
+
+    def test_it_is_the_header_that_says_so(self):
+        file = io.BytesIO()
+        smooth(400, 300).save(file, "JPEG", comment="ÿÀ" * 9)
+        with Image.open(io.BytesIO(with_rows(file.getvalue(), 64))) as image:
+            assert image.size == (400, 64)
+
+    @pytest.mark.parametrize(
+        "change",
+        [lambda data: data[:-2], lambda data: data[: len(data) // 2], lambda data: data[:40], lambda data: data[:3]],
+    )
+    def test_one_that_may_be_cut_off_is_read_to_its_end(self, change):
+        file = io.BytesIO()
+        smooth(400, 300).save(file, "JPEG")
+        assert with_rows(change(file.getvalue()), 64) is None
+
+    def test_damage_of_any_byte_never_raises(self, tmp_path):
+        smooth(90, 130).save(tmp_path / "whole.jpg")
+        data = (tmp_path / "whole.jpg").read_bytes()
+        generator = np.random.default_rng(0)
+        for number in [*range(700), *generator.integers(700, len(data), 100)]:
+            damaged = bytearray(data)
+            damaged[number] = generator.integers(256)
+            (tmp_path / "a.jpg").write_bytes(damaged)
+            found = folder_of(tmp_path / "a.jpg", "simplejpeg", max_pixels=10**6).fetch(np.arange(2), MIDDLE)
+            assert len(found.reasons) == len(found.bad)
