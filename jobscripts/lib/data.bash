@@ -1,11 +1,12 @@
 # shellcheck shell=bash
 # What SLIPWAY_DATA is: a folder, or one file in place of its many, which a shared disk serves
 # better: a ZIP archive, which the trainer reads, a squashfs image, which the container mounts, or a
-# tar, which each node unpacks on its local disk. `jobgen submit` sources this file alone, to say the same before the job waits.
+# tar, which each node unpacks on its local disk. `jobgen submit` sources this file alone, to say the
+# same before the job waits.
 
-# kind_of_data PATH: folder, zip, squashfs, tar, damaged, or file, which is anything else; behind the
-# last two why. By the content, whatever the name. A tar must be one that `tar` here can read: some
-# machines lack zstd.
+# kind_of_data PATH: folder, zip, squashfs, tar, damaged, or file, which is anything else; behind
+# the last two why. By the content, whatever the name. A tar must be one that `tar` here can read:
+# some machines lack zstd.
 kind_of_data() {
     local magic ustar why
     local list=(timeout 20 env --unset=TAR_OPTIONS tar --list --force-local --file="$1")
@@ -58,7 +59,9 @@ kind_of_squashfs() {
 # kind_of_zip PATH: zip, or damaged where it has no central directory, which comes last: within the
 # longest comment that may follow it, and 22 bytes.
 kind_of_zip() {
-    if (($(tail --bytes=65557 -- "$1" | LC_ALL=C grep --count --text --fixed-strings $'PK\5\6'))); then
+    local ends
+    ends=$(tail --bytes=65557 -- "$1" | LC_ALL=C grep --count --text --fixed-strings $'PK\5\6') || :
+    if ((ends)); then
         echo zip
     else
         echo "damaged the end of a ZIP archive is missing"
@@ -87,7 +90,9 @@ inspect_data() {
             ;;
         tar.*.0.*) why="is a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1" ;;
         damaged.*) why="is damaged: $why; copy it again" ;;
-        file.*.trainer) why="is neither a folder, a ZIP archive, a squashfs image nor a tar${why:+ ($why)}" ;;
+        file.*.trainer)
+            why="is neither a folder, a ZIP archive, a squashfs image nor a tar${why:+ ($why)}"
+            ;;
         *) return 0 ;;
     esac
     data_refusal="$SLIPWAY_DATA $why"

@@ -1,0 +1,281 @@
+"""``python bench/images.py [--rounds N]``: photographs that become crops of 224 pixels, on one core, in memory.
+
+Each contender is a process of its own: it reads all JPEG files of a folder, or of a file that holds them, in random
+order, decodes a random part of each image, resizes and mirrors it, and makes batches of 32. Files are in the page
+cache; the CPU time of the process counts. All contenders take turns, the first one twice: where its second row is not
+about 1, the machine was too busy to measure. spdl, opencv-python-headless and webdataset, which slipway does not
+need, are installed into a folder of their own; spdl needs the libraries of FFmpeg too, and is left out without them.
+
+The photographs are noise with the spectrum of natural images: 500 x 375 pixels, 110 kB, about the means of ImageNet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+PEERS = ["spdl_core==0.8.0", "spdl_io==0.8.0", "opencv-python-headless==5.0.0.93", "webdataset==1.0.2", "braceexpand"]
+COUNT, CLASSES = 320, 4
+BATCH, SIZE = 32, 224
+SHORTER_SIDE = 256
+Pixels = NDArray[np.uint8]
+Pass = Callable[[], int]
+"""Goes through all images once, and returns how many there were."""
+
+
+def photograph(height: int, width: int, generator: np.random.Generator) -> Image.Image:
+    """Return noise whose amplitudes fall with the frequency, as those of natural images do, and grey for the most."""
+    frequencies = np.hypot(np.fft.fftfreq(height)[:, None] * height, np.fft.rfftfreq(width)[None] * width)
+    frequencies[0, 0] = 1
+    planes = []
+    for _ in range(4):
+        phases = np.exp(2j * np.pi * generator.random(frequencies.shape))
+        plane = np.fft.irfft2(phases / frequencies**1.2, (height, width))
+        planes.append((plane - plane.mean()) / plane.std())
+    colours = [0.9 * planes[0] + 0.1 * plane for plane in planes[1:]]
+    return Image.fromarray(np.clip(127 + 50 * np.stack(colours, -1), 0, 255).astype(np.uint8))
+
+
+def write_photographs(folder: Path, count: int, *, height: int = 375, width: int = 500) -> None:
+    """Write JPEG files into a folder for each class."""
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / f"class{number % CLASSES}" / f"{number:06}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(height, width, generator).save(path, quality=94)
+
+
+def examples(place: Path) -> Pass:
+    """Do what pytorch/examples' imagenet/main.py does for training."""
+    from torchvision import datasets
+
+    return over(datasets.ImageFolder(place / "photos", standard_transforms()))
+
+
+def script(place: Path) -> Pass:
+    """Do the same on ``slipway.PackedImages``."""
+    from slipway import PackedImages
+
+    return over(PackedImages(place / "photos.zip", transform=standard_transforms()))
+
+
+def standard_transforms() -> Callable[[Image.Image], object]:
+    """Return the transforms of pytorch/examples."""
+    from torchvision import transforms
+
+    normalise = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalise]
+    return transforms.Compose(steps)
+
+
+def over(dataset: Dataset[Any]) -> Pass:
+    """Go through a data set by DataLoader, without workers."""
+    from torch.utils.data import DataLoader
+
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, shuffle=True)
+    return lambda: sum(len(images) for images, _ in loader)
+
+
+def webdataset(place: Path) -> Pass:
+    """Read a tar from its start, through a buffer of 1,000 samples; decode as pytorch/examples does."""
+    import webdataset as wds  # type: ignore[import-not-found]
+
+    samples = wds.WebDataset(str(place / "photos.tar"), shardshuffle=False).shuffle(1000).decode("pil")
+    transform = standard_transforms()
+    pairs = samples.to_tuple("jpg", "cls").map_tuple(transform, lambda label: label)
+    return lambda: sum(len(images) for images, _ in pairs.batched(BATCH))
+
+
+def opencv(place: Path) -> Pass:
+    """Decode, crop, resize by area and mirror, as uint8."""
+    import cv2  # type: ignore[import-not-found]
+
+    cv2.setNumThreads(1)
+
+    def read(data: bytes) -> Pixels:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        left, upper, width, height = box(image.shape[1], image.shape[0])
+        crop = cv2.resize(
+            image[upper : upper + height, left : left + width], (SIZE, SIZE), interpolation=cv2.INTER_AREA
+        )
+        return cv2.flip(crop, 1) if random.getrandbits(1) else crop
+
+    return lambda: sum(len(np.stack(batch)) for batch in batches(place, read))
+
+
+def spdl(place: Path) -> Pass:
+    """Decode, crop, resize and mirror by FFmpeg, as uint8."""
+    import spdl.io
+
+    try:
+        config = spdl.io.decode_config(decoder_options={"threads": "1"})
+    except RuntimeError as error:
+        sys.exit(f"spdl needs the libraries of FFmpeg, as of the package ffmpeg: {error}")
+
+    def read(data: bytes) -> Pixels:
+        left, upper, width, height = box(500, 375)
+        mirror = ",hflip" if random.getrandbits(1) else ""
+        steps = f"crop={width}:{height}:{left}:{upper},scale={SIZE}:{SIZE}{mirror},format=pix_fmts=rgb24"
+        image = spdl.io.load_image(data, decode_config=config, filter_desc=steps)
+        return spdl.io.to_numpy(image)
+
+    return lambda: sum(len(np.stack(batch)) for batch in batches(place, read))
+
+
+def box(width: int, height: int) -> tuple[int, int, int, int]:
+    """Return left, upper, width and height of a random part, as the trainer draws it."""
+    from trainer.data.imagefolder import random_box
+
+    left, upper, right, lower = map(
+        int, random_box(width, height, np.array([random.random() for _ in range(5)], dtype=np.float32))
+    )
+    return left, upper, right - left, lower - upper
+
+
+def batches(place: Path, read: Callable[[bytes], Pixels]) -> Iterator[list[Pixels]]:
+    """Yield batches of all files in random order."""
+    paths = list((place / "photos").rglob("*.jpg"))
+    random.shuffle(paths)
+    for begin in range(0, len(paths), BATCH):
+        yield [read(path.read_bytes()) for path in paths[begin : begin + BATCH]]
+
+
+def trainer(name: str, decoder: str) -> Callable[[Path], Pass]:
+    """Return a contender: the trainer on the set of that name."""
+
+    def contender(place: Path) -> Pass:
+        from trainer.config import DataConfig
+        from trainer.data import open_data
+
+        config = DataConfig(
+            dataset="imagefolder",
+            data_dir=str(place / name),
+            image_size=SIZE,
+            resized_crop=True,
+            flip=True,
+            val_fraction=CLASSES / COUNT,
+            decoder=decoder,  # type: ignore[arg-type]
+        )
+        train = open_data(config).train
+        generator = np.random.default_rng(0)
+
+        def once() -> int:
+            order = generator.permutation(len(train))
+            for begin in range(0, len(order), BATCH):
+                ids = order[begin : begin + BATCH]
+                fetched = train.fetch(ids, generator.random((len(ids), train.draws), dtype=np.float32))
+                if fetched.bad:
+                    sys.exit(f"not all images could be decoded: {fetched.reasons}")
+            return len(order)
+
+        return once
+
+    return contender
+
+
+CONTENDERS = {
+    "pytorch/examples": examples,
+    "WebDataset": webdataset,
+    "OpenCV": opencv,
+    "spdl": spdl,
+    "trainer --decoder pil": trainer("photos", "pil"),
+    "trainer": trainer("photos", "simplejpeg"),
+    "trainer, packed": trainer("photos.zip", "simplejpeg"),
+    f"trainer, packed with --shorter-side {SHORTER_SIDE}": trainer("small.zip", "simplejpeg"),
+    "slipway.PackedImages": script,
+}
+FIRST = "pytorch/examples"
+
+
+def run_contender(name: str, place: Path) -> None:
+    """Print the microseconds of CPU time that an image takes."""
+    import torch
+
+    torch.set_num_threads(1)
+    once = CONTENDERS[name](place)
+    once()  # all is imported and in the page cache then
+    began = time.process_time()
+    count = once()
+    print(1e6 * (time.process_time() - began) / count)
+
+
+def prepare(place: Path) -> None:
+    """Write the photographs, and the files that hold them."""
+    write_photographs(place / "photos", COUNT)
+    for name, flags in (("photos.zip", []), ("small.zip", ["--shorter-side", str(SHORTER_SIDE)])):
+        pack = [sys.executable, "-m", "trainer", "pack", str(place / "photos"), str(place / name), *flags]
+        subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
+    paths = sorted((place / "photos").rglob("*.jpg"))
+    with tarfile.open(place / "photos.tar", "w") as tar:
+        for path in paths:
+            tar.add(path, path.name)
+            label = path.with_suffix(".cls")
+            label.write_text(path.parent.name.removeprefix("class"), encoding="ascii")
+            tar.add(label, label.name)
+            label.unlink()
+
+
+def peers() -> Path:
+    """Return a folder with the libraries of others, which are installed at the first call."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "slipway", "bench")
+    folder = cache / "-".join(name.partition("==")[2] for name in PEERS if "==" in name)
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=cache))
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(temporary)]
+        subprocess.run([*install, *PEERS], check=True)
+        temporary.rename(folder)
+    return folder
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--place", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contender:
+        run_contender(arguments.contender, arguments.place)
+        return
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    os.environ["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), str(peers()))))
+    names = [*CONTENDERS, FIRST]
+    found: list[list[float]] = [[] for _ in names]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        prepare(place)
+        for number in range(arguments.rounds):
+            for name, values in zip(names, found, strict=True):
+                command = [sys.executable, __file__, "--contender", name, "--place", folder]
+                done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+                values.append(float(done.stdout) if done.returncode == 0 else math.nan)
+            print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
+    print(f"CPU time for an image, medians of {arguments.rounds} rounds; least and most in brackets")
+    print("| | µs | times as fast |\n|---|---|---|")
+    for name, values in zip([*CONTENDERS, f"{FIRST} again"], found, strict=True):
+        ratios = [first / own for first, own in zip(found[0], values, strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        print(f"| {name} | {statistics.median(values):.0f} | {spread} |")
+
+
+if __name__ == "__main__":
+    main()
