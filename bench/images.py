@@ -21,7 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,33 +158,42 @@ def batches(place: Path, read: Callable[[bytes], Pixels]) -> Iterator[list[Pixel
         yield [read(path.read_bytes()) for path in paths[begin : begin + BATCH]]
 
 
+def fetcher(data: Path, decoder: str) -> tuple[Callable[[Sequence[int]], int], int]:
+    """Return a function that fetches samples as the trainer does, and returns their number; and how many there are."""
+    from trainer.config import DataConfig
+    from trainer.data import open_data
+
+    config = DataConfig(
+        dataset="imagefolder",
+        data_dir=str(data),
+        image_size=SIZE,
+        resized_crop=True,
+        flip=True,
+        val_fraction=0.0125,
+        decoder=decoder,  # type: ignore[arg-type]
+    )
+    train = open_data(config).train
+    generator = np.random.default_rng(0)
+
+    def fetch(numbers: Sequence[int]) -> int:
+        draws = generator.random((len(numbers), train.draws), dtype=np.float32)
+        fetched = train.fetch(np.asarray(numbers), draws)
+        if fetched.bad:
+            sys.exit(f"not all images could be decoded: {fetched.reasons}")
+        return len(fetched.images)
+
+    return fetch, len(train)
+
+
 def trainer(name: str, decoder: str) -> Callable[[Path], Pass]:
     """Return a contender: the trainer on the set of that name."""
 
     def contender(place: Path) -> Pass:
-        from trainer.config import DataConfig
-        from trainer.data import open_data
-
-        config = DataConfig(
-            dataset="imagefolder",
-            data_dir=str(place / name),
-            image_size=SIZE,
-            resized_crop=True,
-            flip=True,
-            val_fraction=CLASSES / COUNT,
-            decoder=decoder,  # type: ignore[arg-type]
-        )
-        train = open_data(config).train
-        generator = np.random.default_rng(0)
+        fetch, count = fetcher(place / name, decoder)
 
         def once() -> int:
-            order = generator.permutation(len(train))
-            for begin in range(0, len(order), BATCH):
-                ids = order[begin : begin + BATCH]
-                fetched = train.fetch(ids, generator.random((len(ids), train.draws), dtype=np.float32))
-                if fetched.bad:
-                    sys.exit(f"not all images could be decoded: {fetched.reasons}")
-            return len(order)
+            order = random.sample(range(count), count)
+            return sum(fetch(order[begin : begin + BATCH]) for begin in range(0, count, BATCH))
 
         return once
 

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What SLIPWAY_DATA is: a folder, or one file in place of its many, which a shared disk serves
 # better: a ZIP archive, which the trainer reads, a squashfs image, which the container mounts, or a
-# tar, which each node unpacks on its local disk. `jobgen submit` sources this file alone, to say the
-# same before the job waits.
+# tar, which each node unpacks on its local disk. `jobgen submit` sources this file alone, to say
+# the same before the job waits.
 
 # kind_of_data PATH: folder, zip, squashfs, tar, damaged, or file, which is anything else; behind
 # the last two why. By the content, whatever the name. A tar must be one that `tar` here can read:
