@@ -38,9 +38,11 @@ python3 -c "$check" "$PYTHON_VERSION" ||
     die "the base has $(python3 --version) and the pins say $PYTHON_VERSION: another BASE_IMAGE," \
         "or change PYTHON_VERSION and run \`make locks\`"
 
-# The link-time optimiser is a third of the compiler's size, and torch.compile does not use it. Nor
-# do extensions that link Python's shared library; only those that link its static one need it.
-rm -f /usr/lib/gcc/*/*/lto1 /usr/lib/gcc/*/*/lto-dump
+# The link-time optimiser is half of the compiler's size, and torch.compile does not use it. Nor do
+# extensions that link Python's shared library; only those that link its static one need it. Nobody
+# compiles with -fsanitize here.
+rm -f /usr/lib/gcc/*/*/lto1 /usr/bin/*lto-dump*
+rm -f /usr/lib/gcc/*/*/lib{a,hwa,l,t,ub}san* /usr/lib/*/lib{a,hwa,l,t,ub}san.so.*
 rm -f /usr/lib/python3*/config-*/libpython*.a /usr/lib/*/libpython*.a
 rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old
 rm -rf /var/log/apt /var/log/dpkg.log /var/log/alternatives.log

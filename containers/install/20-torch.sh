@@ -26,4 +26,8 @@ fi
 # From the index of torch, so that it is the same build (CPU or CUDA) if there is one.
 install "${index[@]}" "torchvision==$TORCHVISION_VERSION" ||
     install "torchvision==$TORCHVISION_VERSION"
+# Remove the tests of torch itself, 120 MB of programs. Of bin, torch starts torch_shm_manager alone.
+torch=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch
+rm -rf "$torch/test"
+find "$torch/bin" -mindepth 1 ! -name torch_shm_manager -delete
 python "$here/torchvision_on_cpu.py"
