@@ -1,4 +1,4 @@
-"""``python bench/packed.py [--rounds N] [--folder DIR]``: a set of photographs larger than the memory, cold, by two ranks.
+"""``python bench/packed.py [--rounds N] [--folder DIR]``: photographs that do not fit into memory, read by two ranks.
 
 20,000 JPEG files of 110 kB in a folder, in a ZIP archive of ``trainer pack``, and in tars of 1,000 for WebDataset, are
 each read in random order by two processes (WebDataset: tars in random order, through a buffer of 1,000 samples), which
@@ -21,9 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 import images
+import numpy as np
 
 COUNT, DIFFERENT, PER_TAR, RANKS = 20_000, 320, 1000, 2
 LIMIT = 1 << 30
@@ -109,10 +108,7 @@ def measure(name: str, place: Path, seed: int) -> tuple[float, float]:
     with group() as procs:
         command = [sys.executable, __file__, "--contender", name, "--folder", str(place), "--seed", str(seed), "--rank"]
         ranks = [
-            subprocess.Popen(
-                [*command, str(number)],
-                preexec_fn=lambda: procs.write_text(str(os.getpid())),
-            )
+            subprocess.Popen([*command, str(number)], preexec_fn=lambda: procs.write_text(str(os.getpid())))  # noqa: PLW1509
             for number in range(RANKS)
         ]
         ended = [os.wait4(process.pid, 0) for process in ranks]

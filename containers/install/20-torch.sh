@@ -29,5 +29,7 @@ install "${index[@]}" "torchvision==$TORCHVISION_VERSION" ||
 # Remove the tests of torch itself, 120 MB of programs. Of bin, torch starts torch_shm_manager alone.
 torch=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch
 rm -rf "$torch/test"
-find "$torch/bin" -mindepth 1 ! -name torch_shm_manager -delete
+for program in "$torch"/bin/*; do
+    [ "${program##*/}" = torch_shm_manager ] || rm -rf "$program"
+done
 python "$here/torchvision_on_cpu.py"

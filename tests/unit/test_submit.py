@@ -329,8 +329,8 @@ class TestData:
             ),
             ("tar", {}, "a tar, which each node unpacks on its local disk: set SLIPWAY_STAGE=1.\n"),
             ("tar", {"SLIPWAY_STAGE": "0", "SLIPWAY_SCRIPT": "my train.py"}, "a tar, which each node unpacks"),
-            ("text file", {"SLIPWAY_STAGE": "1"}, "neither a folder, a squashfs image nor a tar.\n"),
-            ("fifo", {}, "neither a folder, a squashfs image nor a tar.\n"),  # for which nothing waits
+            ("text file", {"SLIPWAY_STAGE": "1"}, "neither a folder, a ZIP archive, a squashfs image nor a tar.\n"),
+            ("fifo", {}, "neither a folder, a ZIP archive, a squashfs image nor a tar.\n"),  # for which nothing waits
         ],
     )
     def test_what_the_job_would_refuse_is_refused(self, capsys, monkeypatch, name, settings, why):
