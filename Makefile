@@ -70,7 +70,7 @@ coverage: ## branch coverage of src/ by the unit and distributed tests, with all
 
 bench: ## compare the speed with that of other programs and settings, each in interleaved runs
 	@build/setup test
-	@set -e; for name in jobgen_cpu start order precision saves; do \
+	@set -e; for name in jobgen_cpu start order precision saves images; do \
 	    echo "bench/$$name.py"; PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python "bench/$$name.py"; \
 	done
 

@@ -28,10 +28,14 @@ END_64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR_64 = struct.Struct("<4sIQI")
 """Where that stands, 4.3.15: here, right before."""
 LONGEST_COMMENT = 0xFFFF
+MOST_FROM_A_BYTE = 1040
+"""Bytes that a compressed one can stand for: 1,032 of deflate (zlib's technical details), and a little."""
 STORED, DEFLATED = 0, 8
 """Methods of compression, 4.4.5."""
-ENCRYPTED = 1
-"""Bit of a member's flags, 4.4.4."""
+ENCRYPTED, UTF_8 = 1 << 0, 1 << 11
+"""Bits of a member's flags, 4.4.4."""
+OLD_NAMES = "cp437"
+"""Encoding of names without the latter, appendix D; but programs of Unix write UTF-8 there."""
 IN_EXTRA = 0xFFFFFFFF
 """In place of a number that does not fit: it is in the extra field with this tag, 4.5.3."""
 EXTRA_64 = 1
@@ -98,7 +102,8 @@ class Archive:
 
         Raises:
             OSError: if the file cannot be read.
-            ArchiveError: if it is no archive, or not whole, or has members that cannot be read.
+            ArchiveError: if it is no archive, or not whole, or has members that cannot be read, or whose names are no
+                paths below a folder.
         """
         self.path = path
         self._table = array("Q")
@@ -157,6 +162,8 @@ class Archive:
         for member in found:
             if member.name.endswith("/"):
                 continue
+            if not {"", ".", ".."}.isdisjoint(member.name.split("/")):
+                raise ArchiveError(f"{self.path}: the name {member.name!r} is no path below a folder.")
             if member.flags & ENCRYPTED or member.method not in {STORED, DEFLATED}:
                 raise ArchiveError(
                     f"{self.path}: {member.name!r} is encrypted, or compressed by another method than deflate: write "
@@ -177,12 +184,16 @@ def members(file: BinaryIO) -> Iterator[Member]:
         ValueError: if it is no archive, or not whole.
         struct.error: likewise.
     """
-    count, size, offset, ends = _find_directory(file)
+    length = os.fstat(file.fileno()).st_size
+    count, size, offset, ends = _find_directory(file, length)
     if (shift := ends - size - offset) < 0:  # bytes in front of the archive, as of a program that unpacks itself
         raise ValueError("its central directory would begin before it")
     file.seek(offset + shift)
     for _ in range(count):
-        yield _read_entry(file, shift)
+        member = _read_entry(file, shift)
+        if member.offset + LOCAL.size + member.stored > length or member.size > MOST_FROM_A_BYTE * member.stored:
+            raise ValueError(f"{member.name!r} would be larger than the file")
+        yield member
 
 
 def _read_entry(file: BinaryIO, shift: int) -> Member:
@@ -194,7 +205,8 @@ def _read_entry(file: BinaryIO, shift: int) -> Member:
     rest = file.read(name_length + extra_length + comment_length)
     if IN_EXTRA in (size, stored, offset):
         size, stored, offset = _large(rest[name_length : name_length + extra_length], size, stored, offset)
-    return Member(_text(rest[:name_length]), flags, method, crc, stored, size, offset + shift)
+    name = _decoded(rest[:name_length], flags)
+    return Member(name, flags, method, crc, stored, size, offset + shift)
 
 
 def _large(extra: bytes, *numbers: int) -> Iterator[int]:
@@ -214,9 +226,9 @@ def _large(extra: bytes, *numbers: int) -> Iterator[int]:
             position += 8
 
 
-def _find_directory(file: BinaryIO) -> tuple[int, int, int, int]:
+def _find_directory(file: BinaryIO, length: int) -> tuple[int, int, int, int]:
     """Return the central directory's number of members, size, offset as it is said, and where it ends, in bytes."""
-    begin = max(0, os.fstat(file.fileno()).st_size - END.size - LONGEST_COMMENT)
+    begin = max(0, length - END.size - LONGEST_COMMENT)
     file.seek(begin)
     tail = file.read()
     at = tail.rfind(b"PK\5\6")
@@ -230,6 +242,15 @@ def _find_directory(file: BinaryIO) -> tuple[int, int, int, int]:
         *_, count, size, offset = END_64.unpack(large)
         ends -= LOCATOR_64.size + END_64.size
     return count, size, offset, ends
+
+
+def _decoded(name: bytes, flags: int) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        if flags & UTF_8:
+            raise
+        return name.decode(OLD_NAMES)
 
 
 def _bytes(name: str) -> bytes:

@@ -27,33 +27,40 @@ class Images(NamedTuple):
 
 
 def find_images(names: Iterable[str], folder: str = "") -> Images:
-    """Return the images among files whose paths are ``names``, below ``folder``, in which each class is a folder."""
+    """Return the images among files whose paths are ``names``, below ``folder``, in which each class is a folder.
+
+    Of files of the same name the last one counts, as to programs that unpack an archive.
+    """
     start = f"{folder}/" if folder else ""
-    found = [
-        (name[len(start) :].replace("/", "\0"), number)  # sorts a folder's files before those of one with a longer name
+    found = {
+        name[len(start) :].replace("/", "\0"): number  # sorts a folder's files before those of one with a longer name
         for number, name in enumerate(names)
         if name.startswith(start) and "/" in name[len(start) :] and is_image(name)
-    ]
-    found.sort()
-    classes = tuple(dict.fromkeys(path.partition("\0")[0] for path, _ in found))
+    }
+    paths = sorted(found)
+    classes = tuple(dict.fromkeys(path.partition("\0")[0] for path in paths))
     label_of = {name: label for label, name in enumerate(classes)}
-    labels = array("q", (label_of[path.partition("\0")[0]] for path, _ in found))
-    return Images(array("q", (number for _, number in found)), labels, classes)
+    labels = array("q", (label_of[path.partition("\0")[0]] for path in paths))
+    return Images(array("q", (found[path] for path in paths)), labels, classes)
 
 
 def root_of(names: Iterable[str]) -> str:
-    """Return the folder that an archive stands for: one that holds all else, as of ``zip -r photos.zip photos``."""
-    tops, is_deep = set(), False
-    for name in names:
+    """Return the folder for which an archive stands: the one that holds all images, each in a folder of its class.
+
+    "" is returned for the archive itself, as of ``trainer pack``; ``zip -r photos.zip photos`` has such a folder.
+    """
+    tops = set()
+    for name in filter(is_image, names):
         top, *below = name.split("/")
+        if len(below) < len(("class", "image")) or top in {"train", "val"}:
+            return ""
         tops.add(top)
-        is_deep |= len(below) > 1
-    return tops.pop() if is_deep and len(tops) == 1 and not tops & {"train", "val"} else ""
+    return tops.pop() if len(tops) == 1 else ""
 
 
 def is_image(name: str) -> bool:
-    """Return whether a path has the suffix of an image."""
-    return PurePosixPath(name).suffix.lower() in SUFFIXES
+    """Return whether a path has the suffix of an image, and is none of what macOS adds to an archive."""
+    return PurePosixPath(name).suffix.lower() in SUFFIXES and not name.startswith("__MACOSX/")
 
 
 class PackedImages(Dataset[tuple[Any, int]]):
@@ -102,6 +109,8 @@ class PackedImages(Dataset[tuple[Any, int]]):
         try:
             with Image.open(io.BytesIO(self._archive.read(number))) as image:
                 sample = image.convert("RGB")
-        except (OSError, ArchiveError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # PIL has many of damage
             raise SessionError(f"cannot read {self._archive.path}/{self._archive.names[number]}: {error}") from error
         return (self.transform(sample) if self.transform else sample), self.targets[index]

@@ -8,15 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from slipway.layout import EXIT_CONFIG
 from slipway.stop import StopRequest
 from trainer.exits import REMEDY, exit_code_of
-
-if TYPE_CHECKING:
-    from slipway.environment import Environment
-    from trainer.config import Settings
 
 OLDEST_PYTHON = (3, 11)
 
@@ -54,14 +49,10 @@ def _train(argv: list[str], request: StopRequest) -> int:
     if environment.launcher is Launcher.TORCHRUN:
         request.follow_launcher()
     if settings.launch.nproc_per_node:
-        from trainer.spawn import spawn  # noqa: PLC0415 -- needs no torch
+        from trainer.spawn import spawn, train  # noqa: PLC0415 -- needs no torch
 
-        return spawn(_run_rank, settings, request, environment)
-    return _run_rank(settings, request, environment)
-
-
-def _run_rank(settings: Settings, request: StopRequest, environment: Environment) -> int:
-    from trainer.rank import run_rank  # noqa: PLC0415 -- with torch
+        return spawn(train, settings, request, environment)
+    from trainer.rank import run_rank  # noqa: PLC0415
 
     return run_rank(settings, request, environment)
 

@@ -25,7 +25,7 @@ from slipway.layout import EXIT_STOPPED
 from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.exits import exit_code_of
 
 Work = Callable[[Settings, StopRequest, Environment], int]
@@ -65,18 +65,44 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
             settings.launch, backend="ddp", init_method=Path(folder, "store").as_uri(), nproc_per_node=None
         )
         settings = replace(settings, launch=launch)
-        # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        processes = [
+        processes: list[BaseProcess] = [
             context.Process(target=_run_rank, args=(work, settings, rank, ranks, os.getpid())) for rank in range(ranks)
         ]
-        for process in processes:
-            process.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        _start(processes)
         try:
             return _watch(processes, request)
         finally:
             _end(processes)
+
+
+def train(settings: Settings, request: StopRequest, environment: Environment) -> int:
+    """Train as one rank, and return the exit code; see ``trainer.rank.run_rank``."""
+    from trainer.rank import run_rank  # noqa: PLC0415 -- with torch
+
+    return run_rank(settings, request, environment)
+
+
+def _start(processes: Sequence[BaseProcess]) -> None:
+    """Start all ranks, or none.
+
+    Raises:
+        TrainerError: if one cannot be started.
+    """
+    # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        for process in processes:
+            process.start()
+    except OSError as error:
+        started = [process for process in processes if process.pid]
+        for process in started:  # they wait for those that are missing
+            process.kill()
+            process.join()
+        raise TrainerError(
+            f"cannot start rank {len(started)}: {error.strerror}: too many processes, or too little memory."
+        ) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _import_for_ranks() -> ForkContext | SpawnContext:
@@ -113,6 +139,9 @@ def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: i
         os._exit(EXIT_STOPPED)
     os.environ |= _variables(rank, ranks)
     Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # by which ps and top tell them apart
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # a fork has the handlers of its parent
     request = StopRequest()
     request.listen()
 
@@ -129,8 +158,8 @@ def _ranks(settings: Settings) -> int:
     number = settings.launch.nproc_per_node or 1
     if number != "auto":
         return number
-    # In a process of its own: what has opened a GPU must not fork.
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    # In a process of its own, as what has opened a GPU must not fork; by a fork, which keeps the handlers of signals.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         return pool.submit(_ranks_for_gpus, settings).result()
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import zipfile
@@ -116,6 +117,32 @@ def test_one_that_is_cut_off_is_refused(tmp_path):
 def test_another_compression_is_refused_by_name(tmp_path, method):
     with pytest.raises(ArchiveError, match=r"'a/1\.jpg' is encrypted, or compressed by another method"):
         Archive(write(tmp_path / "a.zip", method=method))
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a//b", "./a", "."])
+def test_a_name_that_is_no_path_below_a_folder_is_refused(tmp_path, name):
+    with pytest.raises(ArchiveError, match=rf"the name '{re.escape(name)}' is no path below a folder"):
+        Archive(write(tmp_path / "a.zip", contents={"a/b": b"", name: b""}))
+
+
+def test_names_of_other_systems(tmp_path):
+    path = write(tmp_path / "a.zip", contents={"a/Z": b"1", "a/zz": b"2"})
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows', and Unix'
+    assert [*Archive(path).names] == ["a/ü", "a/ü"]
+
+
+@pytest.mark.parametrize("number", [10**6, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("field", [0, 1, 2])
+def test_numbers_that_are_too_large_are_damage(tmp_path, monkeypatch, number, field):
+    """Sizes, and places, of a member, and of the directory."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
+    data = write(tmp_path / "a.zip", contents={"a/1": bytes(1000), "a/2": bytes(1000)}).read_bytes()
+    extra = data.rindex(b"PK\1\2") + 46 + len("a/2") + 4 + 8 * field
+    for at in (extra, data.rindex(b"PK\6\6") + 32 + 8 * field):
+        (tmp_path / "a.zip").write_bytes(data[:at] + number.to_bytes(8, "little") + data[at + 8 :])
+        with pytest.raises(ArchiveError):
+            content(Archive(tmp_path / "a.zip"))
 
 
 def test_one_that_shrinks_under_its_reader_is_damaged(tmp_path):

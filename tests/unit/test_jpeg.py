@@ -141,6 +141,37 @@ class TestRows:
         smooth(400, 300).save(file, "JPEG")
         assert with_rows(change(file.getvalue()), 64) is None
 
+    def test_bytes_may_fill_the_place_before_a_marker(self):
+        file = io.BytesIO()
+        smooth(400, 300).save(file, "JPEG")
+        data = file.getvalue()
+        at = data.index(b"\xff\xc0")
+        filled = io.BytesIO(data[:at] + b"\xff\xff" + data[at:])
+        box = (0, 0, 100, 100)
+        file.seek(0)
+        assert decode_jpeg(filled, SIZE, lambda *_: box).equal(decode_jpeg(file, SIZE, lambda *_: box))
+
+    def test_one_with_another_image_in_its_header_may_be_cut_off(self):
+        file, exif, small = io.BytesIO(), Image.Exif(), io.BytesIO()
+        smooth(20, 20).save(small, "JPEG")
+        exif[0x927C] = small.getvalue()  # as cameras put a preview there
+        smooth(400, 300).save(file, "JPEG", exif=exif)
+        data = file.getvalue()
+        assert data.index(b"\xff\xd9") < data.rindex(b"\xff\xc0")
+        assert with_rows(data, 64)
+        for length in (data.rindex(b"\xff\xc0") + 30, data.rindex(b"\xff\xda") + 40):
+            assert with_rows(data[:length], 64) is None
+
+    def test_damage_is_no_other_error_than_pil_has(self):
+        file = io.BytesIO()
+        smooth(90, 130).save(file, "JPEG")
+        data, generator = file.getvalue(), np.random.default_rng(1)
+        for number in range(700):
+            damaged = bytearray(data)
+            damaged[number] = generator.integers(256)
+            for content in (damaged, damaged[: number + 1]):
+                decode_jpeg(io.BytesIO(content), SIZE, lambda *_: (0, 0, 20, 20))
+
     def test_damage_of_any_byte_never_raises(self, tmp_path):
         smooth(90, 130).save(tmp_path / "whole.jpg")
         data = (tmp_path / "whole.jpg").read_bytes()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from slipway import PackedImages, SessionError
+from slipway.packed import find_images, root_of
 from trainer.config import DataConfig
 from trainer.data import open_data
 from trainer.data.loader import Loader
-from trainer.data.pack import main, reduced
+from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
 from trainer.data.sampler import MicroBatch
 from trainer.errors import ConfigError
 
@@ -160,6 +162,25 @@ class TestPack:
         main([str(photos), str(target)])
         assert_alike(photos, target)
 
+    def test_a_file_of_the_same_time_and_another_size_has_changed(self, photos):
+        target = photos.parent / "photos.zip"
+        main([str(photos), str(target)])
+        target.rename(photos.parent / "photos.zip.partial")
+        first = min(photos.rglob("0.png"))
+        status = first.stat()
+        first.write_bytes(first.read_bytes() + b"more")
+        os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+        with pytest.raises(ConfigError, match="has changed since"):
+            main([str(photos), str(target)])
+
+    def test_few_files_are_read_ahead(self):
+        read = []
+        source = SimpleNamespace(read=lambda name: read.append(name) or name)
+        files = _read_ahead(source, [str(number) for number in range(1000)])
+        assert next(files) == "0"
+        assert len(read) <= 1 + AHEAD * len(os.sched_getaffinity(0))
+        assert [*files] == [str(number) for number in range(1, 1000)]
+
     def test_a_full_disk_keeps_what_is_there_and_it_goes_on(self, tmp_path):
         photos = write_images(tmp_path / "photos")
         target = photos.parent / "photos.zip"
@@ -193,6 +214,16 @@ class TestPack:
                 main([str(photos), str(target)])
             other.stdin.close()
 
+    def test_one_that_another_has_completed_meanwhile_is_not_written(self, tmp_path):
+        partial = tmp_path / "photos.zip.partial"
+        with partial.open("w+b") as file:
+            partial.rename(tmp_path / "photos.zip")
+            with pytest.raises(ConfigError, match="is being written by another trainer pack"):
+                _lock(file, partial)
+            partial.touch()
+            with pytest.raises(ConfigError, match="is being written by another trainer pack"):
+                _lock(file, partial)
+
     def test_what_is_there_is_left_alone(self, photos):
         target = photos.parent / "photos.zip"
         for make in (target.touch, lambda: target.symlink_to("nowhere"), target.mkdir):
@@ -225,6 +256,19 @@ class TestPack:
         with pytest.raises(ConfigError, match=r"the name of .* is not UTF-8"):
             main([str(folder), str(tmp_path / "photos.zip")])
 
+    @pytest.mark.parametrize(
+        ("source", "target", "said"),
+        [
+            ("photos/cat/0.png", "x.zip", "is a file: name the folder"),
+            ("photos", "gone/x.zip", "there is no folder .*gone: make it first"),
+            ("photos", "x" * 300, "cannot be written: File name too long"),
+        ],
+    )
+    def test_paths_that_cannot_be(self, tmp_path, source, target, said):
+        write_images(tmp_path / "photos", count=1)
+        with pytest.raises(ConfigError, match=said):
+            main([str(tmp_path / source), str(tmp_path / target)])
+
     def test_no_folder_of_images(self, tmp_path):
         with pytest.raises(ConfigError, match="no image and no class folder"):
             main([str(tmp_path), str(tmp_path / "photos.zip")])
@@ -245,6 +289,19 @@ class TestReduced:
         Image.new(mode, (edge, edge)).save(file, "PNG")
         assert reduced(file.getvalue(), 64, 90) == file.getvalue()
 
+    def test_what_the_file_says_of_its_camera_and_colours_is_kept(self):
+        file, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = 6  # turned
+        Image.new("RGB", (300, 200)).save(file, "JPEG", exif=exif, icc_profile=b"profile")
+        with Image.open(io.BytesIO(reduced(file.getvalue(), 64, 90))) as image:
+            assert (image.getexif()[0x0112], image.info["icc_profile"]) == (6, b"profile")
+
+    def test_one_that_would_be_larger_stays_as_it_is(self):
+        file = io.BytesIO()
+        noise = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(file, "JPEG", quality=1)
+        assert reduced(file.getvalue(), 68, 100) == file.getvalue()
+
     def test_a_damaged_one_stays_as_it_is(self):
         assert reduced(b"no image", 64, 90) == b"no image"
 
@@ -255,6 +312,32 @@ class TestReduced:
             sizes = {Image.open(archive.open(name)).size for name in archive.namelist()}
         assert {min(size) for size in sizes} == {10}
         assert [part.labels.tolist() for part in opened(target)] == [part.labels.tolist() for part in opened(photos)]
+
+
+@pytest.mark.parametrize(
+    ("names", "root", "found"),
+    [
+        (["cat/1.png", "dog/2.png"], "", ["cat", "dog"]),
+        (["photos/cat/1.png", "photos/dog/2.png"], "photos", ["cat", "dog"]),
+        (
+            ["photos/cat/1.png", "photos/dog/2.png", "README.md", "__MACOSX/photos/cat/._1.png"],
+            "photos",
+            ["cat", "dog"],
+        ),
+        (["cat/1.png", "cat/more/2.png"], "", ["cat"]),
+        (["train/cat/1.png", "train/dog/2.png"], "", ["train"]),
+        (["photos/train/cat/1.png", "photos/val/cat/1.png"], "photos", ["train", "val"]),
+        (["1.png"], "", []),
+        ([], "", []),
+    ],
+)
+def test_the_folder_for_which_an_archive_stands(names, root, found):
+    assert root_of(names) == root
+    assert find_images(names, root).classes == tuple(found)
+
+
+def test_of_members_of_one_name_the_last_one_counts():
+    assert find_images(["a/1.png", "a/0.png", "a/1.png"]).numbers.tolist() == [1, 2]
 
 
 class TestTraining:

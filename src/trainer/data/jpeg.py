@@ -22,6 +22,10 @@ PADDING = 1024
 """Bytes that some programs write behind the end, at most."""
 BASELINE = {0xC0, 0xC1}
 """Markers of the header of a frame that is coded from top to bottom (B.1.1.3)."""
+HEADER = 7
+"""Bytes from such a marker to the number of rows, which are the last two (B.2.2)."""
+FILL = 0xFF
+"""Begins a marker, and may stand before one any number of times (B.1.1.2)."""
 SCAN = 0xDA
 """Marker that comes behind the header of the frame; a progressive image comes to it without one of BASELINE."""
 BLOCK = 32
@@ -69,10 +73,8 @@ def decode_jpeg(file: BinaryIO, size: int, box_of: BoxOf) -> Tensor | None:
         )
     except ValueError:
         return None
-    down, across = pixels.shape[0] / (rows if start else height), pixels.shape[1] / width
-    crop = torch.from_numpy(pixels)[
-        int(upper * down) : math.ceil(lower * down), int(left * across) : math.ceil(right * across)
-    ]
+    upper, lower, left, right = (edge / scale for edge in (upper, lower, left, right))
+    crop = torch.from_numpy(pixels)[int(upper) : math.ceil(lower), int(left) : math.ceil(right)]
     return F.interpolate(crop.permute(2, 0, 1)[None], size=(size, size), mode="bilinear", antialias=True)[0]
 
 
@@ -81,14 +83,14 @@ def with_rows(data: bytes, rows: int) -> bytearray | None:
 
     None is returned for one that may not be whole, or is not coded from top to bottom.
     """
-    if END not in data[-PADDING:]:
-        return None
     position = len(START) - 1
-    while (marker := data[position + 1]) not in BASELINE:
-        length = int.from_bytes(data[position + 2 : position + 4], "big")
-        if data[position] != START[-1] or marker == SCAN or not length:
+    while position + HEADER <= len(data) and data[position] == FILL:
+        marker = data[position + 1]
+        if marker in BASELINE and END in data[max(position, len(data) - PADDING) :]:
+            changed = bytearray(data)
+            changed[position + 5 : position + 7] = rows.to_bytes(2, "big")
+            return changed
+        if marker in BASELINE or marker == SCAN:
             return None
-        position += 2 + length
-    changed = bytearray(data)
-    changed[position + 5 : position + 7] = rows.to_bytes(2, "big")
-    return changed
+        position += 1 if marker == FILL else 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return None

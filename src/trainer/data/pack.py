@@ -9,8 +9,9 @@ import sys
 import time
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -22,6 +23,7 @@ from slipway.archive import LOCAL, Archive
 from slipway.files import sync_folder
 from slipway.reading import read_whole
 from trainer import arguments
+from trainer.config import DataConfig
 from trainer.data.files import FolderTree
 from trainer.errors import ConfigError
 
@@ -32,8 +34,8 @@ OWN = {
         "type": "integer",
         "minimum": 0,
         "default": 0,
-        "description": "Reduce images whose shorter side has more pixels than this; 0 packs all files as they are. "
-        "Training on reduced images is faster, and its results are other ones.",
+        "description": "Reduce colour and grey images whose shorter side has more pixels than this; 0 packs all files "
+        "as they are. Training on reduced images is faster, and its results are other ones.",
     },
     "quality": {
         "flag": "--quality",
@@ -46,8 +48,8 @@ OWN = {
 }
 REDUCED = {"RGB", "L"}
 """PIL's modes of the images that are reduced; others, such as palettes and 16 bits of grey, stay as they are."""
-AT_ONCE = 256
-"""Files that are read and reduced before the first of them is written, at most."""
+AHEAD = 4
+"""Files for each thread that are read and reduced before the first of them is written, at most."""
 DATES = (1980, 2107)
 """The years that an archive can say (APPNOTE 4.4.6)."""
 
@@ -81,6 +83,10 @@ class Source:
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; remove it, or repair it, and go on.") from error
         return Packed(info, reduced(data, self.shorter_side, self.quality) if self.shorter_side else data)
+
+    def differs(self, name: str, size: int) -> bool:
+        """Return whether a file, packed as it is, would have another size."""
+        return not self.shorter_side and (self.root / name).stat().st_size != size
 
     def info(self, name: str) -> zipfile.ZipInfo:
         """Return what the archive says of a file besides its content.
@@ -116,6 +122,8 @@ def main(argv: list[str]) -> int:
 
 def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]:
     """Return the images below a folder, as ``--data-dir`` takes it, and the number of their classes."""
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file: name the folder of images that is to be packed.")
     tree = FolderTree(folder)
     parts = ["train", "val"] if tree.has_folder("train") or tree.has_folder("val") else [""]
     names, classes = [], 0
@@ -137,8 +145,9 @@ def pack(source: Source, target: Path) -> None:
     Raises:
         ConfigError: if ``target`` is there, or something cannot be read or written.
     """
-    if target.is_symlink() or target.exists():
-        raise ConfigError(f"{target} is there already: name another file, or remove it.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"there is no folder {target.parent}: make it first.")
+    _refuse_what_is_there(target)
     how = f".{source.shorter_side}q{source.quality}" if source.shorter_side else ""
     partial = target.with_name(f"{target.name}{how}.partial")
     try:
@@ -147,9 +156,10 @@ def pack(source: Source, target: Path) -> None:
             _write(source, file, partial)
             file.flush()
             os.fsync(file.fileno())
-        if len(Archive(partial)) != len(source.names):
-            raise ConfigError(f"{partial} has not all files: remove it, and begin anew.")
-        partial.rename(target)
+            if len(Archive(partial)) != len(source.names):
+                raise ConfigError(f"{partial} has not all files: remove it, and begin anew.")
+            _refuse_what_is_there(target)
+            partial.rename(target)
         sync_folder(target.parent)
     except OSError as error:
         raise ConfigError(
@@ -157,13 +167,26 @@ def pack(source: Source, target: Path) -> None:
         ) from error
 
 
+def _refuse_what_is_there(target: Path) -> None:
+    if os.path.lexists(target):
+        raise ConfigError(f"{target} is there already: name another file, or remove it.")
+
+
 def _lock(file: BinaryIO, path: Path) -> None:
+    """Make sure that no other process writes this file, where the file system has locks, and none has completed it."""
+    refusal = ConfigError(f"{path} is being written by another trainer pack.")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConfigError(f"{path} is being written by another trainer pack.") from error
+        raise refusal from error
     except OSError:
-        pass  # a file system without locks
+        pass  # there are no locks
+    try:
+        is_there = os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    except FileNotFoundError:
+        is_there = False
+    if not is_there:
+        raise refusal
 
 
 def _write(source: Source, file: BinaryIO, path: Path) -> None:
@@ -173,7 +196,7 @@ def _write(source: Source, file: BinaryIO, path: Path) -> None:
     for name, member in zip(source.names, iter(lambda: _next_member(file), None), strict=False):
         info = source.info(name)
         info.header_offset, info.CRC, info.compress_size, info.file_size = end, member.crc, member.size, member.size
-        if info.FileHeader(zip64=False) != member.header:
+        if info.FileHeader(zip64=False) != member.header or source.differs(name, member.size):
             raise ConfigError(
                 f"{source.root / name} has changed since {path} was begun, or is new: remove {path} to begin anew."
             )
@@ -191,9 +214,15 @@ def _write(source: Source, file: BinaryIO, path: Path) -> None:
 
 def _read_ahead(source: Source, names: list[str]) -> Iterator[Packed]:
     """Yield files in order, read and reduced by as many threads as there are CPUs: PIL computes without the GIL."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for begin in range(0, len(names), AT_ONCE):
-            yield from pool.map(source.read, names[begin : begin + AT_ONCE])
+    threads = len(os.sched_getaffinity(0))
+    read: deque[Future[Packed]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for name in names:
+            read.append(pool.submit(source.read, name))
+            if len(read) > AHEAD * threads:
+                yield read.popleft().result()
+        while read:
+            yield read.popleft().result()
 
 
 class Member(NamedTuple):
@@ -217,16 +246,22 @@ def _next_member(file: BinaryIO) -> Member | None:
 
 
 def reduced(data: bytes, shorter_side: int, quality: int) -> bytes:
-    """Return an image file with fewer pixels and in the same format, or as it is if it is small enough."""
+    """Return an image file with fewer pixels and in the same format, or as it is if that is no smaller.
+
+    So is one that is damaged, which training names, and one that has more pixels than training decodes by default.
+    """
     try:
         with Image.open(io.BytesIO(data)) as image:
             scale = shorter_side / min(image.size)
-            if scale >= 1 or image.mode not in REDUCED:
+            if scale >= 1 or image.mode not in REDUCED or image.width * image.height > DataConfig().max_image_pixels:
                 return data
             width, height = (max(1, round(scale * edge)) for edge in image.size)
             small = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+            kept = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
             file = io.BytesIO()
-            small.save(file, image.format, quality=quality)
-            return file.getvalue()
-    except Exception:  # noqa: BLE001 -- a damaged image stays as it is, and training names it
+            small.save(file, image.format, quality=quality, **kept)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 -- PIL has many of damage
         return data
+    return min(file.getvalue(), data, key=len)

@@ -108,8 +108,10 @@ def main(argv: list[str]) -> int:
     return _run_rank(plan, plan.settings, None, environment)
 
 
-def _run_rank(plan: Plan, settings: Settings, _request: StopRequest | None, environment: Environment) -> int:
-    """Evaluate as one rank; ``settings`` are the plan's, but for how the ranks meet."""
+def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, environment: Environment) -> int:
+    """Evaluate as one rank; ``settings`` are the plan's, but for how the ranks meet. A signal ends it at once."""
+    if request:
+        request.close()
     comm, _ = connect(settings, environment)
     start_logging(comm.world)
     try:
@@ -128,6 +130,7 @@ def _plan(argv: list[str]) -> Plan:
     settings = replace(
         settings,
         # What concerns training alone is left out, as a launch may not have what it needs.
+        data=replace(settings.data, decoder="pil"),  # of validation images
         model=replace(settings.model, weights=None, split=None, recompute=False, sync_bn=False),
         run=replace(settings.run, fp16_compression=False),
         launch=found.launch,
