@@ -326,6 +326,8 @@ NOWHERE = {
 """Commands that no test runs, and why. Most of them ask a site what it is like."""
 
 NO_COMMANDS = {
+    "trainer pack",
+    "zip -0 -r",
     'venv = "local"',
     'split = "features.4"',
     'arch = "efficientnet_b0"',

@@ -26,7 +26,7 @@ fi
 # From the index of torch, so that it is the same build (CPU or CUDA) if there is one.
 install "${index[@]}" "torchvision==$TORCHVISION_VERSION" ||
     install "torchvision==$TORCHVISION_VERSION"
-# Remove the tests of torch itself, 120 MB of programs. Of bin, torch starts torch_shm_manager alone.
+# Remove the tests of torch itself, 120 MB of programs. Of bin, it starts torch_shm_manager alone.
 torch=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch
 rm -rf "$torch/test"
 for program in "$torch"/bin/*; do

@@ -65,7 +65,8 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         if backend == "horovod":  # it sends contiguous gradients only
             values["model.channels_last"] = False
         said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked if key != DECODER or has_files(settings))
-        log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
+        if said:
+            log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))

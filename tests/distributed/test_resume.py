@@ -110,8 +110,8 @@ def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
     assert f"auto: train.amp {amp}, model.channels_last {layout}, as the checkpoint has it\n" in said
     assert "resumed with other settings" not in said
     decided = json.loads((resumed / "run.json").read_text())["auto"]
-    assert decided == {"train.amp": amp, "model.channels_last": channels_last}
-    assert (resumed / "config.toml").read_text().count('= "auto"') == 2
+    assert decided == {"train.amp": amp, "model.channels_last": channels_last, "data.decoder": "pil"}
+    assert (resumed / "config.toml").read_text().count('= "auto"') == 3
     assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
     said = train("torchrun", 2, resumed, *common, "--max-steps", "21", "--amp", "fp16", "--resume", "auto")
     assert f"train.amp was '{amp}' and is 'fp16'" in said
