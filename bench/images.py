@@ -32,7 +32,13 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-PEERS = ["spdl_core==0.8.0", "spdl_io==0.8.0", "opencv-python-headless==5.0.0.93", "webdataset==1.0.2", "braceexpand"]
+PEERS = [
+    "spdl_core==0.8.0",
+    "spdl_io==0.8.0",
+    "opencv-python-headless==5.0.0.93",
+    "webdataset==1.0.2",
+    "braceexpand==0.1.7",
+]
 COUNT, CLASSES = 320, 4
 BATCH, SIZE = 32, 224
 SHORTER_SIDE = 256
@@ -244,8 +250,9 @@ def prepare(place: Path) -> None:
 
 def peers() -> Path:
     """Return a folder with the libraries of others, which are installed at the first call."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "slipway", "bench")
-    folder = cache / "-".join(name.partition("==")[2] for name in PEERS if "==" in name)
+    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    cache = Path(os.environ.get("SLIPWAY_CACHE", caches / "slipway"), "bench")
+    folder = cache / "-".join([sys.implementation.cache_tag or "", *(name.partition("==")[2] for name in PEERS)])
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=cache))

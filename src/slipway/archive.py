@@ -117,10 +117,6 @@ class Archive:
         """Return the number of members."""
         return len(self.names)
 
-    def size(self, index: int) -> int:
-        """Return the bytes of a member's content."""
-        return self._facts(index)[3]
-
     def read(self, index: int) -> bytes:
         """Return the content of a member.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Callable, Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
@@ -60,7 +60,8 @@ def root_of(names: Iterable[str]) -> str:
 
 def is_image(name: str) -> bool:
     """Return whether a path has the suffix of an image, and is none of what macOS adds to an archive."""
-    return PurePosixPath(name).suffix.lower() in SUFFIXES and not name.startswith("__MACOSX/")
+    stem, _, suffix = name.rpartition("/")[2].rpartition(".")  # pathlib takes longer, and names may be millions
+    return bool(stem) and f".{suffix.lower()}" in SUFFIXES and not name.startswith("__MACOSX/")
 
 
 class PackedImages(Dataset[tuple[Any, int]]):

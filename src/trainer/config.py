@@ -70,7 +70,7 @@ class DataConfig:
     part."""
     decoder: Literal["auto", "pil", "simplejpeg"] = "auto"
     """What decodes JPEG files of imagefolder for training; pil decodes all other images, and all for validation. auto:
-    simplejpeg, which takes half the time, where it is installed. A resumed run keeps what it began with."""
+    simplejpeg, which takes three fifths of the time, where it is installed. A resumed run keeps what it began with."""
     max_image_pixels: AtLeast1 = 89478485
     """An imagefolder image of more pixels counts as one that cannot be decoded: a pixel takes 4 bytes of memory; by
     default the number above which PIL warns."""

@@ -44,7 +44,7 @@ disk's."""
 
 
 class TooLargeError(Exception):
-    """An image has more pixels than may be decoded."""
+    """An image has too many pixels to be decoded. No ValueError: by that simplejpeg says that it cannot decode one."""
 
 
 @dataclass(frozen=True)

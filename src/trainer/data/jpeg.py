@@ -1,4 +1,4 @@
-"""JPEG files for training, decoded by libjpeg-turbo (simplejpeg) and resized by torch, in half of the time of PIL.
+"""JPEG files for training, decoded by libjpeg-turbo (simplejpeg) and resized by torch: faster than by PIL.
 
 Most of that goes into the Huffman code, which can only be read from the start: no row is read that lies below the box
 that is cropped. Pixels differ from PIL's by a few of 255: the cosine transform and the upsampling of colours are the
