@@ -23,7 +23,7 @@ export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-quick lint cluster wheelhouse image test-image run pull \
-    coverage bench mutants generate prove prove-fresh pins locks clean
+    coverage bench bench-gpu mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -68,11 +68,13 @@ coverage: ## branch coverage of src/ by the unit and distributed tests, with all
 	@build/setup test
 	@build/coverage
 
-bench: ## compare the speed with that of other programs and settings, each in interleaved runs
+bench: ## compare the speed with that of other programs, as a table and a figure in runs/ (ARGS="training --rounds 9")
 	@build/setup test
-	@set -e; for name in jobgen_cpu start order precision saves images; do \
-	    echo "bench/$$name.py"; PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python "bench/$$name.py"; \
-	done
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench $(ARGS)
+
+bench-gpu: ## the comparisons that a GPU speeds up; without one in small sizes, on the CPU
+	@build/setup test
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench --gpu $(ARGS)
 
 mutants: ## change the code in small ways, and see whether a test notices (ARGS="--seed 1 --count 400 FILE...")
 	@build/setup test

@@ -2,8 +2,7 @@
 
 Each contender is a process of its own: it reads all JPEG files of a folder, or of a file that holds them, in random
 order, decodes a random part of each image, resizes and mirrors it, and makes batches of 32. Files are in the page
-cache; the CPU time of the process counts. All contenders take turns, the first one twice: where its second row is not
-about 1, the machine was too busy to measure. spdl, opencv-python-headless and webdataset, which slipway does not
+cache; the CPU time of the process counts. spdl, opencv-python-headless and webdataset, which slipway does not
 need, are installed into a folder of their own; spdl needs the libraries of FFmpeg too, and is left out without them.
 
 The photographs are noise with the spectrum of natural images: 500 x 375 pixels, 110 kB, about the means of ImageNet.
@@ -12,20 +11,22 @@ The photographs are noise with the spectrum of natural images: 500 x 375 pixels,
 from __future__ import annotations
 
 import argparse
-import math
+import ctypes.util
+import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import peers
+from comparison import Comparison, Cost, compare, show, timed
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -131,10 +132,7 @@ def spdl(place: Path) -> Pass:
     """Decode, crop, resize and mirror by FFmpeg, as uint8."""
     import spdl.io
 
-    try:
-        config = spdl.io.decode_config(decoder_options={"threads": "1"})
-    except RuntimeError as error:
-        sys.exit(f"spdl needs the libraries of FFmpeg, as of the package ffmpeg: {error}")
+    config = spdl.io.decode_config(decoder_options={"threads": "1"})
 
     def read(data: bytes) -> Pixels:
         left, upper, width, height = box(500, 375)
@@ -217,19 +215,18 @@ CONTENDERS = {
     f"trainer, packed with --shorter-side {SHORTER_SIDE}": trainer("small.zip", "simplejpeg"),
     "slipway.PackedImages": script,
 }
-FIRST = "pytorch/examples"
+AIMS = {"trainer": 2.8, f"trainer, packed with --shorter-side {SHORTER_SIDE}": 4}
 
 
 def run_contender(name: str, place: Path) -> None:
-    """Print the microseconds of CPU time that an image takes."""
+    """Print the microseconds that an image takes, of CPU time and by the clock."""
     import torch
 
     torch.set_num_threads(1)
     once = CONTENDERS[name](place)
-    once()  # all is imported and in the page cache then
-    began = time.process_time()
-    count = once()
-    print(1e6 * (time.process_time() - began) / count)
+    count = once()  # all is imported and in the page cache then
+    cost = timed(once)
+    print(json.dumps([1e6 * cost.cpu / count, 1e6 * (cost.clock or 0) / count]))
 
 
 def prepare(place: Path) -> None:
@@ -248,22 +245,30 @@ def prepare(place: Path) -> None:
             label.unlink()
 
 
-def peers() -> Path:
-    """Return a folder with the libraries of others, which are installed at the first call."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    cache = Path(os.environ.get("SLIPWAY_CACHE", caches / "slipway"), "bench")
-    folder = cache / "-".join([sys.implementation.cache_tag or "", *(name.partition("==")[2] for name in PEERS)])
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=cache))
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(temporary)]
-        subprocess.run([*install, *PEERS], check=True)
-        temporary.rename(folder)
-    return folder
-
-
-def main() -> None:
+def comparisons(rounds: int = 7) -> list[Comparison]:
     """Measure."""
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), peers.installed(PEERS))))
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+
+        def turn(name: str) -> Cost:
+            command = [sys.executable, __file__, "--contender", name, "--place", folder]
+            return Cost(*json.loads(subprocess.check_output(command, text=True, env=os.environ | environment)))
+
+        turns = {name: partial(turn, name) for name in CONTENDERS if name != "spdl" or has_ffmpeg()}
+        return [compare("photographs to crops of 224", turns, rounds=rounds, unit="µs of CPU an image", aims=AIMS)]
+
+
+def has_ffmpeg() -> bool:
+    """Return whether there are the libraries that spdl needs."""
+    if ctypes.util.find_library("avcodec"):
+        return True
+    print("spdl is left out: it needs the libraries of FFmpeg, as of the package ffmpeg", file=sys.stderr)
+    return False
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
@@ -271,27 +276,5 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.contender:
         run_contender(arguments.contender, arguments.place)
-        return
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    os.environ["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), str(peers()))))
-    names = [*CONTENDERS, FIRST]
-    found: list[list[float]] = [[] for _ in names]
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        prepare(place)
-        for number in range(arguments.rounds):
-            for name, values in zip(names, found, strict=True):
-                command = [sys.executable, __file__, "--contender", name, "--place", folder]
-                done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-                values.append(float(done.stdout) if done.returncode == 0 else math.nan)
-            print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
-    print(f"CPU time for an image, medians of {arguments.rounds} rounds; least and most in brackets")
-    print("| | µs | times as fast |\n|---|---|---|")
-    for name, values in zip([*CONTENDERS, f"{FIRST} again"], found, strict=True):
-        ratios = [first / own for first, own in zip(found[0], values, strict=True)]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"| {name} | {statistics.median(values):.0f} | {spread} |")
-
-
-if __name__ == "__main__":
-    main()
+    else:
+        show(comparisons(arguments.rounds))

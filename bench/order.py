@@ -1,9 +1,8 @@
 """``python bench/order.py [--samples N] [--rounds N]``: the first batch of an epoch of a very large data set.
 
 The trainer's own path, with the numbers that crop and flip each sample, beside the one that it takes for up to a
-million samples, which draws tables of both (``order.Tables``). Each is measured in a process of its own, in turns.
-Printed are medians of the CPU time until the first batch is there, of the memory that this took, and of the CPU time
-for each batch after it.
+million samples, which draws tables of both (``order.Tables``). Measured are the CPU time until the first batch is
+there, the memory that this takes, and the CPU time for each batch after it.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+from comparison import Comparison, Cost, Measure, compare_all, show
 
 from slipway.world import World
 from trainer.config import Config
@@ -51,7 +51,7 @@ class Blank:
         return Fetched(self._image[: len(ids)], [])
 
 
-def measure(version: int, samples: int) -> dict[str, float]:
+def measure(version: int, samples: int) -> list[float]:
     """Return seconds and MB of the first batch, and microseconds of each further one."""
     torch.set_num_threads(1)
     feed = Feed(Blank(samples), Config(), World(), pin_memory=False, warn=print)  # type: ignore[arg-type]
@@ -63,29 +63,32 @@ def measure(version: int, samples: int) -> dict[str, float]:
     began = time.process_time()
     for _ in range(MORE):
         next(batches)
-    return {"seconds": first, "MB": memory / 1e3, "us": (time.process_time() - began) / MORE * 1e6}
+    return [first, memory / 1e3, (time.process_time() - began) / MORE * 1e6]
 
 
-def main() -> None:
-    """Measure both ways."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=100_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--version", type=int, help="measure this one, here")
-    arguments = parser.parse_args()
-    if arguments.version:
-        print(json.dumps(measure(arguments.version, arguments.samples)))
-        return
-    found: dict[int, list[dict[str, float]]] = {KEYED: [], TABLES: []}
-    for _ in range(arguments.rounds):
-        for version, rows in found.items():
-            words = [sys.executable, __file__, "--samples", str(arguments.samples), "--version", str(version)]
-            rows.append(json.loads(subprocess.check_output(words)))
-    print(f"{arguments.samples} samples, {BATCH} a batch; {arguments.rounds} rounds")
-    for name, version in (("by key", KEYED), ("tables", TABLES)):
-        seconds, memory, us = (statistics.median(row[key] for row in found[version]) for key in ("seconds", "MB", "us"))
-        print(f"{name}: first batch {seconds:.3f} s and {memory:.0f} MB, each further one {us:.0f} us")
+def comparisons(rounds: int = 5, *, samples: int = 100_000_000) -> list[Comparison]:
+    """Measure both ways, each in a process of its own; tables are what was, and so the peer."""
+    measures = [
+        Measure(f"first batch of {samples:,} samples", "CPU seconds"),
+        Measure(f"memory that this takes, {samples:,} samples", "MB"),
+        Measure("each further batch", "µs of CPU"),
+    ]
+
+    def turn(version: int) -> list[Cost]:
+        words = [sys.executable, __file__, "--samples", str(samples), "--version", str(version)]
+        return [Cost(value) for value in json.loads(subprocess.check_output(words))]
+
+    turns = {"tables": partial(turn, TABLES), "by key": partial(turn, KEYED)}
+    return compare_all(measures, turns, rounds=rounds)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=100_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--version", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.version:
+        print(json.dumps(measure(arguments.version, arguments.samples)))
+    else:
+        show(comparisons(arguments.rounds, samples=arguments.samples))

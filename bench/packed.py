@@ -1,9 +1,10 @@
-"""``python bench/packed.py [--rounds N] [--folder DIR]``: photographs that do not fit into memory, read by two ranks.
+"""``python bench/packed.py [--rounds N] [--gib N]``: photographs that do not fit into memory, read by two ranks.
 
-20,000 JPEG files of 110 kB in a folder, in a ZIP archive of ``trainer pack``, and in tars of 1,000 for WebDataset, are
-each read in random order by two processes (WebDataset: tars in random order, through a buffer of 1,000 samples), which
-decode a random part of each image to 224 x 224 pixels. The processes are in a control group of 1 GiB, to which the page
-cache counts; no page of the files is in memory when they begin. Needs root, for the group, and 8 GB on a disk.
+20,000 JPEG files of 110 kB in a folder, in a ZIP archive of ``trainer pack``, in tars of 1,000 for WebDataset, and in a
+file of FFCV, are each read in random order by two processes (WebDataset: tars in random order, through a buffer of
+1,000 samples; FFCV: its order for sets larger than memory), which decode a random part of each image to 224 x 224
+pixels. The processes are in a control group of 1 GiB, to which the page cache counts; no page of the files is in memory
+when they begin. Needs root, for the group, and 11 GB on a disk; with --gib N, N times as much of all.
 """
 
 from __future__ import annotations
@@ -12,30 +13,36 @@ import argparse
 import contextlib
 import os
 import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import images
 import numpy as np
+import peers
+from comparison import Comparison, Cost, compare, show
 
-COUNT, DIFFERENT, PER_TAR, RANKS = 20_000, 320, 1000, 2
-LIMIT = 1 << 30
+PER_GIB, DIFFERENT, PER_TAR, RANKS = 20_000, 320, 1000, 2
+FFCV = "FFCV"
+FFCV_PACKAGES = ["ffcv==1.0.2", "numba==0.68.1", "llvmlite==0.50.0"]
+NEEDED = "a C++ compiler, pkg-config, OpenCV's and TurboJPEG's headers (libopencv-dev, libturbojpeg0-dev)"
 CGROUPS = Path("/sys/fs/cgroup")
 COMMENT = b"\xff\xfe\x00\x0a"
 """Marker and length of a JPEG comment of 8 bytes (ITU-T T.81, B.2.4.5)."""
 
 
-def write_set(place: Path) -> None:
+def write_set(place: Path, count: int) -> None:
     """Write the photographs, no two of which are the same file, and the files that hold them."""
     images.write_photographs(place / "few", DIFFERENT)
     few = [path.read_bytes() for path in sorted((place / "few").rglob("*.jpg"))]
-    for begin in range(0, COUNT, PER_TAR):
+    for begin in range(0, count, PER_TAR):
         with tarfile.open(place / f"{begin:06}.tar", "w") as tar:
             for number in range(begin, begin + PER_TAR):
                 kind = number % images.CLASSES
@@ -52,42 +59,88 @@ def write_set(place: Path) -> None:
     shutil.rmtree(place / "few")
 
 
-def rank(name: str, place: Path, number: int, seed: int) -> int:
+def rank(name: str, place: Path, number: int) -> int:
     """Read one rank's half of the set; return how many images that were."""
     if name == "WebDataset":
         import webdataset as wds  # type: ignore[import-not-found]
 
         tars = sorted(map(str, place.glob("*.tar")))
-        mine = np.random.default_rng(seed).permutation(tars)[number::RANKS].tolist()
+        mine = np.random.default_rng(0).permutation(tars)[number::RANKS].tolist()
         samples = wds.WebDataset(mine, shardshuffle=False).shuffle(1000).decode("pil")
         pairs = samples.to_tuple("jpg", "cls").map_tuple(images.standard_transforms(), int)
         return sum(1 for _ in pairs)
+    if name == FFCV:
+        return sum(len(batch) for batch, _ in ffcv_loader(place, number))
     if name == "pytorch/examples":
         from torchvision import datasets
 
         dataset = datasets.ImageFolder(place / "photos", images.standard_transforms())
-        return sum(1 for index in half(len(dataset), number, seed) if dataset[index])
+        return sum(1 for index in half(len(dataset), number) if dataset[index])
     fetch, count = images.fetcher(place / ("photos.zip" if "packed" in name else "photos"), "simplejpeg")
-    order = half(count, number, seed)
+    order = half(count, number)
     return sum(fetch(order[begin : begin + images.BATCH]) for begin in range(0, len(order), images.BATCH))
 
 
-def half(count: int, number: int, seed: int) -> list[int]:
+def count_of(place: Path) -> int:
+    """Return how many photographs there are."""
+    return PER_TAR * len(list(place.glob("*.tar")))
+
+
+def half(count: int, number: int) -> list[int]:
     """Return what one rank reads of ``count`` samples in random order."""
-    return np.random.default_rng(seed).permutation(count)[number::RANKS].tolist()
+    return np.random.default_rng(0).permutation(count)[number::RANKS].tolist()
+
+
+def ffcv() -> str | None:
+    """Return the folder with FFCV, which is compiled at the first call; None without what that needs."""
+    if subprocess.run(["pkg-config", "--exists", "opencv4", "libturbojpeg"], check=False).returncode:
+        print(f"FFCV is left out: it needs {NEEDED}", file=sys.stderr)
+        return None
+    return peers.installed(FFCV_PACKAGES, "--no-build-isolation")
+
+
+def write_beton(place: Path) -> None:
+    """Write FFCV's file of the folder, with its JPEG files as they are."""
+    from ffcv.fields import IntField, RGBImageField  # type: ignore[import-not-found]
+    from ffcv.writer import DatasetWriter  # type: ignore[import-not-found]
+    from torchvision import datasets
+
+    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=94), "label": IntField()}
+    writer = DatasetWriter(str(place / "photos.beton"), fields, num_workers=RANKS)
+    writer.from_indexed_dataset(datasets.ImageFolder(place / "photos"))
+
+
+def ffcv_loader(place: Path, number: int) -> Any:
+    """Return FFCV's loader with its own random crops and flips, in its order for sets larger than memory."""
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder  # type: ignore[import-not-found]
+    from ffcv.loader import Loader, OrderOption  # type: ignore[import-not-found]
+    from ffcv.transforms import RandomHorizontalFlip, ToTensor  # type: ignore[import-not-found]
+
+    decoder = RandomResizedCropRGBImageDecoder((images.SIZE, images.SIZE))
+    return Loader(
+        str(place / "photos.beton"),
+        batch_size=images.BATCH,
+        num_workers=1,
+        os_cache=False,
+        order=OrderOption.QUASI_RANDOM,
+        indices=half(count_of(place), number),
+        seed=0,
+        drop_last=False,
+        pipelines={"image": [decoder, RandomHorizontalFlip(), ToTensor()], "label": [IntDecoder(), ToTensor()]},
+    )
 
 
 CONTENDERS = ["pytorch/examples", "WebDataset", "trainer", "trainer, packed"]
 
 
 @contextlib.contextmanager
-def group() -> Iterator[Path]:
-    """Yield the file that takes the processes of a control group of LIMIT bytes."""
+def group(gib: int) -> Iterator[Path]:
+    """Yield the file that takes the processes of a control group."""
     old = CGROUPS / "memory"
     folder = (old if old.is_dir() else CGROUPS) / f"slipway-bench-{os.getpid()}"
     folder.mkdir()
     try:
-        (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(LIMIT))
+        (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(gib << 30))
         yield folder / "cgroup.procs"
     finally:
         folder.rmdir()
@@ -101,51 +154,71 @@ def forget(place: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measure(name: str, place: Path, seed: int) -> tuple[float, float]:
-    """Return the seconds by the clock and of CPU that both ranks take together."""
+def measure(name: str, place: Path, environment: dict[str, str], gib: int) -> Cost:
+    """Return what both ranks take together.
+
+    Raises:
+        MemoryError: if a rank was killed.
+    """
     forget(place)
     began = time.monotonic()
-    with group() as procs:
-        command = [sys.executable, __file__, "--contender", name, "--folder", str(place), "--seed", str(seed), "--rank"]
+    with group(gib) as procs:
+        command = [sys.executable, __file__, "--contender", name, "--folder", str(place), "--rank"]
         ranks = [
-            subprocess.Popen([*command, str(number)], preexec_fn=lambda: procs.write_text(str(os.getpid())))  # noqa: PLW1509
+            subprocess.Popen(
+                [*command, str(number)],
+                env=os.environ | environment,
+                preexec_fn=lambda: procs.write_text(str(os.getpid())),  # noqa: PLW1509 -- no thread is running
+            )
             for number in range(RANKS)
         ]
         ended = [os.wait4(process.pid, 0) for process in ranks]
-    if any(status for _, status, _ in ended):
+    clock = time.monotonic() - began
+    codes = [os.waitstatus_to_exitcode(status) for _, status, _ in ended]
+    if -signal.SIGKILL in codes:
+        raise MemoryError(f"{name} needs more than {gib} GiB")
+    if any(codes):
         sys.exit(f"{name} failed")
-    return time.monotonic() - began, sum(used.ru_utime + used.ru_stime for *_, used in ended)
+    return Cost(sum(used.ru_utime + used.ru_stime for *_, used in ended), clock)
 
 
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured; by default, that of TMPDIR")
-    parser.add_argument("--contender", help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.contender:
-        if (read := rank(arguments.contender, arguments.folder, arguments.rank, arguments.seed)) < 0.98 * COUNT / RANKS:
-            sys.exit(f"{arguments.contender} read {read} images only")
-        return
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    os.environ["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), str(images.peers()))))
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        write_set(Path(folder))
+def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) -> list[Comparison]:
+    """Measure, in a new folder below ``folder``; by default that of TMPDIR."""
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    compiled = ffcv()
+    paths = [os.environ.get("PYTHONPATH"), peers.installed(images.PEERS), compiled]
+    environment["PYTHONPATH"] = ":".join(filter(None, paths))
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        place = Path(temporary)
+        write_set(place, PER_GIB * gib)
+        names = list(CONTENDERS)
+        if compiled:
+            write = [sys.executable, __file__, "--write-ffcv", temporary]
+            subprocess.run(write, check=True, env=os.environ | environment, stderr=subprocess.DEVNULL)
+            try:
+                measure(FFCV, place, environment, gib)
+                names.append(FFCV)
+            except MemoryError as error:
+                print(f"{error}, and is left out", file=sys.stderr)
         print("the set is written", file=sys.stderr)
-        for number in range(arguments.rounds):
-            for name, values in found.items():
-                values.append(measure(name, Path(folder), number))
-            print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
-    print(f"{COUNT:,} images by {RANKS} ranks, medians of {arguments.rounds} rounds; least and most in brackets")
-    print("| | seconds | CPU seconds |\n|---|---|---|")
-    for name, values in found.items():
-        cells = [f"{statistics.median(of):.1f} ({min(of):.1f}-{max(of):.1f})" for of in zip(*values, strict=True)]
-        print(f"| {name} | {' | '.join(cells)} |")
+        turns = {name: partial(measure, name, place, environment, gib) for name in names}
+        return [compare(f"{PER_GIB * gib:,} cold photographs, two ranks in {gib} GiB", turns, rounds=rounds)]
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured; by default, that of TMPDIR")
+    parser.add_argument("--gib", type=int, default=1, help="memory of the group, of which the set has twice as much")
+    parser.add_argument("--contender", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--write-ffcv", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.write_ffcv:
+        write_beton(arguments.write_ffcv)
+    elif arguments.contender:
+        read, count = rank(arguments.contender, arguments.folder, arguments.rank), count_of(arguments.folder)
+        if read < 0.98 * count / RANKS:
+            sys.exit(f"{arguments.contender} read {read} images only")
+    else:
+        show(comparisons(arguments.rounds, folder=arguments.folder, gib=arguments.gib))

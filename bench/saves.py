@@ -1,9 +1,8 @@
-"""``python bench/saves.py [--saves N] [--steps N]``: how long steps take while a session saves in the background.
+"""``python bench/saves.py [--rounds N]``: how long training stands still while a session saves in the background.
 
-A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. Three loops take turns: one
-saves every STEPS steps, one never, and one, the peer, by torch.save within the step. Printed are the median, the 99th
-percentile and the longest step of each, in ms. Each checkpoint is read back and compared with its SHA-256 sums; exit
-code 1 if one is missing.
+A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. It is saved every 20 steps by a
+session, and by torch.save and fsync within the step. The stall of a checkpoint is the longest of the 20 steps that
+follow, less the median step. Each checkpoint of a session is read back and compared with its SHA-256 sums.
 """
 
 from __future__ import annotations
@@ -11,48 +10,58 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
+from comparison import Comparison, Cost, Measure, compare_all, show
 from torch import Tensor, nn
 
 WIDTH = 4132
 """Of the layer: 17 million weights, with Adam's two moments 205 MB."""
-ROUNDS = 4
+SAVES, INTERVAL = 5, 20
+"""Checkpoints of a turn, and steps between them."""
+STEPS = (SAVES + 1) * INTERVAL
+AIM = 40
 
 
-def build() -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
+def build(device: str) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
     """Return the model, its optimiser, and an input."""
-    model = nn.Linear(WIDTH, WIDTH, bias=False)
-    return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, WIDTH)
+    model = nn.Linear(WIDTH, WIDTH, bias=False, device=device)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, WIDTH, device=device)
 
 
-def in_session(folder: str, *, steps: int, every: int | None) -> list[float]:
-    """Train in a session that saves ``every`` so many steps, or never; return the ms of each step."""
+def in_session(folder: str, device: str) -> list[float]:
+    """Train in a session that saves; return the ms of each step."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
-    model, optimizer, inputs = build()
+    model, optimizer, inputs = build(device)
     session = Session(
-        model=model, optimizer=optimizer, folder=folder, checkpoint_steps=every, checkpoint_minutes=None, keep=steps
+        model=model,
+        optimizer=optimizer,
+        folder=folder,
+        checkpoint_steps=INTERVAL,
+        checkpoint_minutes=None,
+        keep=SAVES + 1,
     )
     with session:
-        return _timed(session.steps(steps), model, optimizer, inputs)
+        times = _timed(session.steps(STEPS), model, optimizer, inputs)
+    require_checkpoints(folder)
+    return times
 
 
-def by_torch_save(folder: str, *, steps: int, every: int) -> list[float]:
+def by_torch_save(folder: str, device: str) -> list[float]:
     """Train without a session and save by torch.save in the loop; return the ms of each step."""
-    model, optimizer, inputs = build()
+    model, optimizer, inputs = build(device)
 
     def numbers() -> Iterator[int]:
-        for step in range(steps):
-            if step and step % every == 0:
+        for step in range(STEPS):
+            if step and step % INTERVAL == 0:
                 with Path(folder, f"{step}.pt").open("wb") as file:
                     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
                     file.flush()
@@ -69,60 +78,56 @@ def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Opti
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
+        if inputs.is_cuda:
+            torch.cuda.synchronize()
         now = time.perf_counter()
         times.append(1e3 * (now - before))
         before = now
     return times[1:]  # the first makes the optimiser's state
 
 
-def count_checkpoints(folder: str) -> tuple[int, int]:
-    """Return how many checkpoints a session left in mid-run, each read back, and the bytes of one.
+def require_checkpoints(folder: str) -> None:
+    """Read back what a session has saved.
 
     Raises:
-        DamagedError: if one is not what its SHA-256 sums say.
+        DamagedError: if a checkpoint is not what its SHA-256 sums say.
     """
     from slipway.checkpoint.folder import verify  # noqa: PLC0415
 
-    saved = sorted(Path(folder, "checkpoints").glob("step_*"))[:-1]  # the last one is of the end
+    saved = sorted(Path(folder, "checkpoints").glob("step_*"))
     for path in saved:
         verify(path)
-    return len(saved), sum(file.stat().st_size for file in saved[0].iterdir())
+    if len(saved) < SAVES:
+        sys.exit(f"{len(saved)} checkpoints in place of {SAVES}")
 
 
-def main() -> int:
-    """Measure, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--saves", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=20, help="between two saves")
-    args = parser.parse_args()
+def stalls(times: list[float]) -> list[float]:
+    """Return the ms for which each checkpoint has held up the training."""
+    usual = statistics.median(times)
+    begins = range(INTERVAL - 1, SAVES * INTERVAL - 1, INTERVAL)
+    return [max(times[begin : begin + INTERVAL]) - usual for begin in begins]
+
+
+def comparisons(rounds: int = 4, *, device: str = "cpu") -> list[Comparison]:
+    """Measure, and compare the medians of the checkpoints of a turn, and the longest of them."""
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)
-    steps = args.saves // ROUNDS * args.steps + 1
-    loops = {
-        "not saving": partial(in_session, steps=steps, every=None),
-        "saving": partial(in_session, steps=steps, every=args.steps),
-        "torch.save": partial(by_torch_save, steps=steps, every=args.steps),
-    }
-    found: dict[str, list[float]] = {name: [] for name in loops}
-    checked = size = 0
-    order = list(loops)
-    for number in range(ROUNDS):
-        random.Random(number).shuffle(order)
-        for name in order:
-            with tempfile.TemporaryDirectory() as folder:
-                found[name] += loops[name](folder)
-                if name == "saving":
-                    count, size = count_checkpoints(folder)
-                    checked += count
-    print(f"{checked} checkpoints of {size / 1e6:.0f} MB, each read back")
-    for name, times in found.items():
-        cuts = statistics.quantiles(times, n=100)
-        print(
-            f"{name:>12}  median {cuts[49]:7.1f} ms  99th percentile {cuts[98]:7.1f} ms  longest {max(times):7.1f} ms"
-        )
-    return int(checked != args.saves)
+    unit, aims = "ms by the clock", {"session": AIM}
+    measures = [
+        Measure("stall by a checkpoint of 205 MB", unit, aims),
+        Measure(f"the longest of {SAVES} such stalls", unit, aims),
+    ]
+
+    def turn(loop: Callable[[str, str], list[float]]) -> list[Cost]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = stalls(loop(folder, device))
+        return [Cost(statistics.median(found)), Cost(max(found))]
+
+    turns = {"torch.save and fsync": partial(turn, by_torch_save), "session": partial(turn, in_session)}
+    return compare_all(measures, turns, rounds=rounds)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4)
+    show(comparisons(parser.parse_args().rounds))

@@ -48,6 +48,8 @@ class TrainerProgram:
         self._start = self._recorded = self._position = start
         self._loss = self._data_seconds = 0.0
         self._samples = self._recorded_samples = 0
+        known = facts(self._learner, settings, order_version=parts.feed.order_version)
+        self._facts = known | {IMAGES: images_of(parts.train_set)}
 
     def sums(self) -> list[float]:
         """Return what this rank has counted since the last call: sum of losses, bad images, seconds of data wait."""
@@ -136,8 +138,7 @@ class TrainerProgram:
         self._learner.require_finite()
         if self._settings.run.verify_replicas:
             self._learner.require_equal_replicas()
-        saved = facts(self._learner, self._settings, order_version=self._parts.feed.order_version)
-        return saved | {IMAGES: images_of(self._parts.train_set)}
+        return self._facts
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the learner."""

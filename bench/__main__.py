@@ -1,0 +1,131 @@
+"""``python bench [NAME ...] [--gpu] [--rounds N]``: all comparisons, or those that are named, as a table and a figure.
+
+Left in runs/bench-DATE: bench.md, bench.png, and bench.json with the cost of each turn. With --gpu, those that a GPU
+speeds up; where there is none, they run in small sizes on the CPU, which shows no more than that they work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import images
+import jobgen_cpu
+import matplotlib as mpl
+import order
+import packed
+import saves
+import start
+import torch
+import training
+from comparison import AGAIN, Comparison
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS: dict[str, Callable[..., list[Comparison]]] = {
+    "jobgen": jobgen_cpu.comparisons,
+    "start": start.comparisons,
+    "order": order.comparisons,
+    "training": training.comparisons,
+    "saves": saves.comparisons,
+    "images": images.comparisons,
+    "packed": packed.comparisons,
+}
+NAMED_ONLY = {"packed"}
+"""Needs root and 8 GB of disk."""
+ROW, WIDTH = 0.26, 9.0
+"""Inches of the figure."""
+
+
+def gpu_parts() -> dict[str, Callable[..., list[Comparison]]]:
+    """Return the parts for a GPU."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        print("no GPU: small sizes on the CPU", file=sys.stderr)
+    return {
+        "training": partial(training.comparisons, device=device, tiny=device == "cpu"),
+        "saves": partial(saves.comparisons, device=device),
+    }
+
+
+def machine() -> str:
+    """Return on what was measured."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    flags = " ".join(sorted(name for name, there in torch.cpu.get_capabilities().items() if there is True))
+    return f"{cpu} ({flags}){gpu}; torch {torch.__version__}"
+
+
+def draw(comparisons: list[Comparison], path: Path) -> None:
+    """Draw how many times less than its peer each contender costs: bars to the median, lines from least to most."""
+    heights = [len(comparison.costs) for comparison in comparisons]
+    figure, axes = plt.subplots(
+        len(comparisons),
+        figsize=(WIDTH, ROW * sum(heights) + 0.45 * len(heights) + 0.6),
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+        layout="constrained",
+    )
+    for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
+        for row, name in enumerate(comparison.costs):
+            ratios = sorted(comparison.ratios(name))
+            middle = ratios[len(ratios) // 2]
+            colour = "0.75" if row == 0 or name == AGAIN else "tab:red" if comparison.misses(name) else "tab:blue"
+            axis.barh(row, middle, color=colour)
+            axis.plot([ratios[0], ratios[-1]], [row, row], color="black", linewidth=1)
+            if aim := comparison.measure.aims.get(name):
+                axis.plot([aim, aim], [row - 0.45, row + 0.45], color="black", linewidth=2)
+            axis.annotate(f" {middle:.3g}", (max(middle, ratios[-1]), row), va="center", fontsize=8)
+        axis.set_yticks(range(len(comparison.costs)), list(comparison.costs), fontsize=8)
+        axis.set_title(comparison.measure.title + (" (void)" if comparison.is_void else ""), fontsize=9, loc="left")
+        axis.invert_yaxis()
+        axis.set_xscale("log")
+        axis.margins(x=0.15)
+    axes[-1, 0].set_xlabel("times less than the first (black: aim, and least to most of all rounds)")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    """Measure, and return 1 if a comparison is void."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--rounds", type=int, help="of each comparison; by default 4 to 15")
+    name = f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / name, help="a new one, by default in runs/")
+    arguments = parser.parse_args()
+    parts = gpu_parts() if arguments.gpu else PARTS
+    if unknown := set(arguments.names) - set(parts):
+        parser.error(f"no {', '.join(sorted(unknown))}: there are {', '.join(parts)}")
+    folder = arguments.folder
+    folder.mkdir(parents=True)
+    rounds = {"rounds": arguments.rounds} if arguments.rounds else {}
+    found: list[Comparison] = []
+    for name in arguments.names or [name for name in parts if name not in NAMED_ONLY]:
+        for comparison in parts[name](**rounds):
+            print(comparison.table(), "\n", flush=True)
+            found.append(comparison)
+        # What there is so far, should the next one fail.
+        tables = "\n\n".join(comparison.table() for comparison in found)
+        (folder / "bench.md").write_text(f"{machine()}\n\n{tables}\n", encoding="utf-8")
+        text = json.dumps(
+            {"machine": machine(), "comparisons": [comparison.as_json() for comparison in found]}, indent=1
+        )
+        (folder / "bench.json").write_text(text, encoding="utf-8")
+    draw(found, folder / "bench.png")
+    print(f"{folder}/bench.png", file=sys.stderr)
+    return int(any(comparison.is_void for comparison in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

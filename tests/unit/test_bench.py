@@ -1,0 +1,70 @@
+"""What bench/ makes of measured costs, and that it runs where there is no GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support import ROOT
+
+sys.path.insert(1, str(ROOT / "bench"))
+
+from comparison import AGAIN, Cost, Measure, compare, compare_all, run
+
+
+def turns(costs):
+    """Return a turn that costs so much each time, one after another."""
+    left = iter(costs)
+    return lambda: Cost(next(left), clock=2.0)
+
+
+def test_a_contender_is_compared_with_the_peer_of_the_same_round():
+    found = compare("a", {"peer": turns([8, 8, 20, 20]), "own": turns([4, 5])}, rounds=2, aims={"own": 2.5})
+    assert found.ratios("own") == [2, 4]
+    assert not found.is_void
+    assert not found.misses("own")
+    assert "| own | 4.5 | 2 | 3.00 (2.00-4.00) | 2.5 |" in found.table()
+
+
+def test_an_aim_that_is_missed_is_said():
+    found = compare("a", {"peer": turns([8, 8]), "own": turns([4])}, rounds=1, aims={"own": 2.5})
+    assert found.misses("own")
+    assert "2.5, missed" in found.table()
+    assert not found.misses(AGAIN)
+
+
+def test_a_peer_that_differs_from_itself_voids_the_comparison():
+    found = compare("a", {"peer": turns([8, 10]), "own": turns([4])}, rounds=1)
+    assert found.is_void
+    assert "VOID" in found.table()
+    assert json.loads(json.dumps(found.as_json()))["void"]
+
+
+def test_turns_may_have_costs_of_several_kinds():
+    measures = [Measure("time", "s"), Measure("memory", "MB")]
+    both = {"peer": lambda: [Cost(1), Cost(10)], "own": lambda: [Cost(2), Cost(5)]}
+    time, memory = compare_all(measures, both, rounds=1)
+    assert (time.ratios("own"), memory.ratios("own")) == ([0.5], [2])
+
+
+def test_a_command_costs_what_its_children_take_and_must_not_fail():
+    spin = "import time\nwhile time.process_time() < 0.2: pass"
+    cost = run([sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"])
+    assert cost.cpu >= 0.2
+    assert cost.clock >= 0.2
+    with pytest.raises(SystemExit, match="exit code 3"):
+        run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_the_comparisons_for_a_gpu_run_without_one(tmp_path):
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    words = [sys.executable, str(ROOT / "bench"), "--gpu", "--rounds", "1", "--folder", str(tmp_path / "bench")]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=800)
+    assert done.returncode in {0, 1}, done.stderr  # 1: the machine was too busy
+    for part in ("ResNet-50", "CNN on MNIST", "stall by a checkpoint"):
+        assert part in done.stdout
+    assert (tmp_path / "bench" / "bench.png").stat().st_size > 10_000
