@@ -104,7 +104,7 @@ def require_checkpoints(folder: str) -> None:
 def stalls(times: list[float]) -> list[float]:
     """Return the ms for which each checkpoint has held up the training."""
     usual = statistics.median(times)
-    begins = range(INTERVAL - 1, SAVES * INTERVAL - 1, INTERVAL)
+    begins = range(INTERVAL - 1, SAVES * INTERVAL, INTERVAL)
     return [max(times[begin : begin + INTERVAL]) - usual for begin in begins]
 
 
