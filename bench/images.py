@@ -2,8 +2,9 @@
 
 Each contender is a process of its own: it reads all JPEG files of a folder, or of a file that holds them, in random
 order, decodes a random part of each image, resizes and mirrors it, and makes batches of 32. Files are in the page
-cache; the CPU time of the process counts. spdl, opencv-python-headless and webdataset, which slipway does not
-need, are installed into a folder of their own; spdl needs the libraries of FFmpeg too, and is left out without them.
+cache; the CPU time of the process counts. spdl, opencv-python-headless, webdataset and FFCV are installed into folders
+of their own. spdl needs the libraries of FFmpeg, and FFCV is compiled, against those of OpenCV: without them they are
+left out.
 
 The photographs are noise with the spectrum of natural images: 500 x 375 pixels, 110 kB, about the means of ImageNet.
 """
@@ -24,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ffcv_peer
 import numpy as np
 import peers
 from comparison import Comparison, Cost, compare, show, timed
@@ -41,7 +43,7 @@ PEERS = [
     "braceexpand==0.1.7",
 ]
 COUNT, CLASSES = 320, 4
-BATCH, SIZE = 32, 224
+BATCH, SIZE = ffcv_peer.BATCH, ffcv_peer.SIZE
 SHORTER_SIDE = 256
 Pixels = NDArray[np.uint8]
 Pass = Callable[[], int]
@@ -204,9 +206,16 @@ def trainer(name: str, decoder: str) -> Callable[[Path], Pass]:
     return contender
 
 
+def ffcv(place: Path) -> Pass:
+    """Read FFCV's own file; its functions are compiled in the first pass."""
+    loader = ffcv_peer.loader(place)
+    return lambda: ffcv_peer.count(loader)
+
+
 CONTENDERS = {
     "pytorch/examples": examples,
     "WebDataset": webdataset,
+    "FFCV": ffcv,
     "OpenCV": opencv,
     "spdl": spdl,
     "trainer --decoder pil": trainer("photos", "pil"),
@@ -248,15 +257,20 @@ def prepare(place: Path) -> None:
 def comparisons(rounds: int = 7) -> list[Comparison]:
     """Measure."""
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), peers.installed(PEERS))))
+    compiled = ffcv_peer.installed()
+    paths = [os.environ.get("PYTHONPATH"), peers.installed(PEERS), compiled]
+    environment["PYTHONPATH"] = ":".join(filter(None, paths))
+    left_out = {*([] if has_ffmpeg() else ["spdl"]), *([] if compiled else ["FFCV"])}
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
+        if compiled:
+            ffcv_peer.write(Path(folder), environment)
 
         def turn(name: str) -> Cost:
             command = [sys.executable, __file__, "--contender", name, "--place", folder]
             return Cost(*json.loads(subprocess.check_output(command, text=True, env=os.environ | environment)))
 
-        turns = {name: partial(turn, name) for name in CONTENDERS if name != "spdl" or has_ffmpeg()}
+        turns = {name: partial(turn, name) for name in CONTENDERS if name not in left_out}
         return [compare("photographs to crops of 224", turns, rounds=rounds, unit="µs of CPU an image", aims=AIMS)]
 
 

@@ -22,8 +22,8 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import ffcv_peer
 import images
 import numpy as np
 import peers
@@ -31,8 +31,6 @@ from comparison import Comparison, Cost, compare, show
 
 PER_GIB, DIFFERENT, PER_TAR, RANKS = 20_000, 320, 1000, 2
 FFCV = "FFCV"
-FFCV_PACKAGES = ["ffcv==1.0.2", "numba==0.68.1", "llvmlite==0.50.0"]
-NEEDED = "a C++ compiler, pkg-config, OpenCV's and TurboJPEG's headers (libopencv-dev, libturbojpeg0-dev)"
 CGROUPS = Path("/sys/fs/cgroup")
 COMMENT = b"\xff\xfe\x00\x0a"
 """Marker and length of a JPEG comment of 8 bytes (ITU-T T.81, B.2.4.5)."""
@@ -70,7 +68,7 @@ def rank(name: str, place: Path, number: int) -> int:
         pairs = samples.to_tuple("jpg", "cls").map_tuple(images.standard_transforms(), int)
         return sum(1 for _ in pairs)
     if name == FFCV:
-        return sum(len(batch) for batch, _ in ffcv_loader(place, number))
+        return ffcv_peer.count(ffcv_peer.loader(place, half(count_of(place), number)))
     if name == "pytorch/examples":
         from torchvision import datasets
 
@@ -89,45 +87,6 @@ def count_of(place: Path) -> int:
 def half(count: int, number: int) -> list[int]:
     """Return what one rank reads of ``count`` samples in random order."""
     return np.random.default_rng(0).permutation(count)[number::RANKS].tolist()
-
-
-def ffcv() -> str | None:
-    """Return the folder with FFCV, which is compiled at the first call; None without what that needs."""
-    if subprocess.run(["pkg-config", "--exists", "opencv4", "libturbojpeg"], check=False).returncode:
-        print(f"FFCV is left out: it needs {NEEDED}", file=sys.stderr)
-        return None
-    return peers.installed(FFCV_PACKAGES, "--no-build-isolation")
-
-
-def write_beton(place: Path) -> None:
-    """Write FFCV's file of the folder, with its JPEG files as they are."""
-    from ffcv.fields import IntField, RGBImageField  # type: ignore[import-not-found]
-    from ffcv.writer import DatasetWriter  # type: ignore[import-not-found]
-    from torchvision import datasets
-
-    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=94), "label": IntField()}
-    writer = DatasetWriter(str(place / "photos.beton"), fields, num_workers=RANKS)
-    writer.from_indexed_dataset(datasets.ImageFolder(place / "photos"))
-
-
-def ffcv_loader(place: Path, number: int) -> Any:
-    """Return FFCV's loader with its own random crops and flips, in its order for sets larger than memory."""
-    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder  # type: ignore[import-not-found]
-    from ffcv.loader import Loader, OrderOption  # type: ignore[import-not-found]
-    from ffcv.transforms import RandomHorizontalFlip, ToTensor  # type: ignore[import-not-found]
-
-    decoder = RandomResizedCropRGBImageDecoder((images.SIZE, images.SIZE))
-    return Loader(
-        str(place / "photos.beton"),
-        batch_size=images.BATCH,
-        num_workers=1,
-        os_cache=False,
-        order=OrderOption.QUASI_RANDOM,
-        indices=half(count_of(place), number),
-        seed=0,
-        drop_last=False,
-        pipelines={"image": [decoder, RandomHorizontalFlip(), ToTensor()], "label": [IntDecoder(), ToTensor()]},
-    )
 
 
 CONTENDERS = ["pytorch/examples", "WebDataset", "trainer", "trainer, packed"]
@@ -185,7 +144,7 @@ def measure(name: str, place: Path, environment: dict[str, str], gib: int) -> Co
 def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) -> list[Comparison]:
     """Measure, in a new folder below ``folder``; by default that of TMPDIR."""
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    compiled = ffcv()
+    compiled = ffcv_peer.installed()
     paths = [os.environ.get("PYTHONPATH"), peers.installed(images.PEERS), compiled]
     environment["PYTHONPATH"] = ":".join(filter(None, paths))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -193,8 +152,7 @@ def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) ->
         write_set(place, PER_GIB * gib)
         names = list(CONTENDERS)
         if compiled:
-            write = [sys.executable, __file__, "--write-ffcv", temporary]
-            subprocess.run(write, check=True, env=os.environ | environment, stderr=subprocess.DEVNULL)
+            ffcv_peer.write(place, environment)
             try:
                 measure(FFCV, place, environment, gib)
                 names.append(FFCV)
@@ -212,11 +170,8 @@ if __name__ == "__main__":
     parser.add_argument("--gib", type=int, default=1, help="memory of the group, of which the set has twice as much")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--write-ffcv", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.write_ffcv:
-        write_beton(arguments.write_ffcv)
-    elif arguments.contender:
+    if arguments.contender:
         read, count = rank(arguments.contender, arguments.folder, arguments.rank), count_of(arguments.folder)
         if read < 0.98 * count / RANKS:
             sys.exit(f"{arguments.contender} read {read} images only")
