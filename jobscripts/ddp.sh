@@ -59,6 +59,7 @@ fi
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
 : "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
+: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks

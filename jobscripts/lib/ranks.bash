@@ -236,10 +236,13 @@ check_mpi() {
         OMPI_MCA_smsc=^cma
 }
 
-# choose_program ARGUMENT...: what each rank runs. Sets program, words for python3 or torchrun.
+# choose_program ARGUMENT...: what each rank runs. Sets program, words for python3 or torchrun, and
+# trainer_arguments.
 choose_program() {
+    program=()
+    [ -z "$SLIPWAY_PROFILER" ] || program=("$lib/profile_rank.py")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
-        program=("$SLIPWAY_SCRIPT" "$@")
+        program+=("$SLIPWAY_SCRIPT" "$@")
         # Python imports sitecustomize.py from there.
         export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
@@ -248,23 +251,36 @@ choose_program() {
         return
     fi
     export_variables PYTHONSAFEPATH=1 # the folder of submission may hold another trainer.py
-    program=(
-        -m trainer "$SLIPWAY_CONFIG" --backend "$BACKEND" --device "$SLIPWAY_DEVICE"
+    trainer_arguments=(
+        "$SLIPWAY_CONFIG" --backend "$BACKEND" --device "$SLIPWAY_DEVICE"
         --output-dir "$RUN_DIR" --resume auto
     )
-    [ -z "$data" ] || program+=(--data-dir "$data")
-    [ -z "$SLIPWAY_DEVICES_PER_RANK" ] || program+=(--devices-per-rank "$devices_per_rank")
-    program+=("$@")
+    [ -z "$data" ] || trainer_arguments+=(--data-dir "$data")
+    [ -z "$SLIPWAY_DEVICES_PER_RANK" ] ||
+        trainer_arguments+=(--devices-per-rank "$devices_per_rank")
+    trainer_arguments+=("$@")
+    program+=(-m trainer "${trainer_arguments[@]}")
 }
 
 # preflight: a short step on every node that finds what would go wrong in the launch, and says it in
 # a line.
 preflight() {
-    local check=(python3 -m trainer.preflight "${program[@]:2}")
+    local check
     check_packages
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}" ${data:+"$data"})
+    else
+        check=(python3 -m trainer.preflight "${trainer_arguments[@]}")
     fi
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
         die "not every node was ready$step_failure"
+    check_profiler
+}
+
+# check_profiler: fails if SLIPWAY_PROFILER is not where the ranks will run.
+check_profiler() {
+    [ -z "$SLIPWAY_PROFILER" ] ||
+        step_on_each_node 0 "${container[@]}" "$SLIPWAY_PROFILER" --version ||
+        die "SLIPWAY_PROFILER=$SLIPWAY_PROFILER does not run on every node$step_failure; it must" \
+            "be on PATH there: in the image, or by a module with USE_CONTAINER=0"
 }

@@ -22,6 +22,7 @@ readonly SETTINGS=(
     SLIPWAY_SPARES
     SLIPWAY_SHRINK
     SLIPWAY_NOTIFY
+    SLIPWAY_PROFILER
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
     SLIPWAY_PREFLIGHT_SECONDS
@@ -71,6 +72,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_SPARES]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_SHRINK]='^[01]$'
     [SLIPWAY_NOTIFY]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_PROFILER]='^$|^(nsys)$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
     [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
@@ -104,6 +106,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_SPARES]='a whole number, at least 0'
     [SLIPWAY_SHRINK]='0 or 1'
     [SLIPWAY_NOTIFY]='a path without control characters'
+    [SLIPWAY_PROFILER]=nsys
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'
     [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'

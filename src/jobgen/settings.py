@@ -16,7 +16,7 @@ OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NOD
 """Settings whose defaults are a spec's."""
 OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
                "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_NOTIFY",
-               "SLIPWAY_ARGS"}  # fmt: skip
+               "SLIPWAY_PROFILER", "SLIPWAY_ARGS"}  # fmt: skip
 """Settings that a shell does not read."""
 SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
@@ -105,6 +105,7 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
         "SLIPWAY_SPARES": Default(str(spec.spares)),
         "SLIPWAY_SHRINK": Default(str(int(spec.shrink))),
         "SLIPWAY_NOTIFY": Default(site.notify, "notify"),
+        "SLIPWAY_PROFILER": Default(""),
         **disk,
         "SLIPWAY_STAGE": Default("0"),
         "SLIPWAY_PREFLIGHT_SECONDS": Default("60"),

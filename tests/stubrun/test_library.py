@@ -1315,11 +1315,24 @@ class TestRanks:
         assert bash(f"SLIPWAY_SCRIPT='my train.py'; {show}", "x")[1] == "my train.py\nx\n"
         words = bash(f"SLIPWAY_DEVICES_PER_RANK=2 devices_per_rank=2; {show}", "--lr", "1")[1].splitlines()
         assert words[-4:] == ["--devices-per-rank", "2", "--lr", "1"]
+        words = bash(f"SLIPWAY_PROFILER=nsys; {show}")[1].splitlines()
+        assert words[:3] == [str(LIB / "profile_rank.py"), "-m", "trainer"]
+        words = bash(f"SLIPWAY_PROFILER=nsys SLIPWAY_SCRIPT=mine.py; {show}")[1].splitlines()
+        assert words == [str(LIB / "profile_rank.py"), "mine.py"]
+
+    def test_check_profiler(self, bash, stub):
+        stub("srun", SRUN)
+        assert bash("check_profiler") == (0, "", "")
+        code, _, err = bash("SLIPWAY_PROFILER=nsys; check_profiler")
+        assert code == 78
+        assert "SLIPWAY_PROFILER=nsys does not run on every node: see above; it must be on PATH there" in err
+        stub("nsys", "echo Nsight 1")
+        assert bash("SLIPWAY_PROFILER=nsys; check_profiler")[:2] == (0, "Nsight 1\n")
 
     def test_preflight(self, bash, stub):
         stub("srun", SRUN)
         stub("python3", 'printf "%s " "$@"; exit "${STUB:-0}"')
-        run = "program=(-m trainer c.toml --x); preflight"
+        run = "trainer_arguments=(c.toml --x); preflight"
         assert bash(run)[1] == "-m trainer.preflight c.toml --x "
         code, _, err = bash(run, STUB="1")
         assert (code, err) == (78, "x.job: not every node was ready: see above\n")
