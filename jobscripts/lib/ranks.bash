@@ -240,7 +240,7 @@ check_mpi() {
 # trainer_arguments.
 choose_program() {
     program=()
-    [ -z "$SLIPWAY_PROFILER" ] || program=("$lib/profile_rank.py")
+    [ -z "${SLIPWAY_PROFILER:-}" ] || program=("$lib/profile_rank.py")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program+=("$SLIPWAY_SCRIPT" "$@")
         # Python imports sitecustomize.py from there.
@@ -279,7 +279,7 @@ preflight() {
 
 # check_profiler: fails if SLIPWAY_PROFILER is not where the ranks will run.
 check_profiler() {
-    [ -z "$SLIPWAY_PROFILER" ] ||
+    [ -z "${SLIPWAY_PROFILER:-}" ] ||
         step_on_each_node 0 "${container[@]}" "$SLIPWAY_PROFILER" --version ||
         die "SLIPWAY_PROFILER=$SLIPWAY_PROFILER does not run on every node$step_failure; it must" \
             "be on PATH there: in the image, or by a module with USE_CONTAINER=0"
