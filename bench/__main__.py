@@ -1,4 +1,4 @@
-"""``python bench [NAME ...] [--gpu] [--rounds N]``: all comparisons, or those that are named, as a table and a figure.
+"""``python bench [NAME ...] [--gpu] [--rounds N]``: comparisons with other programs, as tables and a figure.
 
 Left in runs/bench-DATE: bench.md, bench.png, and bench.json with the cost of each turn. With --gpu, those that a GPU
 speeds up; where there is none, they run in small sizes on the CPU, which shows no more than that they work.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import images
 import jobgen_cpu
@@ -40,7 +44,7 @@ PARTS: dict[str, Callable[..., list[Comparison]]] = {
     "packed": packed.comparisons,
 }
 NAMED_ONLY = {"packed"}
-"""Needs root and 8 GB of disk."""
+"""Needs root and 11 GB of disk."""
 ROW, WIDTH = 0.26, 9.0
 """Inches of the figure."""
 
@@ -61,8 +65,12 @@ def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    flags = " ".join(sorted(name for name, there in torch.cpu.get_capabilities().items() if there is True))
-    return f"{cpu} ({flags}){gpu}; torch {torch.__version__}"
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 does not say
+    flags = " ".join(sorted(name for name, there in capabilities.items() if there is True))
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, check=False, capture_output=True, text=True)
+    version = commit.stdout.strip() or "no git"
+    return f"{os.cpu_count()} CPUs: {cpu} ({flags}){gpu}; torch {torch.__version__}; commit {version}"
 
 
 def draw(comparisons: list[Comparison], path: Path) -> None:
@@ -79,9 +87,9 @@ def draw(comparisons: list[Comparison], path: Path) -> None:
     for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
         for row, name in enumerate(comparison.costs):
             ratios = sorted(comparison.ratios(name))
-            middle = ratios[len(ratios) // 2]
+            middle = statistics.median(ratios)
             colour = "0.75" if row == 0 or name == AGAIN else "tab:red" if comparison.misses(name) else "tab:blue"
-            axis.barh(row, middle, color=colour)
+            axis.barh(row, middle - 1, left=1, color=colour)
             axis.plot([ratios[0], ratios[-1]], [row, row], color="black", linewidth=1)
             if aim := comparison.measure.aims.get(name):
                 axis.plot([aim, aim], [row - 0.45, row + 0.45], color="black", linewidth=2)
@@ -100,7 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--rounds", type=int, help="of each comparison; by default 4 to 15")
+    parser.add_argument("--rounds", type=int, help="of each comparison; by default 3 to 15")
     name = f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / name, help="a new one, by default in runs/")
     arguments = parser.parse_args()
@@ -111,16 +119,15 @@ def main() -> int:
     folder.mkdir(parents=True)
     rounds = {"rounds": arguments.rounds} if arguments.rounds else {}
     found: list[Comparison] = []
+    where = machine()
     for name in arguments.names or [name for name in parts if name not in NAMED_ONLY]:
         for comparison in parts[name](**rounds):
             print(comparison.table(), "\n", flush=True)
             found.append(comparison)
         # What there is so far, should the next one fail.
         tables = "\n\n".join(comparison.table() for comparison in found)
-        (folder / "bench.md").write_text(f"{machine()}\n\n{tables}\n", encoding="utf-8")
-        text = json.dumps(
-            {"machine": machine(), "comparisons": [comparison.as_json() for comparison in found]}, indent=1
-        )
+        (folder / "bench.md").write_text(f"{where}\n\n{tables}\n", encoding="utf-8")
+        text = json.dumps({"machine": where, "comparisons": [comparison.as_json() for comparison in found]}, indent=1)
         (folder / "bench.json").write_text(text, encoding="utf-8")
     draw(found, folder / "bench.png")
     print(f"{folder}/bench.png", file=sys.stderr)

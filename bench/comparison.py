@@ -1,8 +1,9 @@
-"""Costs of contenders that take turns, so that whatever else the machine does falls on all of them alike."""
+"""Costs of contenders that take turns, in another order each round: what else the machine does falls on all alike."""
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -22,10 +23,10 @@ AGAIN = "the first again"
 class Cost(NamedTuple):
     """Of one turn."""
 
-    cpu: float
-    """What is compared; seconds of CPU time, unless the comparison says something else."""
+    value: float
+    """What is compared, in the unit of the measure: as a rule CPU time."""
     clock: float | None = None
-    """The same by the clock, where it was measured too."""
+    """Seconds, or the like, by the clock, where they were measured too."""
 
 
 Turn = Callable[[], Cost]
@@ -51,7 +52,7 @@ class Comparison:
     def ratios(self, name: str) -> list[float]:
         """Return how many times less than the peer a contender cost, round by round."""
         peer = next(iter(self.costs.values()))
-        return [first.cpu / cost.cpu for first, cost in zip(peer, self.costs[name], strict=True)]
+        return [first.value / cost.value for first, cost in zip(peer, self.costs[name], strict=True)]
 
     @property
     def is_void(self) -> bool:
@@ -81,7 +82,7 @@ class Comparison:
         aim = self.measure.aims.get(name)
         cells = [
             name,
-            f"{statistics.median(cost.cpu for cost in self.costs[name]):.4g}",
+            f"{statistics.median(cost.value for cost in self.costs[name]):.4g}",
             f"{statistics.median(clocks):.4g}" if clocks else "",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
             "" if aim is None else f"{aim:.3g}{', missed' if self.misses(name) else ''}",
@@ -91,7 +92,8 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Return all costs, and what they come to."""
         ratios = {name: self.ratios(name) for name in self.costs}
-        return {**self.measure._asdict(), "void": self.is_void, "costs": self.costs, "ratios": ratios}
+        costs = {name: [cost._asdict() for cost in turns] for name, turns in self.costs.items()}
+        return {**self.measure._asdict(), "void": self.is_void, "costs": costs, "ratios": ratios}
 
 
 def compare(
@@ -118,8 +120,8 @@ def compare_all(
     peer = next(iter(contenders))
     found: dict[str, list[Sequence[Cost]]] = {name: [] for name in [*contenders, AGAIN]}
     for number in range(rounds):
-        for name, costs in found.items():
-            costs.append(contenders[peer if name is AGAIN else name]())
+        for name in random.Random(number).sample([*found], len(found)):
+            found[name].append(contenders[peer if name is AGAIN else name]())
         print(f"{measures[0].title}: round {number + 1} of {rounds}", file=sys.stderr)
     return [
         Comparison(measure, {name: [turn[place] for turn in turns] for name, turns in found.items()})

@@ -31,10 +31,10 @@ def write(place: Path, environment: Mapping[str, str]) -> None:
     subprocess.run(words, check=True, env=os.environ | environment, stderr=subprocess.DEVNULL)
 
 
-def loader(place: Path, indices: Sequence[int] | None = None) -> Any:
+def loader(place: Path, indices: Sequence[int] | None = None, *, in_memory: bool) -> Any:
     """Return FFCV's loader of all photographs, or those of ``indices``, with its own random crops and flips.
 
-    The order is the one for sets larger than memory. Its functions are compiled in the first pass.
+    A set that is not in memory is read in FFCV's order for such sets. Functions are compiled in the first pass.
     """
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder  # type: ignore[import-not-found]
     from ffcv.loader import Loader, OrderOption  # type: ignore[import-not-found]
@@ -45,8 +45,8 @@ def loader(place: Path, indices: Sequence[int] | None = None) -> Any:
         str(place / FILE),
         batch_size=BATCH,
         num_workers=1,
-        os_cache=False,
-        order=OrderOption.QUASI_RANDOM,
+        os_cache=in_memory,
+        order=OrderOption.RANDOM if in_memory else OrderOption.QUASI_RANDOM,
         indices=indices,
         seed=0,
         drop_last=False,

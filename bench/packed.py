@@ -1,10 +1,11 @@
 """``python bench/packed.py [--rounds N] [--gib N]``: photographs that do not fit into memory, read by two ranks.
 
 20,000 JPEG files of 110 kB in a folder, in a ZIP archive of ``trainer pack``, in tars of 1,000 for WebDataset, and in a
-file of FFCV, are each read in random order by two processes (WebDataset: tars in random order, through a buffer of
-1,000 samples; FFCV: its order for sets larger than memory), which decode a random part of each image to 224 x 224
-pixels. The processes are in a control group of 1 GiB, to which the page cache counts; no page of the files is in memory
-when they begin. Needs root, for the group, and 11 GB on a disk; with --gib N, N times as much of all.
+file of FFCV, are each read in random order by two processes, which decode a random part of each image to 224 x 224
+pixels. WebDataset takes tars in random order, through a buffer of 1,000 samples; FFCV its order for sets larger than
+memory, once it has compiled its functions. The processes are in a control group of 1 GiB, to which the page cache
+counts; no page of the files is in memory when they begin. Needs root, for the group, and 11 GB on a disk; with --gib N,
+N times as much of all.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def rank(name: str, place: Path, number: int) -> int:
         pairs = samples.to_tuple("jpg", "cls").map_tuple(images.standard_transforms(), int)
         return sum(1 for _ in pairs)
     if name == FFCV:
-        return ffcv_peer.count(ffcv_peer.loader(place, half(count_of(place), number)))
+        return ffcv_peer.count(ffcv_peer.loader(place, half(count_of(place), number), in_memory=False))
     if name == "pytorch/examples":
         from torchvision import datasets
 

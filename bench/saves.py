@@ -2,7 +2,8 @@
 
 A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. It is saved every 20 steps by a
 session, and by torch.save and fsync within the step. The stall of a checkpoint is the longest of the 20 steps that
-follow, less the median step. Each checkpoint of a session is read back and compared with its SHA-256 sums.
+follow, less the median step; that steps are slower while a core writes in the background does not count. Each
+checkpoint of a session is read back and compared with its SHA-256 sums.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def stalls(times: list[float]) -> list[float]:
 
 
 def comparisons(rounds: int = 4, *, device: str = "cpu") -> list[Comparison]:
-    """Measure, and compare the medians of the checkpoints of a turn, and the longest of them."""
+    """Measure."""
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)
     unit, aims = "ms by the clock", {"session": AIM}

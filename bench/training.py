@@ -1,9 +1,10 @@
 """``python bench/training.py [--device cuda] [--tiny] [--rounds N]``: optimiser steps of the trainer and of others.
 
-The others are the loops of well-known programs, written after them: float32, or with mixed precision where their flag
-for that is named. The trainer takes its defaults. Images of ResNets are in memory; those of MNIST come through the data
-loader of each, from torchvision's files. On a CPU each has one thread, and its CPU time counts; on a GPU, the time by
-the clock. pytorch-ignite and timm are installed into a folder of their own.
+The others are the training loops of well-known programs, written after them: float32, or with mixed precision where
+their flag for that is named. The trainer takes its defaults, which are bf16 and NHWC on hardware that multiplies bf16;
+measured are the steps of its learner, without the run around them. Images of ResNets are in memory; those of MNIST come
+through the data loader of each, from torchvision's files. On a CPU each has one thread, and its CPU time counts; on a
+GPU, the time by the clock. pytorch-ignite and timm are installed into a folder of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from typing import Any
 
 import peers
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from comparison import Comparison, Turn, compare, show, timed
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from torchvision import datasets, transforms
 
 from slipway.environment import read_environment
 from slipway.position import Position
-from trainer.auto import settle
+from trainer.auto import multiplies_bf16, settle
 from trainer.cli import parse
 from trainer.data.loader import by_step
 from trainer.models import initial_model
@@ -42,6 +43,8 @@ from mnist_files import write_mnist  # type: ignore[import-not-found]
 
 PEERS = ["pytorch-ignite==0.5.5", "timm==1.0.31"]
 CLASSES, LOG_INTERVAL = 10, 10
+ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+"""Of torch's environment, for DDP; a free port is found."""
 Steps = Iterator[None]
 """Takes an optimiser step each time."""
 
@@ -51,10 +54,10 @@ def endless(batches: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     return itertools.chain.from_iterable(itertools.repeat(batches))
 
 
-def in_memory(edge: int, batch: int) -> DataLoader[Any]:
-    """Return batches of float images, as transforms would make them."""
-    images = torch.randn(4 * batch, 3, edge, edge)
-    return DataLoader(TensorDataset(images, torch.arange(4 * batch) % CLASSES), batch_size=batch, shuffle=True)
+def in_memory(device: str, edge: int, batch: int) -> DataLoader[Any]:
+    """Return batches of float images, as transforms would make them; for a GPU they are there already."""
+    images, labels = torch.randn(4 * batch, 3, edge, edge, device=device), torch.arange(4 * batch, device=device)
+    return DataLoader(TensorDataset(images, labels % CLASSES), batch_size=batch, shuffle=True)
 
 
 def trainer_model(arch: str, batches: DataLoader[Any]) -> nn.Module:
@@ -116,7 +119,10 @@ def ignite_cifar10(device: str, batches: DataLoader[Any], arch: str) -> Steps:
 def examples_mnist(device: str, place: Path) -> Steps:
     """Train as pytorch/examples' mnist/main.py does, on torchvision's MNIST."""
     steps = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
-    batches = DataLoader(datasets.MNIST(str(place), transform=steps), batch_size=64, shuffle=True)
+    workers: dict[str, Any] = {}
+    if device != "cpu":
+        workers = {"num_workers": 1, "persistent_workers": True, "pin_memory": True}
+    batches = DataLoader(datasets.MNIST(str(place), transform=steps), batch_size=64, shuffle=True, **workers)
     model = MnistCNN((1, 28, 28), CLASSES).to(device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
     for step, (images, labels) in enumerate(endless(batches)):
@@ -130,9 +136,9 @@ def examples_mnist(device: str, place: Path) -> Steps:
 
 
 def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
-    """Train as the trainer does with these flags, on one rank."""
+    """Take the steps of the trainer's learner with these flags, on one rank."""
     settings = parse([*flags, "--device", device, "--backend", backend])
-    comm, strategy = connect(settings, read_environment(os.environ))
+    comm, strategy = connect(settings, read_environment(ONE_RANK if backend == "ddp" else {}))
     settings = settle(settings, comm, backend=backend, checkpoint=None)
     parts = build_parts(settings, comm, strategy)
     step = 0
@@ -157,15 +163,15 @@ def on_synthetic_images(arch: str, edge: int, batch: int) -> list[str]:
 def resnet50(device: str, *, tiny: bool) -> dict[str, Steps]:
     """Return who trains ResNet-50; on a GPU by more programs, and by the trainer with each backend."""
     edge, batch = (224, 128) if device == "cuda" and not tiny else (128, 16)
-    batches, flags = in_memory(edge, batch), on_synthetic_images("resnet50", edge, batch)
+    batches, flags = in_memory(device, edge, batch), on_synthetic_images("resnet50", edge, batch)
     found = {
         "torchvision's reference": torchvision_reference(device, batches, "resnet50", amp=False),
         "trainer": trainer(device, *flags),
         "trainer --amp none": trainer(device, *flags, "--amp", "none"),
+        "timm --amp --channels-last": timm_train(device, batches, "resnet50"),
     }
     if device == "cuda" or tiny:
         found["trainer, ddp"] = trainer(device, *flags, backend="ddp")
-        found["timm --amp --channels-last"] = timm_train(device, batches, "resnet50")
         if importlib.util.find_spec("horovod"):
             found["trainer, horovod"] = trainer(device, *flags, backend="horovod")
     if device == "cuda":
@@ -177,25 +183,28 @@ def resnet18(device: str, *, tiny: bool) -> dict[str, Steps]:
     """Return who trains ResNet-18 on images of the size of CIFAR-10's."""
     batch = 16 if tiny else 64
     return {
-        "ignite's cifar10": ignite_cifar10(device, in_memory(32, batch), "resnet18"),
+        "ignite's cifar10": ignite_cifar10(device, in_memory(device, 32, batch), "resnet18"),
         "trainer": trainer(device, *on_synthetic_images("resnet18", 32, batch)),
+        "trainer --amp none": trainer(device, *on_synthetic_images("resnet18", 32, batch), "--amp", "none"),
     }
 
 
 def mnist(device: str, place: Path) -> dict[str, Steps]:
     """Return who trains the CNN of pytorch/examples on MNIST."""
-    flags = ["--dataset", "mnist", "--data-dir", str(place), "--batch-size", "64", "--optimizer", "adadelta"]
+    flags = ["--dataset", "mnist", "--data-dir", str(place), "--batch-size", "64", "--arch", "mnist-cnn"]
+    flags += ["--optimizer", "adadelta", "--lr", "1"]
     return {
         "pytorch/examples' mnist": examples_mnist(device, place),
-        "trainer": trainer(device, *flags, "--lr", "1", "--arch", "mnist-cnn"),
+        "trainer": trainer(device, *flags),
+        "trainer --amp none": trainer(device, *flags, "--amp", "none"),
     }
 
 
 def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> list[Comparison]:
     """Measure each model."""
     sys.path.insert(1, peers.installed(PEERS))
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = device == "cuda"  # as the others set it
 
     def taking(steps: Steps, count: int) -> Turn:
         def turn() -> None:
@@ -217,7 +226,10 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
         for title, contenders, count, aim in models:
             turns = {name: taking(steps, count) for name, steps in contenders().items()}
             unit = f"seconds of {'CPU' if device == 'cpu' else 'the clock'}, {count} steps"
-            found.append(compare(title, turns, rounds=rounds, unit=unit, aims={"trainer": aim}))
+            aims = {"trainer": aim} if multiplies_bf16(torch.device(device)) else {}
+            found.append(compare(title, turns, rounds=rounds, unit=unit, aims=aims))
+    if dist.is_initialized():
+        dist.destroy_process_group()
     return found
 
 

@@ -119,7 +119,7 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
         without |= {"SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
     elif scheduler.one_machine:
         without |= {"SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
-    without |= {"SLIPWAY_SCRIPT"} if spec.task == "selftest" else set()  # the trainer tests itself
+    without |= {"SLIPWAY_SCRIPT", "SLIPWAY_PROFILER"} if spec.task == "selftest" else set()  # the trainer tests itself
     return {name: value for name, value in found.items() if name not in without}
 
 

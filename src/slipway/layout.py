@@ -206,7 +206,7 @@ _TRAINING = (
             "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is left out "
             "(`exclude`), and at the `end`, for 20 s at most each", optional=True),
     Setting("SLIPWAY_PROFILER", choice("nsys"), "nsys: profile each rank by Nsight Systems",
-            "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves `profile/rankR.nsys-rep` in the run "
+            "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves a report in the run "
             "folder ([report.md](report.md#profiles))", optional=True),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",
             "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),

@@ -1,4 +1,4 @@
-"""jobscripts/lib/profile_rank.py, with a stand-in of nsys."""
+"""jobscripts/lib/profile_rank.py, with a stand-in of nsys, which starts its program as a child as nsys does."""
 
 import os
 import subprocess
@@ -8,38 +8,43 @@ import pytest
 
 from support import ROOT
 
+LIB = ROOT / "jobscripts" / "lib"
 NSYS = """#!/bin/sh
 for word in "$@"; do
     case $word in
-        profile) ;;
-        --output=*) : >"${word#--output=}.nsys-rep" ;;
-        --*) ;;
+        --output=*) report=$(printf %s "${word#--output=}" | sed 's/%%/@/g; s/%h/host/g; s/@/%/g') ;;
+        profile | --*) ;;
         *) break ;;
     esac
     shift
 done
-exec "$@"
+"$@"
+code=$?
+: >"$report.nsys-rep"
+exit $code
 """
 
 
 @pytest.fixture
 def profiled(tmp_path):
-    """Return a function that runs Python words as a rank, and returns the exit code and what was left."""
+    """Return a function that runs Python words as a rank; it returns the exit code, what was said and what is left."""
     (tmp_path / "bin").mkdir()
     nsys = tmp_path / "bin" / "nsys"
     nsys.write_text(NSYS)
     nsys.chmod(0o755)
+    run_folder = tmp_path / "100%h"
+    run_folder.mkdir()
 
     def run(*words, **env):
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
         done = subprocess.run(
-            [sys.executable, ROOT / "jobscripts/lib/profile_rank.py", *words],
-            env={"PATH": path, "RUN_DIR": str(tmp_path), **env},
+            [sys.executable, LIB / "profile_rank.py", *words],
+            env={"PATH": path, "RUN_DIR": str(run_folder), "TRAINER_ATTEMPT": "2", **env},
             capture_output=True,
             text=True,
             check=False,
         )
-        return done.returncode, done.stdout, [path.name for path in (tmp_path / "profile").iterdir()]
+        return done.returncode, done.stdout + done.stderr, [path.name for path in (run_folder / "profile").iterdir()]
 
     return run
 
@@ -47,11 +52,19 @@ def profiled(tmp_path):
 @pytest.mark.parametrize(
     ("env", "number"), [({"RANK": "3", "SLURM_PROCID": "1"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({}, 0)]
 )
-def test_a_rank_leaves_a_report_and_its_own_exit_code(profiled, env, number):
+def test_a_rank_leaves_a_report_and_its_exit_code(profiled, env, number):
     code = "import sys; print(sys.argv[1:]); sys.exit(75)"
-    assert profiled("-c", code, "--lr", "a b", **env) == (75, "['--lr', 'a b']\n", [f"rank{number}.nsys-rep"])
+    reports = [f"rank{number}.attempt2.nsys-rep"]
+    assert profiled("-c", code, "--lr", "a b", **env) == (75, "['--lr', 'a b']\n", reports)
 
 
-def test_a_second_attempt_takes_the_place_of_the_first(profiled):
-    for _ in range(2):
-        assert profiled("-c", "", RANK="1") == (0, "", ["rank1.nsys-rep"])
+def test_a_script_that_names_its_rank_joins(profiled):
+    code = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
+        "print(dist.get_world_size())\n"
+        "dist.destroy_process_group()"
+    )
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "TRAINER_WORLD_SIZE": "1", "TRAINER_RANKS_PER_NODE": "2"}
+    found, said, _ = profiled("-c", code, PYTHONPATH=str(LIB), **rank)
+    assert (found, said) == (0, "1\n")

@@ -52,7 +52,7 @@ def test_turns_may_have_costs_of_several_kinds():
 def test_a_command_costs_what_its_children_take_and_must_not_fail():
     spin = "import time\nwhile time.process_time() < 0.2: pass"
     cost = run([sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"])
-    assert cost.cpu >= 0.2
+    assert cost.value >= 0.2
     assert cost.clock >= 0.2
     with pytest.raises(SystemExit, match="exit code 3"):
         run([sys.executable, "-c", "raise SystemExit(3)"])
