@@ -337,6 +337,7 @@ NO_COMMANDS = {
     "ssh -o BatchMode=yes -o ConnectTimeout=20",
     'gpu_request = "gres"',
     "podman run",
+    "nsys profile --trace=cuda,nvtx,osrt --sample=none",
     "apptainer run --nv ... IMAGE torchrun ...",
     "podman run --rm ... IMAGE torchrun ...",
     "srun --container-image=IMAGE ... torchrun ...",
