@@ -256,10 +256,8 @@ def prepare(place: Path) -> None:
 
 def comparisons(rounds: int = 7) -> list[Comparison]:
     """Measure."""
-    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     compiled = ffcv_peer.installed()
-    paths = [os.environ.get("PYTHONPATH"), peers.installed(PEERS), compiled]
-    environment["PYTHONPATH"] = ":".join(filter(None, paths))
+    environment = peers.environment(peers.installed(PEERS), compiled)
     left_out = {*([] if has_ffmpeg() else ["spdl"]), *([] if compiled else ["FFCV"])}
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))

@@ -144,10 +144,8 @@ def measure(name: str, place: Path, environment: dict[str, str], gib: int) -> Co
 
 def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) -> list[Comparison]:
     """Measure, in a new folder below ``folder``; by default that of TMPDIR."""
-    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     compiled = ffcv_peer.installed()
-    paths = [os.environ.get("PYTHONPATH"), peers.installed(images.PEERS), compiled]
-    environment["PYTHONPATH"] = ":".join(filter(None, paths))
+    environment = peers.environment(peers.installed(images.PEERS), compiled)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         place = Path(temporary)
         write_set(place, PER_GIB * gib)

@@ -29,3 +29,9 @@ def installed(packages: Sequence[str], *flags: str) -> str:
         subprocess.run([*install, *flags, *packages], check=True)
         temporary.rename(folder)
     return str(folder)
+
+
+def environment(*folders: str | None) -> dict[str, str]:
+    """Return the variables of a contender's process: one thread, and the libraries in ``folders``."""
+    paths = ":".join(filter(None, [os.environ.get("PYTHONPATH"), *folders]))
+    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths}
