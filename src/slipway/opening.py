@@ -19,6 +19,7 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.adopt import adopt_ranks, leave_at_exit
 from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_root
+from slipway.compiled import CompiledCode
 from slipway.environment import Environment, Launcher, read_environment
 from slipway.errors import (
     AloneError,
@@ -100,9 +101,10 @@ def open_run(
         comm, folder, environment = joined.comm, joined.folder, joined.environment
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
+        compiled = CompiledCode(folder.path, environment, comm.world)
         found = _resume(components, folder, comm, facts, weights)
         place = Place(folder.path, found.position.step, environment.variables)
-        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, place.step, keep=keep))
+        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             yield Opened(comm, environment, joined.request, folder, recorder, found)
@@ -199,10 +201,10 @@ def _require_fitting(
         )
 
 
-def _begin(owned: Ownership, comm: Communicator, step: int, *, keep: int) -> Recorder:
+def _begin(owned: Ownership, comm: Communicator, compiled: CompiledCode, step: int, *, keep: int) -> Recorder:
     """Begin an attempt at ``step``; rank 0 alone calls this."""
     attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
-    return Recorder(attempt, keep=keep, step=step)
+    return Recorder(attempt, compiled, keep=keep, step=step)
 
 
 def describe(error: BaseException) -> str:

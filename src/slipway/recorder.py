@@ -15,6 +15,7 @@ from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.clock import Clock
+from slipway.compiled import CompiledCode
 from slipway.metrics import JsonLines, Record, read_records
 from slipway.status import Status
 from slipway.stop import Reason
@@ -25,11 +26,12 @@ from slipway.world import World
 class Recorder:
     """Writes the run folder of an attempt, from its beginning to its end. Rank 0 alone has one."""
 
-    def __init__(self, attempt: Attempt, *, keep: int, step: int) -> None:
+    def __init__(self, attempt: Attempt, compiled: CompiledCode, *, keep: int, step: int) -> None:
         """Record ``attempt``, which begins at ``step``.
 
         Args:
             attempt: that has begun.
+            compiled: what torch.compile makes, which is kept with each checkpoint.
             keep: number of the newest checkpoints that stay, besides the best.
             step: optimiser steps done before; what the folder holds beyond it is undone.
         """
@@ -42,6 +44,7 @@ class Recorder:
         self._trackers: Sequence[Background] = ()
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
         self._saver = Saver(store)
+        self._compiled = compiled
         self._keep = keep
         self._has_saved = False
 
@@ -57,7 +60,7 @@ class Recorder:
                 tracker.write(record)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Save ``checkpoint`` in the background.
+        """Save ``checkpoint`` in the background, and keep what was compiled.
 
         Raises:
             LostFolderError: if the run folder is no longer ours.
@@ -67,6 +70,7 @@ class Recorder:
             warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
         self._saver.save(checkpoint)
+        self._compiled.keep()
 
     def finish(self) -> None:
         """Make everything durable.
@@ -76,6 +80,7 @@ class Recorder:
             OSError: if the last records could not.
         """
         self._saver.finish()
+        self._compiled.keep(settled=0)
         self._metrics.close()
         for tracker in self._trackers:
             tracker.end(complete=True)

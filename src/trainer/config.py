@@ -95,7 +95,8 @@ class ModelConfig:
     """Keep images and convolutions in NHWC order; auto: where amp is not none, except with horovod and in models of
     your own; a resumed run keeps what it began with."""
     compile: bool = False
-    """Compile the model with torch.compile; needs a C++ compiler where it runs."""
+    """Compile the model with torch.compile; needs a C++ compiler where it runs.
+    Jobs keep what was compiled in the run folder."""
     sync_bn: bool = False
     """Batch norm over the samples of all ranks instead of each rank's own (ddp on GPUs)."""
     find_unused_parameters: bool = False

@@ -15,6 +15,7 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json, run_on_root
+from slipway.compiled import CompiledCode
 from slipway.environment import Environment
 from slipway.recorder import Recorder
 from slipway.run import Run, Stopped
@@ -24,6 +25,7 @@ from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.world import World
 from trainer.auto import left_to_auto, settle
 from trainer.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
+from trainer.compilation import warn_if_not_compiled
 from trainer.config import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch
@@ -93,6 +95,7 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
+        compiled = CompiledCode(folder.path, environment, comm.world)
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, checkpoint)
         del checkpoint  # its tensors are mapped files, which are discarded in the course of training
@@ -100,7 +103,9 @@ def _train(
         launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
         place = Place(folder.path, found.position.step, environment.variables)
         auto = {key: attrgetter(key)(settings) for key in left_to_auto(asked)}
-        recorder = ownership.make(lambda owned: _begin(owned, asked, comm.world, launched, auto=auto, step=place.step))
+        recorder = ownership.make(
+            lambda owned: _begin(owned, compiled, asked, comm.world, launched, auto=auto, step=place.step)
+        )
         if parts.choice.pieces:
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
@@ -121,7 +126,10 @@ def _train(
                 recorder.on_root.close()  # while the lock of the folder is still ours
         parts.close()
         if comm.world.is_root:
-            warn_if_missed(launch, under_way.position.step - found.position.step)
+            steps = under_way.position.step - found.position.step
+            warn_if_missed(launch, steps)
+            if settings.model.compile and steps:
+                warn_if_not_compiled()
         return reason
 
 
@@ -137,6 +145,7 @@ def _tell_stages(learner: Learner) -> list[list[str]]:
 
 def _begin(
     owned: Ownership,
+    compiled: CompiledCode,
     settings: Settings,
     world: World,
     launched: Mapping[str, object],
@@ -146,7 +155,7 @@ def _begin(
 ) -> Recorder:
     """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
     attempt = begin(owned, settings, world, launched, auto=auto, step=step)
-    return Recorder(attempt, keep=settings.run.keep, step=step)
+    return Recorder(attempt, compiled, keep=settings.run.keep, step=step)
 
 
 def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoint | None:

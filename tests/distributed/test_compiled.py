@@ -1,0 +1,53 @@
+"""A run with --compile that goes on with an empty cache, as on another node, compiles nothing again."""
+
+import shutil
+
+import pytest
+
+from support import ROOT, train, weights
+
+FLAGS = ["--compile", "--arch", "mlp", "--epochs", "2", "--no-figures", "--amp", "none"]
+
+
+def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/$COMPILED_BY.calls"\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+
+    def run(name, *flags, cache):
+        """Train with the cache of that name, and return which calls of the compiler have made code."""
+        env = {"CXX": str(compiler), "COMPILED_BY": name, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache.{cache}")}
+        train("torchrun", 2, tmp_path / name, *FLAGS, *flags, **env)
+        calls = tmp_path / f"{name}.calls"
+        return [call for call in calls.read_text().splitlines() if "-shared" in call] if calls.exists() else []
+
+    assert run("here", "--stop-epoch", "1", cache="here")
+    assert list((tmp_path / "here" / "compiled").iterdir())
+    shutil.copytree(tmp_path / "here", tmp_path / "there", symlinks=True)
+    run("here", "--resume", "auto", cache="here")
+    assert not run("there", "--resume", "auto", cache="there")
+    first, second = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("here", "there"))
+    assert all(first[name].equal(second[name]) for name in first)
+
+
+@pytest.mark.parametrize(("arch", "compiles"), [("mlp", True), ("opted_out:Model", False)])
+def test_a_model_of_which_nothing_is_compiled_is_told_of(arch, compiles, tmp_path):
+    (tmp_path / "opted_out.py").write_text(
+        "import torch\n\n\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__(64, classes)\n\n"
+        "    @torch.compiler.disable\n"
+        "    def forward(self, images):\n"
+        "        return super().forward(images.flatten(1))\n"
+    )
+    flags = ["--compile", "--arch", arch, "--max-steps", "2", "--no-figures", "--amp", "none"]
+    said = train("single", 1, tmp_path / "run", *flags, PYTHONPATH=f"{ROOT}/src:{tmp_path}")
+    assert ("nothing in the model to compile" in said) != compiles
+
+
+def test_without_a_compiler_nothing_begins(tmp_path):
+    flags = ["--compile", "--arch", "mlp", "--max-steps", "2", "--no-figures"]
+    said = train("single", 1, tmp_path / "run", *flags, code=78, CXX="no-such-compiler")
+    assert "--compile needs a C++ compiler, and there is no no-such-compiler here" in said
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
