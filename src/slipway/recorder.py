@@ -59,6 +59,10 @@ class Recorder:
             for tracker in self._trackers:
                 tracker.write(record)
 
+    def reserve(self, checkpoint: Checkpoint) -> None:
+        """Prepare in the background for checkpoints like ``checkpoint``."""
+        self._saver.reserve(checkpoint.tensors)
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Save ``checkpoint`` in the background, and keep what was compiled.
 

@@ -80,6 +80,7 @@ class Run:
         self._saved_step = found.position.step
         self._save_seconds = 0.0
         self._furthest = found.position.step
+        self._has_reserved = False
         self._owed = False
         self._is_alone = comm.world.size == 1
         """Then a rank that is asked to stop need not wait until the others would agree on that."""
@@ -244,6 +245,7 @@ class Run:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):
                 self._save()
+        self._reserve()
         self._checked_step, self._checked_at = self.step, time.monotonic()
         self._plan()
         return all_ended
@@ -270,6 +272,12 @@ class Run:
         """From now on the time of rank 0 goes into ``part`` of goodput.jsonl; return the part before."""
         return self._recorder.on_root.clock.enter(part) if self._recorder.on_root else part
 
+    def _reserve(self) -> None:
+        """Prepare for the first checkpoint, once a step has made the optimiser's state."""
+        if (root := self._recorder.on_root) and not self._has_reserved and self.step > self.start.step:
+            self._has_reserved = True
+            root.reserve(self._program.capture(Header(self.position, self._metric)))
+
     def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""
         began, before = time.monotonic(), self._enter(SAVED)
@@ -280,6 +288,7 @@ class Run:
             root.clock.write(self._furthest)
         self._enter(before)
         self._metric = None
+        self._has_reserved = True
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._save_seconds += self._saved_at - began
 

@@ -126,3 +126,24 @@ def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(disk, sai
     monkeypatch.setattr("os.statvfs", lambda _: found)
     warn_of_little_space(Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position())), tmp_path, keep=1)
     assert [record.getMessage().removeprefix(f"{tmp_path} ").partition(":")[0] for record in caplog.records] == said
+
+
+def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store):
+    saver, live = Saver(store), checkpoint_of(1)
+    saver.reserve(live.tensors)
+    saver.wait()
+    buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.items()}
+    assert len(buffers) == 1
+    saver.save(live)
+    saver.finish()
+    assert {name: buffer.data_ptr() for name, buffer in saver._buffers.items()} == buffers
+    require_equal(store.newest(), checkpoint_of(1))
+    assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
+
+
+def test_a_save_does_not_overtake_the_making_of_its_buffers(store):
+    saver = Saver(store)
+    saver.reserve(checkpoint_of(1).tensors)
+    saver.save(checkpoint_of(1))
+    saver.finish()
+    require_equal(store.newest(), checkpoint_of(1))

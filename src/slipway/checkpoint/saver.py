@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import threading
 
@@ -25,6 +26,12 @@ class Saver:
         self._buffers: dict[tuple[str, str], Tensor] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+
+    def reserve(self, tensors: Tensors) -> None:
+        """Make the buffers in the background: before the first save, the page faults of theirs would take most of it."""
+        self.wait()
+        self._thread = threading.Thread(target=self._touch_buffers, args=(tensors,), name="checkpoint writer")
+        self._thread.start()
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Copy the tensors and write them in the background; waits only for a save that is still under way.
@@ -64,15 +71,26 @@ class Saver:
         for file, named in tensors.items():
             copies[file] = {}
             for name, tensor in named.items():
-                buffer = self._buffers.get((file, name))
-                if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
-                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-                    self._buffers[file, name] = buffer
+                buffer = self._buffer(file, name, tensor)
                 buffer.copy_(tensor.detach(), non_blocking=True)
                 copies[file][name] = buffer
         for device in {tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda}:
             torch.cuda.synchronize(device)
         return copies
+
+    def _buffer(self, file: str, name: str, tensor: Tensor) -> Tensor:
+        buffer = self._buffers.get((file, name))
+        if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+            self._buffers[file, name] = buffer
+        return buffer
+
+    def _touch_buffers(self, tensors: Tensors) -> None:
+        with contextlib.suppress(RuntimeError):  # too little memory: the save will say so
+            for file, named in tensors.items():
+                for name, tensor in named.items():
+                    buffer = self._buffer(file, name, tensor)
+                    ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)  # without the GIL, nor threads of OpenMP
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
