@@ -39,7 +39,7 @@ def compile_in_place(model: nn.Module, device: torch.device) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             return model._call_impl(*args, **kwargs)  # noqa: SLF001 -- as nn.Module.compile does
 
-        model._compiled_call_impl = torch.compile(call)  # type: ignore[assignment] # noqa: SLF001 -- likewise
+        model._compiled_call_impl = torch.compile(call)  # noqa: SLF001 -- likewise
     else:
         model.compile()
 

@@ -28,7 +28,7 @@ class Saver:
         self._error: Exception | None = None
 
     def reserve(self, tensors: Tensors) -> None:
-        """Make the buffers in the background: before the first save, the page faults of theirs would take most of it."""
+        """Make the buffers in the background, as their page faults take longer than the copies into them."""
         self.wait()
         self._thread = threading.Thread(target=self._touch_buffers, args=(tensors,), name="checkpoint writer")
         self._thread.start()
