@@ -1,9 +1,9 @@
-"""What ``torch.compile`` has made, kept in the run folder, so that the next attempt need not compile it again.
+"""What ``torch.compile`` has made in a job, kept in the run folder, so that the next one need not compile it again.
 
-Inductor caches kernels in TORCHINDUCTOR_CACHE_DIR, which in a job is on the local disk of each node and removed at the
-end. Rank 0 keeps what was added there in one ZIP archive of the run folder, as shared disks are slow with many small
-files and may have no flock, which Inductor needs. An archive is for one kind of node: kernels are compiled for the CPU
-that they run on, which is no part of Inductor's keys.
+Inductor's cache is on the local disk of each node, and is removed at a job's end. Rank 0 keeps that of its node in one
+ZIP archive of the run folder, as shared disks are slow with many small files and may have no flock, which Inductor
+needs. An archive is for one kind of node: kernels are compiled for the CPU that they run on, which is no part of
+Inductor's keys. Outside of jobs nothing is kept: the cache outlasts the run there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import stat
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -25,63 +26,74 @@ import torch
 from slipway.environment import Environment
 from slipway.files import replacing
 from slipway.layout import COMPILED
+from slipway.reading import open_regular
 from slipway.world import World
 
 log = logging.getLogger(__name__)
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable that names Inductor's cache."""
 SETTLED = 2.0
-"""Seconds without a change after which no compiler of another rank is writing a file any more."""
+"""Seconds without a change after which a file is taken for complete: compilers write them bit by bit."""
+MOST = 1 << 30
+"""Bytes of an archive; one that would grow beyond is begun anew, with what this job has used."""
 
 
 class CompiledCode:
-    """Inductor's cache on this node, and what the run folder keeps of it."""
+    """Inductor's cache on this node, and what the run folder keeps of it.
 
-    def __init__(self, folder: Path, environment: Environment, world: World) -> None:
-        """Unpack, on one rank of each node, what earlier attempts have kept; to be called before anything compiles.
+    Whatever fails here costs the next attempt time, and is warned of: it does not end a run.
+    """
 
-        Args:
-            folder: of the run.
-            environment: of this process; where it names no cache, nothing is kept, as torch's own outlasts the run.
-            world: of this rank.
-        """
-        named = environment.variables.get(CACHE)
-        self._cache = Path(named) if named else None
+    def __init__(self, folder: Path, environment: Environment) -> None:
+        """Keep in the run folder ``folder`` what this process finds in the cache that ``environment`` names."""
+        self._cache: Path | None = None
+        if environment.attempt and environment.inductor_cache:
+            self._cache = Path(environment.inductor_cache)
         self._archive = folder / COMPILED / f"{kind_of_node()}.zip"
-        self._names: set[str] = set()
-        self._is_whole = False
-        if self._cache and world.local_rank == 0:
-            try:
-                self._is_whole = _unpack(self._archive, self._cache)
-            except (OSError, zipfile.BadZipFile) as error:
-                log.warning("%s is not used, so torch.compile compiles anew: %s", self._archive, error)
-            self._names = {name for name, _ in _files(self._cache)}
 
-    def keep(self, *, settled: float = SETTLED) -> None:
-        """Keep what was compiled since the last call, if it can be written; rank 0 alone calls this.
+    def unpack(self, world: World) -> None:
+        """Bring what was kept into the cache, on one rank of each node; to be called before anything compiles."""
+        if self._cache is None or not world.is_first_of_node:
+            return
+        try:
+            _unpack(self._archive, self._cache)
+        except FileNotFoundError:
+            pass
+        except Exception as error:  # noqa: BLE001 -- zlib, zipfile and the disk have many
+            log.warning("%s is not used, so torch.compile compiles anew: %s", self._archive, error)
+
+    def save(self, *, settled: float = SETTLED) -> None:
+        """Keep what the cache holds; rank 0 alone calls this.
 
         Args:
-            settled: seconds without a change after which nobody writes a file any more; 0 where all ranks have ended.
+            settled: seconds without a change after which a file is complete; 0 where no rank trains any more.
         """
         if self._cache is None:
             return
-        latest = time.time() - settled
-        added = sorted(name for name, changed in _files(self._cache) if name not in self._names and changed <= latest)
+        try:
+            self._save(self._cache, time.time() - settled)
+        except Exception as error:  # noqa: BLE001 -- likewise
+            log.warning("what torch.compile has made is not kept for the next attempt: %s", error)
+
+    def _save(self, cache: Path, latest: float) -> None:
+        """Add to the archive the files of ``cache`` that were last changed before ``latest``."""
+        found = {name: size for name, size, changed in _files(cache) if changed <= latest}
+        kept = _names(self._archive)
+        added = sorted(found.keys() - kept)
         if not added:
             return
-        self._names.update(added)
-        try:
-            self._archive.parent.mkdir(exist_ok=True)
-            with replacing(self._archive) as temporary:
-                if self._is_whole:
-                    shutil.copyfile(self._archive, temporary)
-                with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
-                    for name in added:
-                        archive.write(self._cache / name, name)
-            self._is_whole = True
-        except (OSError, zipfile.BadZipFile) as error:
-            log.warning("what torch.compile has made is not kept for the next attempt: %s", error)
+        if kept and self._archive.stat().st_size + sum(found[name] for name in added) > MOST:
+            kept, added = frozenset(), sorted(found)
+        self._archive.parent.mkdir(exist_ok=True)
+        for left in self._archive.parent.glob(".*.zip"):  # by an attempt that was killed
+            left.unlink()
+        with replacing(self._archive) as temporary:
+            if kept:
+                shutil.copyfile(self._archive, temporary)
+            with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+                for name in added:
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        archive.write(cache / name, name)
+        self._archive.chmod(0o600)
 
 
 def kind_of_node() -> str:
@@ -89,12 +101,12 @@ def kind_of_node() -> str:
     facts = [torch.__version__, platform.machine(), *platform.libc_ver()]
     with contextlib.suppress(OSError):
         described = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
-        facts += [line for line in described if line.startswith(("model", "flags", "Features", "CPU"))]
+        facts += [line for line in described if line.startswith(("model", "flags", "Features", "CPU", "cpu\t"))]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _files(folder: Path) -> list[tuple[str, float]]:
-    """Return name, relative to ``folder``, and time of change of its files, without locks and temporary ones."""
+def _files(folder: Path) -> list[tuple[str, int, float]]:
+    """Return name, relative to ``folder``, size in bytes and time of change of all but locks and temporary files."""
     found = []
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -104,30 +116,43 @@ def _files(folder: Path) -> list[tuple[str, float]]:
             with contextlib.suppress(FileNotFoundError):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
-                    found.append((str(path.relative_to(folder)), status.st_mtime))
+                    found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime))
     return found
 
 
-def _unpack(path: Path, cache: Path) -> bool:
-    """Bring what ``path`` holds into ``cache``, each file atomically; return whether there is such an archive.
+def _names(path: Path) -> frozenset[str]:
+    """Return the names in an archive; none if it cannot be used."""
+    try:
+        with _opened(path) as archive:
+            return frozenset(archive.namelist())
+    except Exception:  # noqa: BLE001 -- unpack has warned of it
+        return frozenset()
 
-    It holds native code and pickles: only a file of this user's is taken.
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive. It holds native code and pickles: nobody else may be able to write it.
 
     Raises:
-        OSError, BadZipFile: if it cannot be read, or is another user's.
+        PermissionError: if somebody else can.
+        OSError, BadZipFile: if it cannot be read.
     """
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-        raise PermissionError(f"it is no file of user {os.geteuid()}")
-    cache.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(dir=cache, suffix=".tmp") as unpacked:
-        archive.extractall(unpacked)
-        for name, _ in _files(Path(unpacked)):
-            target = cache / name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                Path(unpacked, name).replace(target)
-    return True
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError("others than its owner, who has to be you, can write it")
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+
+
+def _unpack(path: Path, cache: Path) -> None:
+    """Bring what the archive ``path`` holds into ``cache``, each file atomically; what is there already stays."""
+    with _opened(path) as archive:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, suffix=".tmp") as unpacked:
+            archive.extractall(unpacked)
+            for name, _, _ in _files(Path(unpacked)):
+                target = cache / name
+                if not target.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    Path(unpacked, name).replace(target)

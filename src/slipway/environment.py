@@ -97,6 +97,8 @@ class Environment:
     """Of the files that this rank makes, where the job script says it."""
     trackers: str
     """The trackers that SLIPWAY_TRACKERS names, separated by commas."""
+    inductor_cache: str
+    """The folder in which torch.compile keeps what it has made; "" for its own choice."""
     mpi: str
     """What the MPI that starts the ranks says of itself; "" for ranks that MPI does not start."""
     pmix: str
@@ -215,6 +217,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         quota=variables.get("TRAINER_QUOTA"),
         umask=int(umask, 8) if re.fullmatch("[0-7]{3}", umask) else None,
         trackers=variables.get("SLIPWAY_TRACKERS", ""),
+        inductor_cache=variables.get("TORCHINDUCTOR_CACHE_DIR", ""),
         mpi=variables.get("TRAINER_MPI", ""),
         pmix=variables.get("PMIX_VERSION", ""),
         siblings=Siblings(siblings[0], variables[siblings[0]], SIZE_VARIABLES[siblings[0]]) if siblings else None,

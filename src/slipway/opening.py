@@ -101,7 +101,8 @@ def open_run(
         comm, folder, environment = joined.comm, joined.folder, joined.environment
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
-        compiled = CompiledCode(folder.path, environment, comm.world)
+        compiled = CompiledCode(folder.path, environment)
+        compiled.unpack(comm.world)
         found = _resume(components, folder, comm, facts, weights)
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, place.step, keep=keep))

@@ -55,7 +55,7 @@ class Program(Protocol):
         ...
 
     def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of all that trains; called on rank 0 alone."""
+        """Return a checkpoint of all that trains; called on rank 0 alone, also once before the first is saved."""
         ...
 
     def write_results(self) -> None:

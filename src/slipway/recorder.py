@@ -43,7 +43,7 @@ class Recorder:
         self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
-        self._saver = Saver(store)
+        self._saver = Saver(store, compiled)
         self._compiled = compiled
         self._keep = keep
         self._has_saved = False
@@ -64,7 +64,7 @@ class Recorder:
         self._saver.reserve(checkpoint.tensors)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Save ``checkpoint`` in the background, and keep what was compiled.
+        """Save ``checkpoint`` in the background.
 
         Raises:
             LostFolderError: if the run folder is no longer ours.
@@ -74,7 +74,6 @@ class Recorder:
             warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
         self._saver.save(checkpoint)
-        self._compiled.keep()
 
     def finish(self) -> None:
         """Make everything durable.
@@ -84,7 +83,7 @@ class Recorder:
             OSError: if the last records could not.
         """
         self._saver.finish()
-        self._compiled.keep(settled=0)
+        self._compiled.save(settled=0)
         self._metrics.close()
         for tracker in self._trackers:
             tracker.end(complete=True)

@@ -245,7 +245,8 @@ class Run:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):
                 self._save()
-        self._reserve()
+        if not blocked_ranks:
+            self._reserve()
         self._checked_step, self._checked_at = self.step, time.monotonic()
         self._plan()
         return all_ended
@@ -275,8 +276,9 @@ class Run:
     def _reserve(self) -> None:
         """Prepare for the first checkpoint, once a step has made the optimiser's state."""
         if (root := self._recorder.on_root) and not self._has_reserved and self.step > self.start.step:
-            self._has_reserved = True
-            root.reserve(self._program.capture(Header(self.position, self._metric)))
+            self._has_reserved, before = True, self._enter(SAVED)
+            root.reserve(self._program.capture(Header(self.position)))
+            self._enter(before)
 
     def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""

@@ -19,3 +19,8 @@ class World(NamedTuple):
     def is_root(self) -> bool:
         """Whether this is rank 0, which alone writes the run folder and speaks for all."""
         return self.rank == 0
+
+    @property
+    def is_first_of_node(self) -> bool:
+        """Whether this rank does what is to be done once on each node."""
+        return self.local_rank == 0

@@ -1,40 +1,46 @@
-"""--compile: torch.compile in place, and whether it has compiled anything."""
+"""--compile: torch.compile in place, what it needs, and whether it has compiled anything."""
 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
+import socket
 from typing import Any
 
 import torch
 from torch import nn
 
+from slipway.communicator import Communicator
+from slipway.communicator.collectives import all_gather_json
 from trainer.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 
-def compile_in_place(model: nn.Module, device: torch.device) -> None:
+def require_compiler(comm: Communicator) -> None:
+    """Raise a ConfigError, on every rank, if the model is to be compiled for CPUs, and a node has no C++ compiler."""
+    from torch._inductor import config  # noqa: PLC0415 -- imports that other runs do without
+
+    compiler: str = config.cpp.cxx[-1]  # of the variable CXX
+    is_missing = comm.device.type == "cpu" and not shutil.which(compiler)
+    hosts = [host for host in all_gather_json(comm, socket.gethostname() if is_missing else None) if host]
+    if hosts:
+        error = ConfigError(
+            f"--compile needs a C++ compiler, and there is no {compiler!r} on {', '.join(sorted(set(hosts)))}: install "
+            "one, name another by CXX, or train in the image, which has one."
+        )
+        error.raised_on_all_ranks = True
+        raise error
+
+
+def compile_in_place(model: nn.Module) -> None:
     """Let calls of ``model`` be compiled; names in checkpoints stay those of the bare model.
 
     nn.Module.compile does that, but nothing for an nn.Sequential and other modules whose ``forward`` is torch's own:
     Dynamo compiles no frames of torch's files. Around their calls there is one of this file.
-
-    Args:
-        model: on ``device``.
-        device: for which code is made.
-
-    Raises:
-        ConfigError: if that is the CPU, and there is no C++ compiler.
     """
-    compiler = os.environ.get("CXX", "g++")
-    if device.type == "cpu" and not shutil.which(compiler):
-        raise ConfigError(
-            f"--compile needs a C++ compiler, and there is no {compiler} here: install one, name another by CXX, or "
-            "train in the image, which has one."
-        )
-    if type(model).forward.__module__.startswith("torch."):
+    home = getattr(getattr(type(model), "forward", None), "__module__", None) or ""  # code that torch.fx wrote has none
+    if home.startswith("torch."):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return model._call_impl(*args, **kwargs)  # noqa: SLF001 -- as nn.Module.compile does

@@ -16,7 +16,7 @@ from slipway.position import Position
 from slipway.replicas import differences
 from slipway.third_party_errors import too_few_for_batch_norm, unused_parameters
 from trainer.amp import autocast, gradient_scaler
-from trainer.compilation import compile_in_place
+from trainer.compilation import compile_in_place, require_compiler
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.errors import ConfigError, TrainerError
@@ -75,7 +75,8 @@ class Learner:
         else:
             model.to(comm.device)
         if config.model.compile:
-            compile_in_place(model, comm.device)
+            require_compiler(comm)
+            compile_in_place(model)
         self.scaler = gradient_scaler(comm.device, train.amp)
         self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=comm.world.size)
         self._samples_per_epoch = samples_per_epoch

@@ -95,7 +95,8 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
-        compiled = CompiledCode(folder.path, environment, comm.world)
+        compiled = CompiledCode(folder.path, environment)
+        compiled.unpack(comm.world)
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, checkpoint)
         del checkpoint  # its tensors are mapped files, which are discarded in the course of training

@@ -1,4 +1,4 @@
-"""A run with --compile that goes on with an empty cache, as on another node, compiles nothing again."""
+"""A job with --compile that goes on with an empty cache, as on another node, compiles no kernel again."""
 
 import shutil
 
@@ -14,18 +14,19 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
     compiler.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/$COMPILED_BY.calls"\nexec c++ "$@"\n')
     compiler.chmod(0o755)
 
-    def run(name, *flags, cache):
+    def run(name, *flags, cache, attempt):
         """Train with the cache of that name, and return which calls of the compiler have made code."""
         env = {"CXX": str(compiler), "COMPILED_BY": name, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache.{cache}")}
+        env["TRAINER_ATTEMPT"] = attempt
         train("torchrun", 2, tmp_path / name, *FLAGS, *flags, **env)
         calls = tmp_path / f"{name}.calls"
         return [call for call in calls.read_text().splitlines() if "-shared" in call] if calls.exists() else []
 
-    assert run("here", "--stop-epoch", "1", cache="here")
+    assert run("here", "--stop-epoch", "1", cache="here", attempt="1")
     assert list((tmp_path / "here" / "compiled").iterdir())
     shutil.copytree(tmp_path / "here", tmp_path / "there", symlinks=True)
-    run("here", "--resume", "auto", cache="here")
-    assert not run("there", "--resume", "auto", cache="there")
+    run("here", "--resume", "auto", cache="here", attempt="2")
+    assert not run("there", "--resume", "auto", cache="there", attempt="2")
     first, second = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("here", "there"))
     assert all(first[name].equal(second[name]) for name in first)
 
@@ -48,6 +49,6 @@ def test_a_model_of_which_nothing_is_compiled_is_told_of(arch, compiles, tmp_pat
 
 def test_without_a_compiler_nothing_begins(tmp_path):
     flags = ["--compile", "--arch", "mlp", "--max-steps", "2", "--no-figures"]
-    said = train("single", 1, tmp_path / "run", *flags, code=78, CXX="no-such-compiler")
-    assert "--compile needs a C++ compiler, and there is no no-such-compiler here" in said
+    said = train("spawn", 2, tmp_path / "run", *flags, code=78, CXX="no-such-compiler")
+    assert "--compile needs a C++ compiler, and there is no 'no-such-compiler' on" in said
     assert not list((tmp_path / "run" / "checkpoints").iterdir())

@@ -1,17 +1,15 @@
-"""What torch.compile has made is kept in the run folder, and used by its owner alone."""
+"""What torch.compile has made in a job is kept in the run folder, and used by its owner alone."""
 
-import logging
 import os
 import time
 import zipfile
 
 import pytest
 
-from slipway.compiled import CACHE, CompiledCode, kind_of_node
+from slipway import compiled
+from slipway.compiled import CompiledCode, kind_of_node
 from slipway.environment import read_environment
 from slipway.world import World
-
-ROOT_RANK = World()
 
 
 class Node:
@@ -21,21 +19,31 @@ class Node:
         self.run, self.cache = run, run.parent / name
         self.archive = run / "compiled" / f"{kind_of_node()}.zip"
 
-    def begin(self, world=ROOT_RANK):
+    def begin(self, *, attempt="1", **world):
         """Begin an attempt."""
-        return CompiledCode(self.run, read_environment({CACHE: str(self.cache)}), world)
+        environment = read_environment({"TRAINER_ATTEMPT": attempt, "TORCHINDUCTOR_CACHE_DIR": str(self.cache)})
+        code = CompiledCode(self.run, environment)
+        code.unpack(World(**world))
+        return code
 
-    def compile(self, name, age=10):
+    def compile(self, name, age=10, *, where=None):
         """Write a file into the cache, last changed ``age`` seconds ago."""
-        path = self.cache / name
+        path = (where or self.cache) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"code of {name}")
+        path.write_text(f"code of {name}" * 100)
         os.utime(path, (time.time() - age,) * 2)
+
+    def pack(self, name):
+        """Write an archive that holds one file."""
+        self.archive.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(self.archive, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, f"code of {name}" * 100)
 
     @property
     def kept(self):
-        """The names in the archive."""
+        """The names in the archive, all of whose members are whole."""
         with zipfile.ZipFile(self.archive) as archive:
+            assert archive.testzip() is None
             return sorted(archive.namelist())
 
 
@@ -53,82 +61,138 @@ def another(node):
 def test_the_next_attempt_begins_with_it(node, another):
     code = node.begin()
     node.compile("ab/kernel.so")
-    code.keep()
-    another.begin(World(rank=3, size=4, local_rank=1, local_size=2))
+    code.save()
+    another.begin(rank=3, size=4, local_rank=1, local_size=2)
     assert not another.cache.exists()  # one rank of each node unpacks
     code = another.begin()
-    assert (another.cache / "ab" / "kernel.so").read_text() == "code of ab/kernel.so"
+    assert (another.cache / "ab" / "kernel.so").read_text().startswith("code of ab/kernel.so")
     assert [path.name for path in another.cache.iterdir()] == ["ab"]
     another.compile("cd/more.so")
-    code.keep()
+    code.save()
     assert another.kept == ["ab/kernel.so", "cd/more.so"]
+    assert another.archive.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_there_before_and_what_is_being_written_is_left_out(node):
-    node.compile("of/others.so")
+def test_an_attempt_that_the_job_restarts_keeps_what_the_first_has_made(node):
+    node.begin()
+    node.compile("ab/kernel.so")
+    node.begin(attempt="2").save()
+    assert node.kept == ["ab/kernel.so"]
+
+
+def test_locks_and_what_is_being_written_is_left_out(node):
     code = node.begin()
     for name in ("locks/a.lock", "ab/.7.8.tmp", "ab/kernel.so"):
         node.compile(name)
     node.compile("cd/growing.so", age=0)
     os.mkfifo(node.cache / "fifo")
-    code.keep()
+    code.save()
     assert node.kept == ["ab/kernel.so"]
-    node.compile("cd/growing.so")
-    before = node.archive.stat()
-    code.keep()
+    code.save(settled=0)
     assert node.kept == ["ab/kernel.so", "cd/growing.so"]
-    assert node.archive.stat().st_ino != before.st_ino
+    before = node.archive.stat()
+    code.save(settled=0)
+    assert node.archive.stat() == before  # not written again
 
 
-def test_nothing_is_written_where_nothing_was_compiled(node):
-    node.begin().keep()
-    CompiledCode(node.run, read_environment({}), ROOT_RANK).keep()
+def test_files_with_odd_names_and_times_are_kept(node, caplog):
+    code = node.begin()
+    node.compile("ab/kernel.so", age=time.time())  # 1970
+    node.compile("ab/größe.so")
+    code.save()
+    assert not caplog.text
+    assert node.kept == ["ab/größe.so", "ab/kernel.so"]
+
+
+def test_nothing_is_written_outside_of_a_job_nor_where_nothing_was_compiled(node):
+    node.begin().save()
+    node.compile("ab/kernel.so")
+    node.begin(attempt="").save()
+    CompiledCode(node.run, read_environment({"TRAINER_ATTEMPT": "1"})).save()
     assert not list(node.run.iterdir())
 
 
-def a_damaged_file(path):
-    path.write_bytes(b"PK\3\4 and no archive")
+def no_archive(node):
+    node.archive.write_bytes(b"PK\3\4 and no archive")
 
 
-def another_users_file(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ab/kernel.so", "code of somebody else")
-    os.chown(path, 12345, -1)
+def flipped_bits(node):
+    node.pack("ab/old.so")
+    content = bytearray(node.archive.read_bytes())
+    content[45:50] = b"\xff" * 5
+    node.archive.write_bytes(content)
 
 
-@pytest.mark.parametrize("make", [a_damaged_file, another_users_file, os.mkfifo, os.mkdir])
-def test_a_file_that_is_not_ours_or_none_is_not_used(make, node, another, caplog):
-    if make is another_users_file and os.geteuid() != 0:
+def of_another_user(node):
+    if os.geteuid() != 0:
         pytest.skip("needs root")
+    node.pack("ab/old.so")
+    os.chown(node.archive, 12345, -1)
+
+
+def writable_by_others(node):
+    node.pack("ab/old.so")
+    node.archive.chmod(0o664)
+
+
+def fifo(node):
+    os.mkfifo(node.archive)
+
+
+def folder(node):
+    node.archive.mkdir()
+
+
+@pytest.mark.parametrize("make", [no_archive, flipped_bits, of_another_user, writable_by_others, fifo, folder])
+def test_what_is_damaged_or_not_ours_is_not_used(make, node, another, caplog):
     node.archive.parent.mkdir()
-    make(node.archive)
+    make(node)
     code = node.begin()
     assert "compiles anew" in caplog.text
     assert not (node.cache / "ab").exists()
     node.compile("ab/kernel.so")
-    code.keep()
-    if make is os.mkdir:
+    code.save()
+    if make is folder:
         assert "is not kept" in caplog.text
-    else:
+    elif make is not flipped_bits:  # of which the directory still is whole
+        caplog.clear()
         another.begin()
-        assert (another.cache / "ab" / "kernel.so").read_text() == "code of ab/kernel.so"
+        assert not caplog.text
+        assert [path.name for path in (another.cache / "ab").iterdir()] == ["kernel.so"]
 
 
 def test_an_archive_cannot_write_outside_of_the_cache(node):
-    node.archive.parent.mkdir()
-    with zipfile.ZipFile(node.archive, "w") as archive:
-        archive.writestr("../../outside", "")
-        archive.writestr("/absolute", "")
-    node.begin()
+    for name in ("../../outside", "/absolute"):
+        node.pack(name)
+        node.archive.chmod(0o600)
+        node.begin()
     assert not (node.run.parent / "outside").exists()
     assert sorted(path.name for path in node.cache.iterdir()) == ["absolute", "outside"]
 
 
-def test_a_run_folder_that_cannot_be_written_is_only_warned_of(node, caplog):
-    (node.run / "compiled").write_text("")
+def test_a_disk_that_is_full_for_a_moment_costs_nothing(node, caplog):
+    (node.run / "compiled").write_text("in the way")
     code = node.begin()
     node.compile("ab/kernel.so")
-    with caplog.at_level(logging.WARNING):
-        code.keep()
+    code.save()
     assert "is not kept for the next attempt" in caplog.text
-    assert [path.name for path in node.run.iterdir()] == ["compiled"]
+    (node.run / "compiled").unlink()
+    code.save()
+    assert node.kept == ["ab/kernel.so"]
+    node.archive.unlink()  # by a person
+    (node.archive.parent / ".left.zip").write_text("by an attempt that was killed")
+    code.save()
+    assert node.kept == ["ab/kernel.so"]
+    assert len(list(node.archive.parent.iterdir())) == 1
+
+
+def test_an_archive_that_would_be_too_large_is_begun_anew(node, another, monkeypatch):
+    code = node.begin()
+    node.compile("ab/kernel.so")
+    code.save()
+    monkeypatch.setattr(compiled, "MOST", node.archive.stat().st_size + 100)
+    another.compile("cd/more.so")
+    CompiledCode(
+        another.run, read_environment({"TRAINER_ATTEMPT": "2", "TORCHINDUCTOR_CACHE_DIR": str(another.cache)})
+    ).save()
+    assert another.kept == ["cd/more.so"]

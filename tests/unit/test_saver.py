@@ -11,6 +11,8 @@ from slipway.checkpoint.header import Header
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
+from slipway.compiled import CompiledCode
+from slipway.environment import read_environment
 from slipway.errors import NotSavedError
 from slipway.position import Position
 from support import file_size_limit
@@ -19,6 +21,11 @@ from support import file_size_limit
 def checkpoint_of(step):
     """Return a checkpoint of 400 KB that is full of its step."""
     return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, Header(Position(step=step)))
+
+
+def saving_into(store):
+    """Return a saver outside of a job, which keeps nothing of torch.compile."""
+    return Saver(store, CompiledCode(store.path.parent, read_environment({})))
 
 
 def require_equal(found, expected):
@@ -33,7 +40,7 @@ def store(tmp_path):
 
 
 def test_what_changes_after_the_call_does_not_reach_the_file(store):
-    live, saver = checkpoint_of(1), Saver(store)
+    live, saver = checkpoint_of(1), saving_into(store)
     saver.save(live)
     live.tensors["model"]["w"].fill_(0)
     saver.finish()
@@ -41,7 +48,7 @@ def test_what_changes_after_the_call_does_not_reach_the_file(store):
 
 
 def test_saves_follow_one_another_through_the_same_buffers(store):
-    saver = Saver(store)
+    saver = saving_into(store)
     for step in (1, 2, 3):
         saver.save(checkpoint_of(step))
     saver.finish()
@@ -50,7 +57,7 @@ def test_saves_follow_one_another_through_the_same_buffers(store):
 
 
 def test_any_layout_is_saved_as_its_values(store):
-    saver, images = Saver(store), torch.arange(120.0).view(2, 3, 4, 5)
+    saver, images = saving_into(store), torch.arange(120.0).view(2, 3, 4, 5)
     tensors = {"model": {"nhwc": images.to(memory_format=torch.channels_last), "turned": images.flatten(1).t()}}
     saver.save(Checkpoint(tensors, Header(Position(step=1))))
     saver.finish()
@@ -60,7 +67,7 @@ def test_any_layout_is_saved_as_its_values(store):
 
 
 def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
-    saver = Saver(store)
+    saver = saving_into(store)
     for step, tensor in enumerate([torch.ones(3), torch.full((1,), 2.0), torch.full((1,), 1e300, dtype=torch.float64)]):
         saver.save(Checkpoint({"model": {"w": tensor}}, Header(Position(step=step))))
         saver.finish()
@@ -70,7 +77,7 @@ def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
 
 
 def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplog):
-    saver = Saver(store)
+    saver = saving_into(store)
     saver.save(checkpoint_of(1))
     saver.finish()
     with file_size_limit(20_000):
@@ -84,14 +91,14 @@ def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplo
 def test_a_folder_that_is_gone_is_told_of_too(store):
     store.path.rmdir()
     store.path.write_text("a file in its place")
-    saver = Saver(store)
+    saver = saving_into(store)
     saver.save(checkpoint_of(1))
     with pytest.raises(NotSavedError, match="Not a directory"):
         saver.finish()
 
 
 def test_a_later_save_that_works_makes_up_for_one_that_failed(store):
-    saver = Saver(store)
+    saver = saving_into(store)
     store.path.rmdir()
     saver.save(checkpoint_of(1))
     with pytest.raises(NotSavedError):
@@ -129,7 +136,7 @@ def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(disk, sai
 
 
 def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store):
-    saver, live = Saver(store), checkpoint_of(1)
+    saver, live = saving_into(store), checkpoint_of(1)
     saver.reserve(live.tensors)
     saver.wait()
     buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.items()}
@@ -142,7 +149,7 @@ def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(sto
 
 
 def test_a_save_does_not_overtake_the_making_of_its_buffers(store):
-    saver = Saver(store)
+    saver = saving_into(store)
     saver.reserve(checkpoint_of(1).tensors)
     saver.save(checkpoint_of(1))
     saver.finish()

@@ -16,6 +16,8 @@ from slipway.checkpoint.header import Header
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
+from slipway.compiled import CompiledCode
+from slipway.environment import read_environment
 from slipway.errors import SessionError
 from slipway.position import Position
 from slipway.state import component, named_objects, unwrap
@@ -52,7 +54,7 @@ SCHEDULERS = {
 
 def through_disk(parts, folder):
     store = CheckpointStore(folder, keep=1)
-    saver = Saver(store)
+    saver = Saver(store, CompiledCode(store.path.parent, read_environment({})))
     saver.save(components.capture(parts, Header(Position(step=1))))
     saver.finish()
     return read_checkpoint(folder / "step_00000001")

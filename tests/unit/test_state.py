@@ -15,6 +15,8 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
+from slipway.compiled import CompiledCode
+from slipway.environment import read_environment
 from slipway.position import Position
 from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, require_of_trainer, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
@@ -85,7 +87,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     straight = learner_of(config)
     train(straight, range(3))
     store = CheckpointStore(tmp_path, keep=1)
-    saver = Saver(store)
+    saver = Saver(store, CompiledCode(store.path.parent, read_environment({})))
     saver.save(captured(straight, POSITION, config, accuracy=0.5))
     train(straight, range(3, 6))
     saver.finish()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
+from slipway.compiled import CompiledCode
 from slipway.errors import NotSavedError, is_retryable
 
 log = logging.getLogger(__name__)
@@ -20,17 +21,20 @@ log = logging.getLogger(__name__)
 class Saver:
     """Writes one checkpoint at a time. Rank 0 alone has one."""
 
-    def __init__(self, store: CheckpointStore) -> None:
-        """Save into ``store``."""
-        self._store = store
+    def __init__(self, store: CheckpointStore, compiled: CompiledCode) -> None:
+        """Save into ``store``, and after each checkpoint what was ``compiled``."""
+        self._store, self._compiled = store, compiled
         self._buffers: dict[tuple[str, str], Tensor] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
     def reserve(self, tensors: Tensors) -> None:
-        """Make the buffers in the background, as their page faults take longer than the copies into them."""
+        """Make the buffers for tensors on the CPU in the background: page faults take longer than the copies.
+
+        Pinned ones are left to the first save: where another thread allocates, a CUDA graph cannot be captured.
+        """
         self.wait()
-        self._thread = threading.Thread(target=self._touch_buffers, args=(tensors,), name="checkpoint writer")
+        self._thread = threading.Thread(target=self._touch_buffers, args=(tensors,), name="checkpoint buffers")
         self._thread.start()
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -79,6 +83,7 @@ class Saver:
         return copies
 
     def _buffer(self, file: str, name: str, tensor: Tensor) -> Tensor:
+        """Return where to copy ``tensor``: what the last call made for it, while that fits."""
         buffer = self._buffers.get((file, name))
         if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
@@ -86,16 +91,20 @@ class Saver:
         return buffer
 
     def _touch_buffers(self, tensors: Tensors) -> None:
+        """Make the buffers, and write to each of their pages."""
         with contextlib.suppress(RuntimeError):  # too little memory: the save will say so
             for file, named in tensors.items():
                 for name, tensor in named.items():
-                    buffer = self._buffer(file, name, tensor)
-                    ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)  # without the GIL, nor threads of OpenMP
+                    if not tensor.is_cuda:
+                        buffer = self._buffer(file, name, tensor)
+                        # ctypes releases the GIL; zero_() would start threads of OpenMP.
+                        ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
             self._store.add(checkpoint)
             self._error = None
+            self._compiled.save()
         except Exception as error:  # noqa: BLE001 -- whatever it is, finish() must tell of it
             self._error = error
             log.warning("checkpoint of step %s not written: %s", checkpoint.header.position.step, error)

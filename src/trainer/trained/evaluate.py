@@ -28,6 +28,7 @@ from slipway.stop import Reason, StopRequest
 from trainer import arguments
 from trainer.amp import autocast
 from trainer.auto import saved, settled
+from trainer.compilation import compile_in_place, require_compiler
 from trainer.config import Settings
 from trainer.data import Dataset, open_on_ranks
 from trainer.data.loader import Loader
@@ -221,7 +222,8 @@ def _model(settings: Settings, comm: Communicator, found: Checkpoint | None, dat
     assert restored
     model.to(comm.device)
     if settings.model.compile:
-        model.compile()
+        require_compiler(comm)
+        compile_in_place(model)
     return model
 
 
