@@ -141,8 +141,8 @@ def timed(action: Callable[[], object], *, device: str = "cpu") -> Cost:
     return Cost(time.process_time() - used if device == "cpu" else clock, clock)
 
 
-def run(words: Sequence[str | Path], **environment: str) -> Cost:
-    """Return what a command, and all that it starts, takes; exit if it fails."""
+def run(words: Sequence[str | Path], *, tries: int = 1, **environment: str) -> Cost:
+    """Return what a command, and all that it starts, takes; exit if it fails as often as it is tried."""
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         child = subprocess.Popen(words, stdout=output, stderr=output, env=os.environ | environment)
@@ -150,7 +150,11 @@ def run(words: Sequence[str | Path], **environment: str) -> Cost:
         clock = time.monotonic() - began
         if code := os.waitstatus_to_exitcode(status):
             output.seek(0)
-            sys.exit(f"exit code {code}: {words}\n{output.read().decode(errors='replace')}")
+            said = f"exit code {code}: {words}\n{output.read().decode(errors='replace')}"
+            if tries == 1:
+                sys.exit(said)
+            print(f"{said}\ntried again", file=sys.stderr)
+            return run(words, tries=tries - 1, **environment)
     return Cost(used.ru_utime + used.ru_stime, clock)
 
 
