@@ -6,6 +6,8 @@ import pytest
 
 from support import ROOT, train, weights
 
+TOLERANCE = 1e-4
+"""Between weights of compiled and of other steps of float32, after two epochs."""
 FLAGS = ["--compile", "--arch", "mlp", "--epochs", "2", "--no-figures", "--amp", "none"]
 
 
@@ -29,6 +31,10 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
     assert not run("there", "--resume", "auto", cache="there", attempt="2")
     first, second = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("here", "there"))
     assert all(first[name].equal(second[name]) for name in first)
+    train("torchrun", 2, tmp_path / "eager", *FLAGS, "--no-compile")
+    eager = weights(tmp_path / "eager" / "checkpoints" / "latest")
+    difference = max(float((first[name] - eager[name]).abs().max()) for name in first)
+    assert difference < TOLERANCE
 
 
 @pytest.mark.parametrize(("arch", "compiles"), [("mlp", True), ("opted_out:Model", False)])
