@@ -1,4 +1,4 @@
-"""``python bench/compiled.py [--rounds N]``: what one step with --compile takes in a job, also with what a run has kept.
+"""``python bench/compiled.py [--rounds N]``: one step with --compile in a job, also with what the run folder keeps.
 
 ResNet-18 on small images, on one CPU. The caches of torch are empty each time, as on a node that has just been given to
 a job; the run folder of the second holds what an attempt before has compiled (slipway.compiled).
@@ -25,7 +25,7 @@ TRAINER = [
 
 
 def train(folder: Path, *, steps: int) -> Cost:
-    """Return what it takes to train in ``folder`` up to so many steps, as one attempt of a job, on a node of its own."""
+    """Return what an attempt of a job takes, on a node of its own, that trains in ``folder`` up to so many steps."""
     words = ["--output-dir", str(folder), "--max-steps", str(steps), "--resume", "auto"]
     with tempfile.TemporaryDirectory() as disk:
         cache = str(Path(disk, "inductor"))
