@@ -19,6 +19,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -48,7 +49,12 @@ class CompiledCode:
         self._cache: Path | None = None
         if environment.attempt and environment.inductor_cache:
             self._cache = Path(environment.inductor_cache)
-        self._archive = folder / COMPILED / f"{kind_of_node()}.zip"
+        self._folder = folder / COMPILED
+        self._is_damaged = False
+
+    @cached_property
+    def _archive(self) -> Path:
+        return self._folder / f"{kind_of_node()}.zip"
 
     def unpack(self, world: World) -> None:
         """Bring what was kept into the cache, on one rank of each node; to be called before anything compiles."""
@@ -59,6 +65,7 @@ class CompiledCode:
         except FileNotFoundError:
             pass
         except Exception as error:  # noqa: BLE001 -- zlib, zipfile and the disk have many
+            self._is_damaged = not isinstance(error, OSError)  # which may be a full disk here
             log.warning("%s is not used, so torch.compile compiles anew: %s", self._archive, error)
 
     def save(self, *, settled: float = SETTLED) -> None:
@@ -77,14 +84,14 @@ class CompiledCode:
     def _save(self, cache: Path, latest: float) -> None:
         """Add to the archive the files of ``cache`` that were last changed before ``latest``."""
         found = {name: size for name, size, changed in _files(cache) if changed <= latest}
-        kept = _names(self._archive)
+        kept = frozenset() if self._is_damaged else _names(self._archive)
         added = sorted(found.keys() - kept)
         if not added:
             return
         if kept and self._archive.stat().st_size + sum(found[name] for name in added) > MOST:
             kept, added = frozenset(), sorted(found)
-        self._archive.parent.mkdir(exist_ok=True)
-        for left in self._archive.parent.glob(".*.zip"):  # by an attempt that was killed
+        self._folder.mkdir(exist_ok=True)
+        for left in self._folder.glob(".*.zip"):  # by an attempt that was killed
             left.unlink()
         with replacing(self._archive) as temporary:
             if kept:
@@ -94,6 +101,7 @@ class CompiledCode:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         archive.write(cache / name, name)
         self._archive.chmod(0o600)
+        self._is_damaged = False
 
 
 def kind_of_node() -> str:

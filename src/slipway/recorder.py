@@ -44,7 +44,6 @@ class Recorder:
         self._trackers: Sequence[Background] = ()
         self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
         self._saver = Saver(store, compiled)
-        self._compiled = compiled
         self._keep = keep
         self._has_saved = False
 
@@ -83,7 +82,6 @@ class Recorder:
             OSError: if the last records could not.
         """
         self._saver.finish()
-        self._compiled.save(settled=0)
         self._metrics.close()
         for tracker in self._trackers:
             tracker.end(complete=True)

@@ -6,13 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from savers import saving_into
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header
-from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
-from slipway.compiled import CompiledCode
-from slipway.environment import read_environment
 from slipway.errors import NotSavedError
 from slipway.position import Position
 from support import file_size_limit
@@ -21,11 +19,6 @@ from support import file_size_limit
 def checkpoint_of(step):
     """Return a checkpoint of 400 KB that is full of its step."""
     return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, Header(Position(step=step)))
-
-
-def saving_into(store):
-    """Return a saver outside of a job, which keeps nothing of torch.compile."""
-    return Saver(store, CompiledCode(store.path.parent, read_environment({})))
 
 
 def require_equal(found, expected):

@@ -10,14 +10,12 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from ranks import CPU
+from savers import saving_into
 from slipway.checkpoint import components
 from slipway.checkpoint.folder import read_checkpoint
 from slipway.checkpoint.header import Header
-from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
-from slipway.compiled import CompiledCode
-from slipway.environment import read_environment
 from slipway.errors import SessionError
 from slipway.position import Position
 from slipway.state import component, named_objects, unwrap
@@ -54,7 +52,7 @@ SCHEDULERS = {
 
 def through_disk(parts, folder):
     store = CheckpointStore(folder, keep=1)
-    saver = Saver(store, CompiledCode(store.path.parent, read_environment({})))
+    saver = saving_into(store)
     saver.save(components.capture(parts, Header(Position(step=1))))
     saver.finish()
     return read_checkpoint(folder / "step_00000001")

@@ -10,13 +10,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from learners import new_learner
+from savers import saving_into
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric
-from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
-from slipway.compiled import CompiledCode
-from slipway.environment import read_environment
 from slipway.position import Position
 from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, require_of_trainer, restore
 from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
@@ -87,7 +85,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
     straight = learner_of(config)
     train(straight, range(3))
     store = CheckpointStore(tmp_path, keep=1)
-    saver = Saver(store, CompiledCode(store.path.parent, read_environment({})))
+    saver = saving_into(store)
     saver.save(captured(straight, POSITION, config, accuracy=0.5))
     train(straight, range(3, 6))
     saver.finish()

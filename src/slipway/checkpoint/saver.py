@@ -62,6 +62,7 @@ class Saver:
             failure = NotSavedError(reason=self._error, before=said)
             failure.retryable = is_retryable(self._error)
             raise failure
+        self._compiled.save(settled=0)
 
     def wait(self) -> None:
         """Wait until nothing is being written any more."""
