@@ -13,7 +13,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS: dict[str, Callable[..., list[Comparison]]] = {
+PARTS: dict[str, Callable[..., Iterable[Comparison]]] = {
     "jobgen": jobgen_cpu.comparisons,
     "start": start.comparisons,
     "order": order.comparisons,
@@ -49,7 +49,7 @@ ROW, WIDTH = 0.26, 9.0
 """Inches of the figure."""
 
 
-def gpu_parts() -> dict[str, Callable[..., list[Comparison]]]:
+def gpu_parts() -> dict[str, Callable[..., Iterable[Comparison]]]:
     """Return the parts for a GPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -68,9 +68,11 @@ def machine() -> str:
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 does not say
     flags = " ".join(sorted(name for name, there in capabilities.items() if there is True))
     describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    commit = subprocess.run(describe, check=False, capture_output=True, text=True)
-    version = commit.stdout.strip() or "no git"
-    return f"{os.cpu_count()} CPUs: {cpu} ({flags}){gpu}; torch {torch.__version__}; commit {version}"
+    try:
+        version = subprocess.run(describe, check=False, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git
+        version = ""
+    return f"{os.cpu_count()} CPUs: {cpu} ({flags}){gpu}; torch {torch.__version__}; commit {version or 'unknown'}"
 
 
 def draw(comparisons: list[Comparison], path: Path) -> None:
@@ -91,7 +93,7 @@ def draw(comparisons: list[Comparison], path: Path) -> None:
             colour = "0.75" if row == 0 or name == AGAIN else "tab:red" if comparison.misses(name) else "tab:blue"
             axis.barh(row, middle - 1, left=1, color=colour)
             axis.plot([ratios[0], ratios[-1]], [row, row], color="black", linewidth=1)
-            if aim := comparison.measure.aims.get(name):
+            if aim := comparison.aims(name).get(comparison.peer):
                 axis.plot([aim, aim], [row - 0.45, row + 0.45], color="black", linewidth=2)
             axis.annotate(f" {middle:.3g}", (max(middle, ratios[-1]), row), va="center", fontsize=8)
         axis.set_yticks(range(len(comparison.costs)), list(comparison.costs), fontsize=8)
@@ -124,11 +126,12 @@ def main() -> int:
         for comparison in parts[name](**rounds):
             print(comparison.table(), "\n", flush=True)
             found.append(comparison)
-        # What there is so far, should the next one fail.
-        tables = "\n\n".join(comparison.table() for comparison in found)
-        (folder / "bench.md").write_text(f"{where}\n\n{tables}\n", encoding="utf-8")
-        text = json.dumps({"machine": where, "comparisons": [comparison.as_json() for comparison in found]}, indent=1)
-        (folder / "bench.json").write_text(text, encoding="utf-8")
+            # What there is so far, should the next one fail.
+            tables = "\n\n".join(comparison.table() for comparison in found)
+            (folder / "bench.md").write_text(f"{where}\n\n{tables}\n", encoding="utf-8")
+            rows = [comparison.as_json() for comparison in found]
+            text = json.dumps({"machine": where, "comparisons": rows}, indent=1)
+            (folder / "bench.json").write_text(text, encoding="utf-8")
     draw(found, folder / "bench.png")
     print(f"{folder}/bench.png", file=sys.stderr)
     return int(any(comparison.is_void for comparison in found))

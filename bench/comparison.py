@@ -30,6 +30,7 @@ class Cost(NamedTuple):
 
 
 Turn = Callable[[], Cost]
+Aim = float | Mapping[str, float]
 
 
 class Measure(NamedTuple):
@@ -37,8 +38,10 @@ class Measure(NamedTuple):
 
     title: str
     unit: str
-    aims: Mapping[str, float] = {}
-    """How many times less than the peer a contender is to cost."""
+    aims: Mapping[str, Aim] = {}
+    """How many times less than the peer a contender is to cost; or than each of several contenders, by their names."""
+    limits: Mapping[str, float] = {}
+    """What a contender is to cost at most, in the unit of the measure."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +52,36 @@ class Comparison:
     costs: dict[str, list[Cost]]
     """Of each contender; the first one is the peer that the others are compared with, the last one that once more."""
 
-    def ratios(self, name: str) -> list[float]:
-        """Return how many times less than the peer a contender cost, round by round."""
-        peer = next(iter(self.costs.values()))
-        return [first.value / cost.value for first, cost in zip(peer, self.costs[name], strict=True)]
+    @property
+    def peer(self) -> str:
+        """The contender that the others are compared with."""
+        return next(iter(self.costs))
+
+    def ratios(self, name: str, peer: str | None = None) -> list[float]:
+        """Return how many times less than the peer, or another contender, a contender cost, round by round."""
+        pairs = zip(self.costs[peer or self.peer], self.costs[name], strict=True)
+        return [first.value / cost.value for first, cost in pairs]
 
     @property
     def is_void(self) -> bool:
         """Whether the machine was too busy to measure."""
         return not 1 / NOISE < statistics.median(self.ratios(AGAIN)) < NOISE
 
+    def aims(self, name: str) -> dict[str, float]:
+        """Return how many times less than which others a contender is to cost."""
+        aim = self.measure.aims.get(name, {})
+        return {self.peer: aim} if isinstance(aim, float | int) else dict(aim)
+
     def misses(self, name: str) -> bool:
-        """Return whether a contender misses its aim."""
-        return statistics.median(self.ratios(name)) < self.measure.aims.get(name, 0)
+        """Return whether a contender misses one of its aims, or its limit."""
+        cost = statistics.median(cost.value for cost in self.costs[name])
+        return cost > self.measure.limits.get(name, float("inf")) or any(
+            statistics.median(self.ratios(name, peer)) < aim for peer, aim in self.aims(name).items()
+        )
 
     def table(self) -> str:
         """Return a table in Markdown, with a row for each contender."""
-        title, unit, _ = self.measure
+        title, unit = self.measure.title, self.measure.unit
         rounds = len(self.costs[AGAIN])
         head = [
             f"{title}: medians of {rounds} rounds, least and most in brackets"
@@ -79,13 +95,14 @@ class Comparison:
     def _row(self, name: str) -> str:
         clocks = [cost.clock for cost in self.costs[name] if cost.clock is not None]
         ratios = self.ratios(name)
-        aim = self.measure.aims.get(name)
+        aims = [f"{aim:.3g}{'' if peer == self.peer else f' x {peer}'}" for peer, aim in self.aims(name).items()]
+        aims += [f"at most {limit:.3g}" for limit in [self.measure.limits.get(name)] if limit is not None]
         cells = [
             name,
             f"{statistics.median(cost.value for cost in self.costs[name]):.4g}",
             f"{statistics.median(clocks):.4g}" if clocks else "",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
-            "" if aim is None else f"{aim:.3g}{', missed' if self.misses(name) else ''}",
+            "; ".join(aims) + (", missed" if self.misses(name) else ""),
         ]
         return f"| {' | '.join(cells)} |"
 
@@ -102,7 +119,7 @@ def compare(
     *,
     rounds: int,
     unit: str = "CPU seconds",
-    aims: Mapping[str, float] | None = None,
+    aims: Mapping[str, Aim] | None = None,
 ) -> Comparison:
     """Let contenders take turns for some rounds; the first one, their peer, has two turns in each."""
 

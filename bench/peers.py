@@ -10,6 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+TRAINING = ["pytorch-ignite==0.5.5", "timm==1.0.31"]
+"""Those of ``bench/training.py``."""
+
 
 def installed(packages: Sequence[str], *flags: str) -> str:
     """Return a folder with ``packages``, which are pinned and installed at the first call.

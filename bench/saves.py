@@ -1,15 +1,17 @@
 """``python bench/saves.py [--rounds N]``: how long training stands still while a session saves in the background.
 
-A model of 17 million weights trains under Adam, on one CPU thread: 205 MB a checkpoint. It is saved every 20 steps by a
-session, and by torch.save and fsync within the step. The stall of a checkpoint is the longest of the 20 steps that
-follow, less the median step; that steps are slower while a core writes in the background does not count. Each
-checkpoint of a session is read back and compared with its SHA-256 sums.
+A model of 17 million weights trains under Adam, on one CPU thread or on a GPU: 205 MB a checkpoint. It is saved by a
+session, and by torch.save and fsync within the step, every so many steps that they take three times as long as a write:
+a save that has to wait for the one before it would measure the disk. The stall of a checkpoint is the longest of the
+steps up to the next one, less the median step; that steps are slower while a core writes in the background does not
+count. Each checkpoint of a session is read back and compared with its SHA-256 sums.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import statistics
 import sys
@@ -25,10 +27,14 @@ from torch import Tensor, nn
 
 WIDTH = 4132
 """Of the layer: 17 million weights, with Adam's two moments 205 MB."""
-SAVES, INTERVAL = 5, 20
-"""Checkpoints of a turn, and steps between them."""
-STEPS = (SAVES + 1) * INTERVAL
-AIM = 40
+SAVES = 5
+"""Checkpoints of a turn."""
+LEAST, WRITES = 20, 3
+"""Steps between two checkpoints: so many at least, and for as long as so many writes take."""
+AIMS = {"cpu": {"session": 40.0}}
+"""How many times shorter than that of torch.save a stall is to be, by device."""
+LIMITS = {"cuda": {"session": 10.0}}
+"""How many ms it may take."""
 
 
 def build(device: str) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
@@ -37,7 +43,18 @@ def build(device: str) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
     return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, WIDTH, device=device)
 
 
-def in_session(folder: str, device: str) -> list[float]:
+def interval_on(device: str) -> int:
+    """Return how many steps are between two checkpoints, given what steps and a write take here."""
+    model, optimizer, inputs = build(device)
+    step = statistics.median(_timed(range(LEAST), model, optimizer, inputs))
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        _save(Path(folder, "model.pt"), model, optimizer)
+        write = 1e3 * (time.perf_counter() - began)
+    return max(LEAST, math.ceil(WRITES * write / step))
+
+
+def in_session(folder: str, device: str, interval: int) -> list[float]:
     """Train in a session that saves; return the ms of each step."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
@@ -46,30 +63,34 @@ def in_session(folder: str, device: str) -> list[float]:
         model=model,
         optimizer=optimizer,
         folder=folder,
-        checkpoint_steps=INTERVAL,
+        checkpoint_steps=interval,
         checkpoint_minutes=None,
         keep=SAVES + 1,
     )
     with session:
-        times = _timed(session.steps(STEPS), model, optimizer, inputs)
+        times = _timed(session.steps((SAVES + 1) * interval), model, optimizer, inputs)
     require_checkpoints(folder)
     return times
 
 
-def by_torch_save(folder: str, device: str) -> list[float]:
+def by_torch_save(folder: str, device: str, interval: int) -> list[float]:
     """Train without a session and save by torch.save in the loop; return the ms of each step."""
     model, optimizer, inputs = build(device)
 
     def numbers() -> Iterator[int]:
-        for step in range(STEPS):
-            if step and step % INTERVAL == 0:
-                with Path(folder, f"{step}.pt").open("wb") as file:
-                    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-                    file.flush()
-                    os.fsync(file.fileno())
+        for step in range((SAVES + 1) * interval):
+            if step and step % interval == 0:
+                _save(Path(folder, f"{step}.pt"), model, optimizer)
             yield step
 
     return _timed(numbers(), model, optimizer, inputs)
+
+
+def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with path.open("wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> list[float]:
@@ -102,26 +123,25 @@ def require_checkpoints(folder: str) -> None:
         sys.exit(f"{len(saved)} checkpoints in place of {SAVES}")
 
 
-def stalls(times: list[float]) -> list[float]:
+def stalls(times: list[float], interval: int) -> list[float]:
     """Return the ms for which each checkpoint has held up the training."""
     usual = statistics.median(times)
-    begins = range(INTERVAL - 1, SAVES * INTERVAL, INTERVAL)
-    return [max(times[begin : begin + INTERVAL]) - usual for begin in begins]
+    begins = range(interval - 1, SAVES * interval, interval)
+    return [max(times[begin : begin + interval]) - usual for begin in begins]
 
 
 def comparisons(rounds: int = 4, *, device: str = "cpu") -> list[Comparison]:
     """Measure."""
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)
-    unit, aims = "ms by the clock", {"session": AIM}
-    measures = [
-        Measure("stall by a checkpoint of 205 MB", unit, aims),
-        Measure(f"the longest of {SAVES} such stalls", unit, aims),
-    ]
+    interval = interval_on(device)
+    aims, limits = AIMS.get(device, {}), LIMITS.get(device, {})
+    titles = f"stall by a checkpoint of 205 MB, every {interval} steps", f"the longest of {SAVES} such stalls"
+    measures = [Measure(title, "ms by the clock", aims, limits) for title in titles]
 
-    def turn(loop: Callable[[str, str], list[float]]) -> list[Cost]:
+    def turn(loop: Callable[[str, str, int], list[float]]) -> list[Cost]:
         with tempfile.TemporaryDirectory() as folder:
-            found = stalls(loop(folder, device))
+            found = stalls(loop(folder, device, interval), interval)
         return [Cost(statistics.median(found)), Cost(max(found))]
 
     turns = {"torch.save and fsync": partial(turn, by_torch_save), "session": partial(turn, in_session)}

@@ -1,32 +1,38 @@
 """``python bench/training.py [--device cuda] [--tiny] [--rounds N]``: optimiser steps of the trainer and of others.
 
 The others are the training loops of well-known programs, written after them: float32, or with mixed precision where
-their flag for that is named. The trainer takes its defaults, which are bf16 and NHWC on hardware that multiplies bf16;
-measured are the steps of its learner, without the run around them. Images of ResNets are in memory; those of MNIST come
-through the data loader of each, from torchvision's files. On a CPU each has one thread, and its CPU time counts; on a
-GPU, the time by the clock. pytorch-ignite and timm are installed into a folder of their own.
+their flag for that is named. Each gets its data as its users do: from the memory of the host, by its own loader, with
+its own number of workers, at most one a CPU; on a CPU without workers, as those would not count. Rows "data on the
+device" leave out the way there: batches are drawn by index from tensors that are there already. The trainer takes its
+defaults, which are bf16 and NHWC on hardware that multiplies bf16; measured are the steps of its learner, without the
+run around them. cuDNN times its algorithms (cudnn.benchmark) for those programs that set it; the trainer does not, as
+two runs could then take different ones. On a CPU each has one thread, and its CPU time counts; on a GPU, the time by
+the clock. pytorch-ignite and timm are installed into a folder of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import itertools
+import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import peers
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from comparison import Comparison, Turn, compare, show, timed
+from comparison import Aim, Comparison, Turn, compare, show, timed
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import datasets, transforms
+from torchvision.transforms import functional as TF
 
 from slipway.environment import read_environment
 from slipway.position import Position
@@ -41,37 +47,104 @@ from trainer.strategies import connect
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests"))
 from mnist_files import write_mnist  # type: ignore[import-not-found]
 
-PEERS = ["pytorch-ignite==0.5.5", "timm==1.0.31"]
 CLASSES, LOG_INTERVAL = 10, 10
+SAMPLES, ENDLESS = 8, 1 << 40
+"""Batches of a set in memory, and samples of an epoch that no program comes to the end of."""
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+REFERENCE, TIMM = "torchvision's reference", "timm --amp --channels-last"
+AIMS: dict[str, dict[str, dict[str, Aim]]] = {
+    "cpu": {
+        "ResNet-50": {"trainer": 2.6},
+        "ResNet-18 on CIFAR-10": {"trainer": 2.0},
+        "CNN on MNIST, with its loader": {"trainer": 2.4},
+    },
+    "cuda": {
+        "ResNet-50": {"trainer": {f"{REFERENCE} --amp": 1.8, TIMM: 1.0}},
+        "ResNet-18 on CIFAR-10": {},
+        "CNN on MNIST, with its loader": {"trainer": 20.0},
+    },
+}
+"""How many times less than the first contender, or than named ones, the trainer is to cost, by device."""
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 """Of torch's environment, for DDP; a free port is found."""
 Steps = Iterator[None]
 """Takes an optimiser step each time."""
+Contenders = dict[str, Callable[[], Steps]]
 
 
-def endless(batches: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches, epoch after epoch."""
-    return itertools.chain.from_iterable(itertools.repeat(batches))
+class Images(Dataset[Any]):
+    """Images in the memory of the host, and what transforms make of each."""
+
+    def __init__(self, edge: int, count: int, *, floats: bool) -> None:
+        """Make ``count`` uint8 images [3, edge, edge]; with ``floats``, normalised float32 comes of each."""
+        generator = torch.Generator().manual_seed(0)
+        self.images = torch.randint(256, (count, 3, edge, edge), dtype=torch.uint8, generator=generator)
+        self._floats = floats
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Return an image, as a tensor of floats or an array of bytes, and its label."""
+        image, label = self.images[index], index % CLASSES
+        if not self._floats:
+            return image.numpy(), label
+        return TF.normalize(image.float().div_(255), MEAN, DEVIATION), label
 
 
-def in_memory(device: str, edge: int, batch: int) -> DataLoader[Any]:
-    """Return batches of float images, as transforms would make them; for a GPU they are there already."""
-    images, labels = torch.randn(4 * batch, 3, edge, edge, device=device), torch.arange(4 * batch, device=device)
-    return DataLoader(TensorDataset(images, labels % CLASSES), batch_size=batch, shuffle=True)
+class Source(NamedTuple):
+    """The images of a comparison."""
+
+    device: str
+    edge: int
+    batch: int
+    on_device: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image: channels, height, width."""
+        return (3, self.edge, self.edge)
+
+    def batches(self, *, workers: int) -> Iterator[Any]:
+        """Yield floats [batch, 3, edge, edge] and labels, by a DataLoader; or from tensors on the device."""
+        data = Images(self.edge, SAMPLES * self.batch, floats=True)
+        if not self.on_device:
+            return iter(self.loader(data, workers=workers))
+        images = torch.stack([data[index][0] for index in range(len(data))]).to(self.device)
+        return drawn(images, torch.arange(len(data), device=self.device) % CLASSES, self.batch)
+
+    def loader(self, data: Dataset[Any], *, workers: int, collate: Any = None) -> DataLoader[Any]:
+        """Return a loader that never comes to an end, as the start of workers is no part of a step."""
+        workers = 0 if self.device == "cpu" else min(workers, len(os.sched_getaffinity(0)))
+        endless = RandomSampler(data, replacement=True, num_samples=ENDLESS)  # type: ignore[arg-type]
+        pin = self.device != "cpu"
+        return DataLoader(
+            data, self.batch, sampler=endless, num_workers=workers, pin_memory=pin, collate_fn=collate, drop_last=True
+        )
 
 
-def trainer_model(arch: str, batches: DataLoader[Any]) -> nn.Module:
+def drawn(images: Tensor, labels: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches by index, in an order drawn anew in each epoch, all on the device of the tensors."""
+    while True:
+        order = torch.randperm(len(images), device=images.device)
+        for indices in order.split(batch):
+            if len(indices) == batch:
+                yield images[indices], labels[indices]
+
+
+def trainer_model(arch: str, shape: tuple[int, int, int]) -> nn.Module:
     """Return the model that the trainer makes of that name: on small images, ResNets have a smaller stem there."""
-    _, *shape = next(iter(batches))[0].shape
-    return initial_model(parse(["--arch", arch]), shape=tuple(shape), classes=CLASSES)
+    return initial_model(parse(["--arch", arch]), shape=shape, classes=CLASSES)
 
 
-def torchvision_reference(device: str, batches: DataLoader[Any], arch: str, *, amp: bool) -> Steps:
+def torchvision_reference(source: Source, arch: str, *, amp: bool) -> Steps:
     """Train as references/classification/train.py does: SGD, with accuracy and loss of each step measured."""
-    model = trainer_model(arch, batches).to(device)
+    device = source.device
+    model = trainer_model(arch, source.shape).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
     scaler = torch.amp.GradScaler(device, enabled=amp)
-    for batch in endless(batches):
+    for batch in source.batches(workers=16):
         images, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
         with torch.autocast(device, torch.float16, enabled=amp):
             logits = model(images)
@@ -85,15 +158,21 @@ def torchvision_reference(device: str, batches: DataLoader[Any], arch: str, *, a
         yield
 
 
-def timm_train(device: str, batches: DataLoader[Any], arch: str) -> Steps:
+def timm_train(source: Source, arch: str) -> Steps:
     """Train as timm's train.py does with --amp --amp-dtype bfloat16 --channels-last."""
     import timm  # type: ignore[import-not-found]
+    from timm.data.loader import PrefetchLoader, fast_collate  # type: ignore[import-not-found]
     from timm.optim import create_optimizer_v2  # type: ignore[import-not-found]
 
+    device = source.device
     model = timm.create_model(arch, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
     optimizer = create_optimizer_v2(model, opt="momentum", lr=0.05, weight_decay=2e-5)
-    for step, batch in enumerate(endless(batches)):
-        images, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
+    batches: Iterable[Any] = source.batches(workers=4)
+    if not source.on_device:
+        data = Images(source.edge, SAMPLES * source.batch, floats=False)
+        loader = source.loader(data, workers=4, collate=fast_collate)
+        batches = PrefetchLoader(loader, device=torch.device(device))
+    for step, (images, labels) in enumerate(batches):
         with torch.autocast(device, torch.bfloat16):
             loss = F.cross_entropy(model(images.contiguous(memory_format=torch.channels_last)), labels)
         optimizer.zero_grad()
@@ -104,28 +183,35 @@ def timm_train(device: str, batches: DataLoader[Any], arch: str) -> Steps:
         yield
 
 
-def ignite_cifar10(device: str, batches: DataLoader[Any], arch: str) -> Steps:
+def ignite_cifar10(source: Source, arch: str) -> Steps:
     """Train by ignite's supervised trainer, as its example for CIFAR-10 does without --with_amp."""
     from ignite.engine import create_supervised_trainer  # type: ignore[import-not-found]
 
-    model = trainer_model(arch, batches).to(device)
+    device = source.device
+    model = trainer_model(arch, source.shape).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.4, momentum=0.9, weight_decay=1e-4, nesterov=True)
     engine = create_supervised_trainer(model, optimizer, F.cross_entropy, device=device, non_blocking=True)
-    for batch in endless(batches):
+    for batch in source.batches(workers=12):
         engine.run([batch], max_epochs=1)
         yield
 
 
-def examples_mnist(device: str, place: Path) -> Steps:
+def examples_mnist(device: str, place: Path, *, on_device: bool = False) -> Steps:
     """Train as pytorch/examples' mnist/main.py does, on torchvision's MNIST."""
     steps = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
-    workers: dict[str, Any] = {}
-    if device != "cpu":
-        workers = {"num_workers": 1, "persistent_workers": True, "pin_memory": True}
-    batches = DataLoader(datasets.MNIST(str(place), transform=steps), batch_size=64, shuffle=True, **workers)
+    data = datasets.MNIST(str(place), transform=steps)
+    if on_device:
+        images, labels = (torch.stack([torch.as_tensor(pair[part]) for pair in data]).to(device) for part in (0, 1))
+        batches = drawn(images, labels, 64)
+    else:
+        workers: dict[str, Any] = {}
+        if device != "cpu":
+            workers = {"num_workers": 1, "persistent_workers": True, "pin_memory": True}
+        loader = DataLoader(data, batch_size=64, shuffle=True, **workers)
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
     model = MnistCNN((1, 28, 28), CLASSES).to(device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
-    for step, (images, labels) in enumerate(endless(batches)):
+    for step, (images, labels) in enumerate(batches):
         optimizer.zero_grad()
         loss = F.nll_loss(F.log_softmax(model(images.to(device)), dim=1), labels.to(device))
         loss.backward()
@@ -153,58 +239,89 @@ def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
             yield
 
 
-def on_synthetic_images(arch: str, edge: int, batch: int) -> list[str]:
+def on_synthetic_images(arch: str, source: Source) -> list[str]:
     """Return the flags with which the trainer trains a model on images in memory."""
-    shape = ["--synthetic-shape", "3", str(edge), str(edge)]
-    samples = ["--synthetic-samples", str(4 * batch), "--synthetic-classes", str(CLASSES), "--batch-size", str(batch)]
-    return ["--dataset", "synthetic", *shape, *samples, "--arch", arch, "--optimizer", "sgd"]
+    shape = ["--synthetic-shape", *map(str, source.shape)]
+    samples = ["--synthetic-samples", str(SAMPLES * source.batch), "--synthetic-classes", str(CLASSES)]
+    batch = ["--batch-size", str(source.batch)]
+    return ["--dataset", "synthetic", *shape, *samples, *batch, "--arch", arch, "--optimizer", "sgd"]
 
 
-def resnet50(device: str, *, tiny: bool) -> dict[str, Steps]:
+def resnet50(device: str, *, tiny: bool) -> Contenders:
     """Return who trains ResNet-50; on a GPU by more programs, and by the trainer with each backend."""
-    edge, batch = (224, 128) if device == "cuda" and not tiny else (128, 16)
-    batches, flags = in_memory(device, edge, batch), on_synthetic_images("resnet50", edge, batch)
-    found = {
-        "torchvision's reference": torchvision_reference(device, batches, "resnet50", amp=False),
-        "trainer": trainer(device, *flags),
-        "trainer --amp none": trainer(device, *flags, "--amp", "none"),
-        "timm --amp --channels-last": timm_train(device, batches, "resnet50"),
+    gpu = device == "cuda"
+    source = Source(device, *((224, 128) if gpu else (128, 16)))
+    there = source._replace(on_device=True)
+    flags = on_synthetic_images("resnet50", source)
+    found: Contenders = {
+        REFERENCE: tuned(partial(torchvision_reference, source, "resnet50", amp=False)),
+        "trainer": partial(trainer, device, *flags),
+        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
+        TIMM: tuned(partial(timm_train, source, "resnet50")),
     }
-    if device == "cuda" or tiny:
-        found["trainer, ddp"] = trainer(device, *flags, backend="ddp")
+    if gpu:
+        amp = {f"{REFERENCE} --amp": tuned(partial(torchvision_reference, source, "resnet50", amp=True))}
+        found = amp | found  # the peer
+    if gpu or tiny:
+        found["trainer, ddp"] = partial(trainer, device, *flags, backend="ddp")
         if importlib.util.find_spec("horovod"):
-            found["trainer, horovod"] = trainer(device, *flags, backend="horovod")
-    if device == "cuda":
-        found["torchvision's reference --amp"] = torchvision_reference(device, batches, "resnet50", amp=True)
+            found["trainer, horovod"] = partial(trainer, device, *flags, backend="horovod")
+        found[f"{TIMM}, data on the device"] = tuned(partial(timm_train, there, "resnet50"))
+        found[f"{REFERENCE} --amp, data on the device"] = tuned(
+            partial(torchvision_reference, there, "resnet50", amp=gpu)
+        )
     return found
 
 
-def resnet18(device: str, *, tiny: bool) -> dict[str, Steps]:
+def resnet18(device: str, *, tiny: bool) -> Contenders:
     """Return who trains ResNet-18 on images of the size of CIFAR-10's."""
-    batch = 16 if tiny else 64
-    return {
-        "ignite's cifar10": ignite_cifar10(device, in_memory(device, 32, batch), "resnet18"),
-        "trainer": trainer(device, *on_synthetic_images("resnet18", 32, batch)),
-        "trainer --amp none": trainer(device, *on_synthetic_images("resnet18", 32, batch), "--amp", "none"),
+    source = Source(device, 32, 16 if tiny else 64)
+    flags = on_synthetic_images("resnet18", source)
+    found: Contenders = {
+        "ignite's cifar10": partial(ignite_cifar10, source, "resnet18"),
+        "trainer": partial(trainer, device, *flags),
+        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
     }
+    if device == "cuda" or tiny:
+        there = source._replace(on_device=True)
+        found["ignite's cifar10, data on the device"] = partial(ignite_cifar10, there, "resnet18")
+    return found
 
 
-def mnist(device: str, place: Path) -> dict[str, Steps]:
+def mnist(device: str, place: Path, *, tiny: bool) -> Contenders:
     """Return who trains the CNN of pytorch/examples on MNIST."""
     flags = ["--dataset", "mnist", "--data-dir", str(place), "--batch-size", "64", "--arch", "mnist-cnn"]
     flags += ["--optimizer", "adadelta", "--lr", "1"]
-    return {
-        "pytorch/examples' mnist": examples_mnist(device, place),
-        "trainer": trainer(device, *flags),
-        "trainer --amp none": trainer(device, *flags, "--amp", "none"),
+    found: Contenders = {
+        "pytorch/examples' mnist": partial(examples_mnist, device, place),
+        "trainer": partial(trainer, device, *flags),
+        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
     }
+    if device == "cuda" or tiny:
+        found["pytorch/examples' mnist, data on the device"] = partial(examples_mnist, device, place, on_device=True)
+    return found
 
 
-def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> list[Comparison]:
+def tuned(steps: Callable[[], Steps]) -> Callable[[], Steps]:
+    """Return the same steps, taken with cudnn.benchmark, as their program sets it."""
+
+    def with_benchmark() -> Steps:
+        own = steps()
+        while True:
+            torch.backends.cudnn.benchmark = True
+            try:
+                next(own)
+            finally:
+                torch.backends.cudnn.benchmark = False
+            yield
+
+    return with_benchmark
+
+
+def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> Iterator[Comparison]:
     """Measure each model."""
-    sys.path.insert(1, peers.installed(PEERS))
+    sys.path.insert(1, peers.installed(peers.TRAINING))
     torch.set_num_threads(1)
-    torch.backends.cudnn.benchmark = device == "cuda"  # as the others set it
 
     def taking(steps: Steps, count: int) -> Turn:
         def turn() -> None:
@@ -218,19 +335,19 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
     with tempfile.TemporaryDirectory() as folder:
         write_mnist(Path(folder), train=600 if tiny else 6000, test=10)
         models = [
-            ("ResNet-50", partial(resnet50, device, tiny=tiny), few, 2.6),
-            ("ResNet-18 on CIFAR-10", partial(resnet18, device, tiny=tiny), 2 * few, 2.0),
-            ("CNN on MNIST, with its loader", partial(mnist, device, Path(folder)), many, 2.4),
+            ("ResNet-50", partial(resnet50, device, tiny=tiny), few),
+            ("ResNet-18 on CIFAR-10", partial(resnet18, device, tiny=tiny), 2 * few),
+            ("CNN on MNIST, with its loader", partial(mnist, device, Path(folder), tiny=tiny), many),
         ]
-        found = []
-        for title, contenders, count, aim in models:
-            turns = {name: taking(steps, count) for name, steps in contenders().items()}
+        for title, contenders, count in models:
+            turns = {name: taking(steps(), count) for name, steps in contenders().items()}
             unit = f"seconds of {'CPU' if device == 'cpu' else 'the clock'}, {count} steps"
-            aims = {"trainer": aim} if multiplies_bf16(torch.device(device)) else {}
-            found.append(compare(title, turns, rounds=rounds, unit=unit, aims=aims))
+            aims = AIMS[device][title] if device == "cuda" or multiplies_bf16(torch.device(device)) else {}
+            yield compare(title, turns, rounds=rounds, unit=unit, aims=aims)
+            turns.clear()  # models, and workers of loaders
+            gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
-    return found
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from slipway.files import LineFile
-from slipway.goodput import MEASURED, STARTED, TRAINED, WAITED
+from slipway.goodput import MEASURED, START, STARTED, TRAINED, WAITED
+from slipway.startup import age_of_this_process
 
 
 class Clock:
@@ -18,7 +19,7 @@ class Clock:
         """Begin ``attempt``, at ``step``; until something else is entered, it is starting."""
         self._lines = LineFile(path)
         self._attempt = attempt
-        self._seconds = dict.fromkeys(MEASURED, 0.0) | {STARTED: _age_of_this_process()}
+        self._seconds = dict.fromkeys(MEASURED, 0.0) | {STARTED: age_of_this_process()}
         self._part, self._since = STARTED, time.monotonic()
         self.write(step)
 
@@ -46,6 +47,11 @@ class Clock:
         line = {"attempt": self._attempt, "time": round(time.time(), 3), "step": step, **spent}
         self._lines.append(json.dumps(line | ({"concluded": True} if concluded else {})))
 
+    def write_start(self, parts: Mapping[str, float]) -> None:
+        """Append a line: the seconds up to the first step, by part."""
+        seconds = {name: round(value, 3) for name, value in parts.items()}
+        self._lines.append(json.dumps({"attempt": self._attempt, START: seconds}))
+
     def close(self) -> None:
         """Close the file.
 
@@ -53,9 +59,3 @@ class Clock:
             OSError: if its last lines cannot be written.
         """
         self._lines.close()
-
-
-def _age_of_this_process() -> float:
-    """Return for how many seconds it has run; see proc(5)."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

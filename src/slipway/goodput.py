@@ -26,6 +26,10 @@ MEANINGS: Dict[str, str] = {
 """Into which parts the time of an attempt is divided, without a rest."""
 MEASURED = (TRAINED, WAITED, EVALUATED, SAVED, STARTED)
 """Those that rank 0 measures."""
+START = "start"
+"""Key of the line that holds the seconds from the command to the first step, by part (``slipway.startup``)."""
+SHORTEST = 0.1
+"""Seconds of a part of the start that is worth a word."""
 LIMIT = 1 << 24
 """Bytes of the file that are read, from its end."""
 
@@ -40,6 +44,8 @@ class Spent(NamedTuple):
     """Those that trained; 0 without a job script."""
     spares: int
     """Those that waited."""
+    start: Dict[str, float]
+    """Seconds from the command to the first step, by part; {} before that."""
 
     @property
     def total(self) -> float:
@@ -61,7 +67,7 @@ def parse_goodput(content: bytes) -> List[Spent]:
     for line in _lines(content):
         lines.setdefault(line["attempt"], []).append(line)
     spent = []
-    for number in sorted(lines):
+    for number in sorted(number for number, own in lines.items() if any(START not in line for line in own)):
         resumed = [line["step"] for line in lines.get(number + 1, []) if "step" in line][:1]
         spent.append(_spent(number, lines[number], kept=resumed[0] if resumed else None))
     return [attempt for attempt in spent if attempt.total > 0]
@@ -77,7 +83,16 @@ def describe(attempts: Sequence[Spent]) -> str:
     count = len(attempts)
     said = f"{_duration(total)} in {count} attempt{'s' * (count != 1)}: {shares}"
     spare = spare_hours(attempts)
-    return f"{said}; spare nodes waited {spare:.2f} node-hours" if spare else said
+    if spare:
+        said += f"; spare nodes waited {spare:.2f} node-hours"
+    started = [attempt for attempt in attempts if attempt.start]
+    return f"{said}; {describe_start(started[-1].start)}" if started else said
+
+
+def describe_start(parts: Dict[str, float]) -> str:
+    """Return in words how long it took to the first step, and the parts of at least a tenth of a second."""
+    longest = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds >= SHORTEST)
+    return f"{sum(parts.values()):.1f} s to the first step" + (f" ({longest})" if longest else "")
 
 
 def sums_of(attempts: Sequence[Spent]) -> Dict[str, float]:
@@ -115,7 +130,9 @@ def _spent(number: int, lines: Sequence[Dict[str, Any]], *, kept: Optional[int])
     else:
         seconds[LOST] = ended - min(moments)
     nodes = [line for line in lines if "nodes" in line]
-    return Spent(number, seconds, *((nodes[-1]["nodes"], nodes[-1]["spares"]) if nodes else (0, 0)))
+    starts = [line[START] for line in lines if START in line]
+    used, spares = (nodes[-1]["nodes"], nodes[-1]["spares"]) if nodes else (0, 0)
+    return Spent(number, seconds, used, spares, starts[-1] if starts else {})
 
 
 def _lines(content: bytes) -> Iterator[Dict[str, Any]]:
@@ -135,6 +152,9 @@ def _lines(content: bytes) -> Iterator[Dict[str, Any]]:
 
 
 def _makes_sense(line: Dict[str, Any]) -> bool:
+    if START in line:
+        parts = line[START]
+        return isinstance(parts, dict) and all(_is_time(seconds) for seconds in parts.values()) and "time" not in line
     whole = [line[name] for name in ("attempt", "step", "nodes", "spares") if name in line]
     times = [line[name] for name in ("began", "time", "ended", *MEASURED) if name in line]
     complete = all(name in line for name in ("time", *MEASURED)) if "step" in line else "time" not in line
@@ -143,8 +163,12 @@ def _makes_sense(line: Dict[str, Any]) -> bool:
         and bool(times)
         and ("nodes" in line) == ("spares" in line)
         and all(type(number) is int and 0 <= number < 1 << 53 for number in whole)
-        and all(type(number) in (int, float) and math.isfinite(number) for number in times)
+        and all(_is_time(number) for number in times)
     )
+
+
+def _is_time(number: Any) -> bool:
+    return type(number) in (int, float) and math.isfinite(number)
 
 
 def _duration(seconds: float) -> str:

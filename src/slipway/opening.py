@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.checkpoint.components import Stateful, restore
 from slipway.checkpoint.folder import Checkpoint
@@ -108,6 +109,7 @@ def open_run(
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
+            startup.mark(startup.RESUME)
             yield Opened(comm, environment, joined.request, folder, recorder, found)
         finally:
             if recorder.on_root:
@@ -136,12 +138,15 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
             request.follow_launcher()
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
+        startup.mark(startup.IMPORTS)
         try:
             comm = adopt_ranks(environment, timeout=timeout)
+            startup.mark(startup.RANKS)
             request.answers = comm.world.is_root
             stack.enter_context(shown_log(comm.world))
             folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
             ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
+            startup.mark(startup.FOLDER)
         except SlipwayError as error:
             if remedy := _remedy(error):
                 error.add_note(remedy)

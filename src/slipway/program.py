@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from slipway.checkpoint.folder import Checkpoint
@@ -56,6 +57,10 @@ class Program(Protocol):
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of all that trains; called on rank 0 alone, also once before the first is saved."""
+        ...
+
+    def started(self, parts: Mapping[str, float]) -> None:
+        """Take notice of the seconds, by part, from the command to the first step; called on all ranks."""
         ...
 
     def write_results(self) -> None:

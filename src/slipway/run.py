@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from slipway import startup
 from slipway.agreement import Agreement, Pace
 from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
@@ -81,6 +82,7 @@ class Run:
         self._save_seconds = 0.0
         self._furthest = found.position.step
         self._has_reserved = False
+        self._has_started = False
         self._owed = False
         self._is_alone = comm.world.size == 1
         """Then a rank that is asked to stop need not wait until the others would agree on that."""
@@ -225,6 +227,8 @@ class Run:
             save = self._owed or self._checkpoint_due(now)
         votes = [now - self._checked_at, step - self._checked_step, ended, log_due, save, blocked]
         reason, totals = self._agreement.agree([*votes, *self._program.sums()])
+        if not self._has_started and step > self.start.step:
+            self._note_start()
         seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks, *sums = totals
         self.reason = reason
         position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
@@ -250,6 +254,15 @@ class Run:
         self._checked_step, self._checked_at = self.step, time.monotonic()
         self._plan()
         return all_ended
+
+    def _note_start(self) -> None:
+        """Record how long it took to the first step; the sums that the ranks have agreed on have waited for it."""
+        self._has_started = True
+        startup.mark(startup.STEP)
+        parts = startup.parts()
+        if root := self._recorder.on_root:
+            root.clock.write_start(parts)
+        self._program.started(parts)
 
     def _plan(self) -> None:
         """Decide after which step something is due next."""

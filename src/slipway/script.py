@@ -152,6 +152,9 @@ class Script:
         """Return a checkpoint of the objects."""
         return components.capture(self._parts, header)
 
+    def started(self, parts: Mapping[str, float]) -> None:
+        """Leave it to goodput.jsonl."""
+
     def write_results(self) -> None:
         """Leave that to the script."""
 

@@ -28,7 +28,11 @@ DatasetName = Annotated[
     str, Meta(pattern=f"^({'|'.join(DATASET_NAMES)}|{PLUGIN})$", examples=[*DATASET_NAMES, "package.module:factory"])
 ]
 Steps = Annotated[
-    str, Meta(pattern=r"^([1-9]\d{0,8}(-[1-9]\d{0,8})?)?$", examples=["a number, as 10", "a range, as 10-14", '""'])
+    str,
+    Meta(
+        pattern=r"^(start|[1-9]\d{0,8}(-[1-9]\d{0,8})?)?$",
+        examples=["a number, as 10", "a range, as 10-14", "start", '""'],
+    ),
 ]
 Ranks = Annotated[str, Meta(pattern=r"^(all|\d{1,6}(,\d{1,6})*)$", examples=["all", "numbers of ranks, as 0,3"])]
 OptimizerName = Literal["sgd", "adadelta", "adam", "adamw"]
@@ -222,7 +226,8 @@ class Launch:
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     profile: Steps | None = None
     """Record these optimiser steps, as 10-14, counted from 1 in this attempt: into profile/ a trace of each rank, and
-    into the log and the report where the time went; "": none."""
+    into the log and the report where the time went; start: the seconds from the command to the first step, by part;
+    "": none."""
     profile_ranks: Ranks = "0"
     """Ranks that do so, as 0,3; all."""
     dry_run: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from slipway import startup
 from slipway.environment import Launcher
 from slipway.gpu import describe, find_gpus, mismatch
 from trainer.config import Config, Settings
@@ -70,6 +71,7 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
         device = CPU
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    startup.mark(startup.DEVICE)
     return device
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipway import startup
 from slipway.communicator import Communicator
 from trainer.config import Settings
 from trainer.data import Dataset, open_on_ranks
@@ -51,6 +52,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     """
     train_set, validation_set = open_on_ranks(settings.data, comm)
     feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
+    startup.mark(startup.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
     model = initial_model(settings, shape=shape, classes=classes)
@@ -72,6 +74,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         cuts=choice.cuts,
         devices=devices,
     )
+    startup.mark(startup.MODEL)
     return Parts(
         train_set=train_set,
         validation_set=validation_set,

@@ -1,7 +1,8 @@
-"""``--profile``: where the time of a few optimiser steps goes, measured by torch's profiler.
+"""``--profile``: where the time of a few optimiser steps goes, measured by torch's profiler; or that of the start.
 
 A rank leaves two files in the folder profile/ of the run: ``rankN.trace.json.gz``, which https://ui.perfetto.dev and
-chrome://tracing open, and ``rankN.json``, a summary of it for the log and the report.
+chrome://tracing open, and ``rankN.json``, a summary of it for the log and the report. With ``--profile start`` it
+leaves ``start.rankN.json``, the seconds of each part of ``slipway.startup``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from slipway.errors import one_line
 from slipway.files import replacing, write_json
+from slipway.goodput import describe_start
 from slipway.layout import PROFILE
 from slipway.world import World
 from trainer.config import Launch
@@ -27,6 +29,8 @@ from trainer.errors import ConfigError
 
 DATA, FORWARD, BACKWARD, UPDATE = PARTS = ("waiting for data", "forward", "backward", "update")
 """Of a step, as the trace names them. Ranks exchange gradients while backward goes on, or in update under Horovod."""
+START = "start"
+"""Value of --profile that records the start in place of steps."""
 OPERATORS = 5
 """So many of the costliest are in a summary."""
 log = logging.getLogger(__name__)
@@ -141,10 +145,8 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     """
     if not launch.profile:
         return None
-    steps = range(*_first_and_end(launch.profile))
-    ranks = (
-        range(world.size) if launch.profile_ranks == "all" else [int(rank) for rank in launch.profile_ranks.split(",")]
-    )
+    ranks = profiled_ranks(launch, world)
+    steps = range(1) if launch.profile == START else range(*_first_and_end(launch.profile))
     wrong = ""
     if not steps:
         wrong = f"launch.profile: {launch.profile} ends before it begins."
@@ -154,12 +156,33 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
         error = ConfigError(wrong)
         error.raised_on_all_ranks = True
         raise error
-    return Profiler(steps, folder / PROFILE, rank=world.rank) if world.rank in ranks else None
+    if launch.profile == START or world.rank not in ranks:
+        return None
+    return Profiler(steps, folder / PROFILE, rank=world.rank)
+
+
+def profiled_ranks(launch: Launch, world: World) -> Sequence[int]:
+    """Return the ranks that --profile-ranks names; some may not exist."""
+    if launch.profile_ranks == "all":
+        return range(world.size)
+    return [int(rank) for rank in launch.profile_ranks.split(",")]
+
+
+def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
+    """Write the seconds from the command to the first step, by part, into ``folder``, and log them."""
+    try:
+        folder.mkdir(exist_ok=True)
+        write_json(folder / f"start.rank{rank}.json", {"rank": rank, "seconds": dict(parts)})
+    except OSError as error:
+        log.warning("the profile of the start cannot be written: %s", error.strerror)
+    else:
+        log.info("rank %d: %s", rank, describe_start(dict(parts)))
 
 
 def warn_if_missed(launch: Launch, steps: int) -> None:
     """Say so where an attempt that took so many steps ended before those that --profile names."""
-    if launch.profile and steps < _first_and_end(launch.profile)[0]:
+    first = 1 if launch.profile == START else _first_and_end(launch.profile or "0")[0]
+    if launch.profile and steps < first:
         log.warning("--profile %s: nothing is profiled, as this attempt took %d steps", launch.profile, steps)
 
 

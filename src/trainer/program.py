@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
+from slipway.layout import PROFILE
 from slipway.metrics import Record
 from slipway.position import Position
 from slipway.program import Speed
@@ -21,6 +23,7 @@ from trainer.config import Settings
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluation
 from trainer.parts import Parts
+from trainer.profiler import START, profiled_ranks, write_start
 from trainer.results.progress import Progress
 from trainer.results.summary import log_end, write_results
 
@@ -143,6 +146,12 @@ class TrainerProgram:
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the learner."""
         return capture(self._learner, header)
+
+    def started(self, parts: Mapping[str, float]) -> None:
+        """Write and show where the time up to the first step went, with --profile start."""
+        launch, world = self._settings.launch, self._comm.world
+        if launch.profile == START and world.rank in profiled_ranks(launch, world):
+            write_start(parts, self._folder.path / PROFILE, rank=world.rank)
 
     def write_results(self) -> None:
         """Write the tables and figures of the last evaluation."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from slipway import startup
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
@@ -34,8 +35,10 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
         SlipwayError: if this rank cannot join it.
     """
     launch = settings.launch
+    startup.mark(startup.IMPORTS)
     try:
         comm, strategy = connect(settings, environment, request)
+        startup.mark(startup.RANKS)
         request.answers = comm.world.is_root
     except SlipwayError as error:
         # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 
+from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header, Metric
@@ -95,6 +96,7 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
+        startup.mark(startup.FOLDER)
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         parts = build_parts(settings, comm, strategy)
@@ -111,6 +113,7 @@ def _train(
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
             recorder.run(lambda root: root.start_trackers(trackers, place))
+        startup.mark(startup.RESUME)
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:

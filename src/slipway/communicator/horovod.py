@@ -8,6 +8,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
+from slipway import startup
 from slipway.world import World
 
 
@@ -24,6 +25,7 @@ class HorovodCommunicator:
         self._owned = owned
         if owned:
             hvd.init()
+            startup.mark(startup.RANKS)
         self.world = World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
         self.device = pick_device(self.world)
 

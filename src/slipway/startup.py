@@ -1,0 +1,50 @@
+"""Where the seconds between a command and its first optimiser step go, by part, in this process.
+
+Each part ends with a call of ``mark``, which is charged with the time since the mark before; the first one, with the
+time since this process began. Ranks that are forked after the imports keep the marks of the process that did them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+IMPORTS = "imports"
+"""The interpreter, the command line, torch and this package; of a script with a Session, all that it does before."""
+DEVICE = "device"
+"""The driver, and the context of a GPU."""
+RANKS = "ranks"
+"""Waiting for the other ranks, and connecting with them: NCCL, Gloo, MPI."""
+FOLDER = "run folder"
+"""The lock, and the search for a checkpoint."""
+DATA = "data"
+"""Opening the data set, and starting the workers that read it."""
+MODEL = "model"
+"""Building the model and its optimiser, and bringing them to the device; DDP's first pass."""
+RESUME = "checkpoint"
+"""Reading a checkpoint, if there is one, and beginning the attempt."""
+STEP = "first step"
+"""The first batch and the first step: cuDNN and cuBLAS load, kernels load or are compiled."""
+
+_seconds: dict[str, float] = {}
+_marked: list[float] = []
+
+
+def mark(part: str) -> None:
+    """Charge ``part`` with the time since the last mark."""
+    now = time.monotonic()
+    since = _marked.pop() if _marked else now - age_of_this_process()
+    _marked.append(now)
+    _seconds[part] = _seconds.get(part, 0.0) + now - since
+
+
+def parts() -> dict[str, float]:
+    """Return the seconds of each part so far, in the order of the marks."""
+    return dict(_seconds)
+
+
+def age_of_this_process() -> float:
+    """Return for how many seconds it has run; see proc(5)."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,96 @@
+"""A run that SIGKILL ends and that is resumed: with deterministic operations it ends with the bytes of one that is not.
+
+Without them cuDNN may sum in another order in each run; what is left then is recorded, not required.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import started, weights
+
+HERE = Path(__file__).parent
+SYNTHETIC = ["--dataset", "synthetic", "--synthetic-classes", "10", "--synthetic-samples", "64", "--batch-size", "16"]
+"""Four steps an epoch, so that a run draws the orders of several epochs, and evaluates between them."""
+SMALL, LARGER = ["--synthetic-shape", "3", "32", "32"], ["--synthetic-shape", "3", "64", "64"]
+MODELS = {
+    "mnist-cnn": ["--dataset", "digits", "--arch", "mnist-cnn", "--optimizer", "adadelta"],
+    "resnet18": [*SYNTHETIC, *SMALL, "--arch", "resnet18", "--optimizer", "sgd"],
+    "mobilenet_v3_small": [*SYNTHETIC, *LARGER, "--arch", "mobilenet_v3_small", "--ema-decay", "0.9"],
+    "swin_t": [*SYNTHETIC, *LARGER, "--arch", "swin_t", "--clip-grad", "1"],
+}
+COMMON = ["--max-steps", "12", "--checkpoint-interval", "4", "--keep", "9", "--no-figures", "--resume", "auto"]
+
+
+def run(out: Path, program: list[str], *, killed_after: int, deterministic: bool) -> None:
+    environment = {
+        "RUN_DIR": str(out),
+        "KILL_AFTER": str(killed_after),
+        "DETERMINISTIC": str(int(deterministic)),
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # which torch asks for with deterministic algorithms
+    }
+    words = [sys.executable, str(HERE / "killed.py"), *program]
+    with started(words, out.with_suffix(f".{killed_after}.log"), **environment) as launch:
+        code = launch.wait()
+    assert code == (137 if killed_after else 0), launch.output
+
+
+def both(tmp_path: Path, program: list[str], *, killed_after: int, deterministic: bool = True) -> list[Path]:
+    """Run a program twice, once without a break; return the last checkpoint of each."""
+    found = []
+    for name, kills in {"whole": [0], "broken": [killed_after, 0]}.items():
+        out = tmp_path / name
+        for kill in kills:
+            words = [*program, "--output-dir", str(out)] if program[0] == "trainer" else program
+            run(out, words, killed_after=kill, deterministic=deterministic)
+        found.append((out / "checkpoints" / "latest").resolve())
+    assert found[0].name == found[1].name
+    return found
+
+
+def differing(first: Path, second: Path) -> list[str]:
+    names = sorted(path.name for path in first.glob("*.safetensors"))
+    assert "model.safetensors" in names or len(names) > 1
+    return [name for name in names if (first / name).read_bytes() != (second / name).read_bytes()]
+
+
+def trees(checkpoint: Path) -> dict:
+    """Return the parts of a checkpoint's state that are no tensors: of a scheduler, of a loss scaler."""
+    return json.loads((checkpoint / "manifest.json").read_text())["trees"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_killed_and_resumed_with_deterministic_operations_is_bitwise_the_same(model, tmp_path, device, record):
+    whole, broken = both(tmp_path, ["trainer", *MODELS[model], *COMMON, "--device", device], killed_after=6)
+    record(files=len([*whole.glob("*.safetensors")]))
+    assert differing(whole, broken) == []
+
+
+@pytest.mark.parametrize("model", ["mnist-cnn", "resnet18"])
+def test_killed_and_resumed_with_torchs_own_choice_of_operations(model, tmp_path, device, record):
+    program = ["trainer", *MODELS[model], *COMMON, "--device", device]
+    whole, broken = both(tmp_path, program, killed_after=6, deterministic=False)
+    pairs = zip(weights(whole).items(), weights(broken).values(), strict=True)
+    largest = max(float((one.double() - two.double()).abs().max()) for (_, one), two in pairs)
+    record(equal=not differing(whole, broken), largest_difference=largest)
+    assert largest < 1e-2
+    if device == "cpu":
+        assert differing(whole, broken) == []
+
+
+def test_the_loss_scale_of_fp16_is_resumed(tmp_path, device, record):
+    flags = ["--dataset", "digits", "--arch", "mnist-cnn", "--optimizer", "sgd", "--amp", "fp16", "--device", device]
+    whole, broken = both(tmp_path, ["trainer", *flags, *COMMON], killed_after=6)
+    record(scaler=trees(whole)["scaler"])
+    assert trees(whole)["scaler"] == trees(broken)["scaler"]
+    assert differing(whole, broken) == []
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (HERE / "scripts").glob("*.py")))
+def test_a_script_with_a_session_that_is_killed_and_resumed_is_bitwise_the_same(script, tmp_path, device, record):
+    whole, broken = both(tmp_path, [str(HERE / "scripts" / f"{script}.py"), "--device", device], killed_after=17)
+    record(files=len([*whole.glob("*.safetensors")]))
+    assert trees(whole) == trees(broken)
+    assert differing(whole, broken) == []
