@@ -1,5 +1,7 @@
 """A learner without a run."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,9 @@ def new_learner(
     classes: int,
     mean_std: tuple[Tensor, Tensor] = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25])),
     samples_per_epoch: int,
+    cuts: Sequence[str] = (),
 ) -> Learner:
+    """Return one of a single rank, in stages on its device if there are ``cuts``."""
     config = settled(config, PLAIN)
     return Learner(
         config,
@@ -31,4 +35,6 @@ def new_learner(
         classes=classes,
         normalise=normalisation(config, mean_std, comm.device),
         samples_per_epoch=samples_per_epoch,
+        cuts=cuts,
+        devices=[comm.device] * (len(cuts) + 1),
     )

@@ -23,6 +23,7 @@ from slipway.layout import CHECKPOINTS
 from slipway.opening import Joined, folder_of_script, joined_ranks
 from slipway.recorder import provenance
 from slipway.run import Stopped
+from slipway.skipping import warn_of_skipping
 from slipway.stop import Reason
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,9 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             )
             error.raised_on_all_ranks = True
             raise error
+        if comm.world.is_root:
+            optimizers = {f"optimizer {number}": each for number, each in enumerate(pl_trainer.optimizers)}
+            warn_of_skipping(optimizers, [getattr(pl_trainer.precision_plugin, "scaler", None)])
         self._start = self._step = self._checked = int(pl_trainer.global_step)
         self._checked_at = time.monotonic()
 

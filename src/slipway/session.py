@@ -20,6 +20,7 @@ from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.script import Script, identity
 from slipway.seeding import Purpose
+from slipway.skipping import warn_of_skipping
 from slipway.state import component, is_wrapped, named_objects, unwrap
 from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
@@ -419,6 +420,8 @@ class Session:
             log.warning(
                 "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone"
             )
+        if self.is_root:
+            warn_of_skipping(self._objects["optimizer"], self._objects["scaler"].values())
         for name, model in self._objects["model"].items():
             if needs_warm_up(model, ranks):
                 log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)

@@ -15,7 +15,7 @@ from slipway.communicator import Communicator
 from slipway.position import Position
 from slipway.replicas import differences
 from slipway.third_party_errors import too_few_for_batch_norm, unused_parameters
-from trainer.amp import autocast, gradient_scaler
+from trainer.amp import autocast, gradient_scaler, skip_on_all_devices
 from trainer.compilation import compile_in_place, require_compiler
 from trainer.config import Config
 from trainer.data.loader import NO_LABEL, Batch
@@ -88,6 +88,8 @@ class Learner:
         self.replica, self.optimizer = self.strategy.prepare(
             comm, model, build_optimizer(config.optim, model.parameters()), self._warm_up(shape)
         )
+        if self.pipeline and self.scaler.is_enabled():
+            skip_on_all_devices(self.optimizer)
         self.ema: AveragedModel | None = None
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adadelta, Adam, AdamW, Optimizer
+from torch.optim import Adadelta, Adam, AdamW, Optimizer
 
 from trainer.config import OptimConfig
 from trainer.errors import choose
+from trainer.fused_sgd import FusedSGD
 
 OPTIMIZERS: dict[str, Callable[[OptimConfig], tuple[Callable[..., Optimizer], dict[str, Any]]]] = {
-    "sgd": lambda config: (SGD, {"momentum": config.momentum, "fused": True}),
+    "sgd": lambda config: (FusedSGD, {"momentum": config.momentum, "fused": True}),
     "adadelta": lambda _config: (Adadelta, {"foreach": True}),  # torch has no fused Adadelta
     "adam": lambda _config: (Adam, {"fused": True}),
     "adamw": lambda _config: (AdamW, {"fused": True}),

@@ -20,12 +20,15 @@ EVERYWHERE = {
     "tensorboard": ["--tensorboard"],
 }
 """Options that no backend sees: one process is enough."""
+OVERFLOWS = ["--optimizer", "sgd", "--lr", "0.01", "--arch", "resnet18", "--batch-size", "8"]
+"""Of which the gradients overflow with the loss scale of the first steps."""
 TOGETHER = {
     "none": [],
     "float32": ["--amp", "none", "--no-channels-last"],
     "profile": ["--profile", "2-3", "--profile-ranks", "all"],
     "bf16": ["--amp", "bf16"],
     "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
+    "fp16 with sgd": ["--amp", "fp16", *OVERFLOWS],
     "channels last": ["--channels-last"],
     "moving average of weights": ["--ema-decay", "0.9"],
     "batch size per rank": ["--batch-size-per-rank", "32", "--lr-scaling", "linear"],
@@ -55,6 +58,14 @@ def test_a_run_with_the_option_resumes_bitwise(option, runs):
     first, second = (weights(runs / option / name / "checkpoints" / "latest") for name in ("whole", "resumed"))
     assert all(first[name].equal(second[name]) for name in first)
     assert (runs / option / "resumed" / "tensorboard").exists() == (option == "tensorboard")
+
+
+def test_fp16_with_sgd_was_resumed_before_a_step_was_taken(runs):
+    steps = [runs / "fp16 with sgd" / "whole" / "checkpoints" / f"step_{step:08}" for step in (2, 6)]
+    before, after = (json.loads((step / "manifest.json").read_text())["trees"] for step in steps)
+    assert before["optimizer"] == {"dict": []}
+    assert "optimizer" not in after
+    assert dict(after["scaler"]["dict"])["scale"] < 2**15
 
 
 def test_profiled_steps_compute_what_others_do(runs):

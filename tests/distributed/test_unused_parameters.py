@@ -7,6 +7,8 @@ from support import ROOT, train, weights
 ARCH = ["--arch", "routed_model:build", "--no-figures"]
 FLAGS = [*ARCH, "--batch-size", "16", "--max-steps", "40", "--dtype", "float64"]
 SGD = ["--optimizer", "sgd", "--momentum", "0", "--lr", "0.05"]
+MOMENTUM = ["--optimizer", "sgd", "--lr", "0.01", "--batch-size", "4"]
+"""The first steps have no sample for the second branch, whose parameters get their momentum later."""
 TESTS = {"PYTHONPATH": str(ROOT / "tests")}
 LIMIT = 1e-12
 
@@ -18,7 +20,11 @@ def difference(first, second):
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-@pytest.mark.parametrize("extra", [SGD, [], ["--grad-accum-steps", "2"]], ids=["sgd", "adamw", "micro-steps"])
+@pytest.mark.parametrize(
+    "extra",
+    [SGD, MOMENTUM, [], ["--grad-accum-steps", "2"]],
+    ids=["sgd", "momentum", "adamw", "micro-steps"],
+)
 def test_two_ranks_train_it_as_one_process_does(extra, tmp_path):
     train("single", 1, tmp_path / "one", *FLAGS, *extra, **TESTS)
     train("spawn", 2, tmp_path / "two", *FLAGS, *extra, "--find-unused-parameters", **TESTS)

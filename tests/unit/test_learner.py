@@ -5,10 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fused_steps import unwritten_memory_is_nan
 from learners import new_learner
 from ranks import OneOf
+from slipway.checkpoint.header import Header
 from slipway.position import Position
 from slipway.world import World
+from trainer.checkpoint import capture, restore
 from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
@@ -20,7 +23,7 @@ IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (COUNT, *SHA
 LABELS = torch.arange(COUNT) % CLASSES
 
 
-def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train=None, **model):
+def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train=None, cuts=(), **model):
     """Return a Learner for rank ``rank`` of a world of ``size``, of which only this rank is here."""
     config = Settings(
         model=ModelConfig(arch=arch, **model),
@@ -28,7 +31,7 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
         train=TrainConfig(dtype=dtype, **(train or {})),
     )
     ranks = OneOf(World(rank=rank, size=size))
-    return new_learner(config, ranks, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4)
+    return new_learner(config, ranks, shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=4, cuts=cuts)
 
 
 def start(learner, step):
@@ -119,6 +122,76 @@ def test_clipping_looks_at_gradients_without_the_scale_of_fp16():
     learner.step()
     after = torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
     assert (after - before).norm().item() == pytest.approx(0.01, rel=1e-2)
+
+
+def fp16_learner(*, scale=None, **options):
+    """Return a learner whose optimiser has momentum, which scales its loss by ``scale`` at first."""
+    options["optim"] = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1, **options.get("optim", {})}
+    learner = learner_of(dtype="float32", train={"amp": "fp16"}, **options)
+    if scale:
+        learner.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    return learner
+
+
+def take_step(learner, step, *, micro_steps=1, overflow=False):
+    """Take one optimiser step, of which a gradient in the first layer is inf if it is to ``overflow``."""
+    start(learner, step)
+    gradients_of(learner, batches_of(micro_steps=micro_steps))
+    if overflow:
+        next(learner.model.parameters()).grad[0, 0] = torch.inf
+    learner.step()
+
+
+def bytes_of(learner):
+    state = learner.optimizer.state
+    parameters = dict(learner.model.named_parameters())
+    return {name: value.detach().numpy().tobytes() for name, value in parameters.items()} | {
+        f"momentum of {name}": state[value]["momentum_buffer"].numpy().tobytes() for name, value in parameters.items()
+    }
+
+
+@pytest.mark.parametrize("cuts", [(), ("3",)])
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("micro_steps", [1, 3])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_first_steps_that_fp16_skips_leave_no_trace(cuts, clip, micro_steps, resumed):
+    options = {"optim": {"clip_grad": clip}, "cuts": cuts}
+    with unwritten_memory_is_nan():
+        learner = fp16_learner(scale=4096.0, **options)
+        for step in range(2):
+            take_step(learner, step, micro_steps=micro_steps, overflow=True)
+        assert not learner.optimizer.state
+        assert learner.scaler.get_scale() == 1024
+        if resumed:
+            saved = capture(learner, Header(Position(step=2)))
+            learner = fp16_learner(**options)
+            restore(learner, saved)
+        unskipped = fp16_learner(scale=1024.0, **options)
+        for step in range(2, 5):
+            take_step(learner, step, micro_steps=micro_steps)
+            take_step(unskipped, step, micro_steps=micro_steps)
+    assert bytes_of(learner) == bytes_of(unskipped)
+    learner.require_finite()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adadelta"])
+def test_stages_skip_a_step_whose_gradients_overflow_on_two_devices(optimizer, monkeypatch):
+    learner = fp16_learner(scale=1024.0, cuts=("3",), optim={"optimizer": optimizer, "lr": 0.01})
+    take_step(learner, 0)
+    unscale = learner.scaler._unscale_grads_
+    second = torch.device("meta")  # stands for another device: a CPU is one
+
+    def on_two_devices(*arguments):
+        found = unscale(*arguments)
+        return found | {second: found[learner.comm.device]}
+
+    monkeypatch.setattr(learner.scaler, "_unscale_grads_", on_two_devices)
+    before = [parameter.detach().clone() for parameter in learner.model.parameters()]
+    take_step(learner, 1, overflow=True)
+    assert all(map(torch.equal, before, learner.model.parameters()))
+    take_step(learner, 2)
+    learner.require_finite()
+    assert not any(map(torch.equal, before, learner.model.parameters()))
 
 
 def test_each_step_starts_from_empty_gradients():

@@ -1,5 +1,6 @@
 """SlipwayCallback in this process: what Lightning's Trainer leaves in the run folder, and where it goes on."""
 
+import functools
 import os
 import signal
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +30,8 @@ def no_launcher(monkeypatch):
 
 class Model(LightningModule):
     """Keeps the first sample of each batch, and the calls of its hooks."""
+
+    build = torch.optim.AdamW
 
     def __init__(self, stop_at=None, *, plateau=False):
         super().__init__()
@@ -53,7 +57,7 @@ class Model(LightningModule):
         self.calls.append(("ended", self.current_epoch))
 
     def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        optimizer = self.build(self.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         if self.plateau:
             scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10)
@@ -211,6 +215,15 @@ def test_other_stages_need_no_run_folder(tmp_path, monkeypatch):
     model = fit("run", epochs=1)
     model.trainer_used.validate(model, DataLoader(TensorDataset(torch.ones(4, 1)), 2), verbose=False)
     assert read_status(tmp_path / "run").state == "done"
+
+
+@pytest.mark.parametrize(("momentum", "expected"), [(0.9, ["optimizer 0"]), (0.0, [])])
+def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_path, monkeypatch, caplog):
+    build = functools.partial(torch.optim.SGD, momentum=momentum, fused=True)
+    monkeypatch.setattr(Model, "build", staticmethod(build))
+    fp16 = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    fit(tmp_path, epochs=2, plugins=[fp16])
+    assert [record.args[0] for record in caplog.records if record.name == "slipway.skipping"] == expected
 
 
 def test_arguments_that_make_no_sense_are_refused():

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import types
 from itertools import chain
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import slipway
 from slipway import Session, SessionError, Stopped
+from slipway.skipping import warn_of_skipping
 from slipway.status import read_status
 from support import file_size_limit
 
@@ -742,3 +744,58 @@ def test_workers_end_at_once_where_a_run_stops(tmp_path):
                 (worker,) = session._feed._replay._iterator._workers
                 os.kill(os.getpid(), signal.SIGTERM)
     assert not worker.is_alive()
+
+
+MOMENTUM = {"lr": 0.1, "momentum": 0.9}
+
+
+class TestFusedOptimisersUnderGradScaler:
+    """tests/unit/test_fused_sgd.py shows what each of them computes after a skipped first step."""
+
+    @staticmethod
+    def warned(folder, caplog, optimizer, scaler):
+        """Open a session, take a step, and return the names of the optimisers that the session warned of."""
+        caplog.clear()
+        model = nn.Linear(2, 1)
+        optimizers = optimizer(model.parameters())
+        with Session(model=model, optimizer=optimizers, scaler=scaler, folder=folder) as session:
+            found = [record.args[0] for record in caplog.records if record.name == "slipway.skipping"]
+            for _ in session.steps(session.step + 1):
+                scaler.scale(model(torch.ones(3, 2)).sum()).backward()
+                for each in optimizers.values():
+                    scaler.step(each)
+                scaler.update()
+        return found
+
+    @pytest.mark.parametrize(
+        ("build", "enabled", "expected"),
+        [
+            (lambda p: torch.optim.SGD(p, **MOMENTUM, fused=True), True, ["optimizer.it"]),
+            (lambda p: torch.optim.SGD(p, **MOMENTUM, fused=True), False, []),
+            (lambda p: torch.optim.SGD(p, **MOMENTUM, foreach=True), True, []),
+            (lambda p: torch.optim.SGD(p, **MOMENTUM), True, []),
+            (lambda p: torch.optim.SGD(p, lr=0.1, fused=True), True, []),
+            (lambda p: torch.optim.Adam(p, fused=True), True, []),
+            (lambda p: torch.optim.AdamW(p, fused=True), True, []),
+            (lambda p: torch.optim.Adagrad(p, fused=True), True, []),
+        ],
+    )
+    def test_one_whose_skipped_first_step_goes_wrong_is_named(self, build, enabled, expected, tmp_path, caplog):
+        scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+        assert self.warned(tmp_path, caplog, lambda p: {"it": build(p)}, scaler) == expected
+
+    def test_one_that_has_momentum_is_not_warned_of(self, tmp_path, caplog):
+        def both(parameters):
+            weight, bias = parameters
+            return {name: torch.optim.SGD([p], **MOMENTUM, fused=True) for name, p in (("w", weight), ("b", bias))}
+
+        scaler = torch.amp.GradScaler("cpu")
+        assert self.warned(tmp_path, caplog, both, scaler) == ["optimizer.w", "optimizer.b"]
+        assert self.warned(tmp_path, caplog, both, scaler) == []
+
+    @pytest.mark.parametrize(("arguments", "expected"), [({"fused": True}, ["wrapped"]), ({"foreach": True}, [])])
+    def test_one_of_parameters_on_two_devices_is_named(self, arguments, expected, caplog):
+        parameters = [nn.Parameter(torch.ones(1, device=device)) for device in ("cpu", "meta")]
+        wrapped = types.SimpleNamespace(optimizer=torch.optim.AdamW(parameters, **arguments))
+        warn_of_skipping({"wrapped": wrapped}, [None, torch.amp.GradScaler("cpu")])
+        assert [record.args[0] for record in caplog.records] == expected
