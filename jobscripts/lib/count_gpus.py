@@ -1,16 +1,17 @@
-"""count_gpus.py: print how many GPUs of this machine the torch of this Python can use, and why no more: a line for Bash.
+"""count_gpus.py: print how many GPUs of this machine the torch of this Python can use, for local.bash.
 
-The line is ``slipway-gpus COUNT TEXT``. TEXT names torch, or says why COUNT is 0. Whatever else is printed, such as by an
-image's entry point, does not look like it. torch is imported only if the machine has GPUs, or a driver that does not
-start. Ends with 78 and a line on standard error if torch is built for GPUs and cannot use those that are there.
-CUDA_VISIBLE_DEVICES is left to the driver and to torch. Standard library, but for torch.
+It prints the line ``slipway-gpus COUNT TEXT``: TEXT names torch, or says why COUNT is 0. torch is imported only if the
+machine has GPUs, or a driver that does not start. Ends with 78 and a line on standard error if torch is built for GPUs
+and cannot use those that are there. CUDA_VISIBLE_DEVICES is left to the driver and to torch. Standard library, but for
+torch.
 """
+
+from __future__ import annotations
 
 import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
 sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
@@ -22,7 +23,7 @@ AMD = Path("/dev/kfd")
 """Device of AMD's driver for computing."""
 
 
-def count(gpus: Optional[Gpus], torch: Optional[ModuleType]) -> Tuple[int, str]:
+def count(gpus: Gpus | None, torch: ModuleType | None) -> tuple[int, str]:
     """Return how many GPUs there are to use, and what to say of that.
 
     Args:

@@ -1,6 +1,6 @@
 """What driver and GPUs a machine has, by libcuda, and which variant of the image runs on them.
 
-No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node, ``build/variant``
+No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node, build/variant
 before there is an environment, and job scripts in any image, which may lack slipway: build/generate copies this file to
 jobscripts/lib/slipway_gpu.py.
 
@@ -165,9 +165,7 @@ def why_unusable(torch: ModuleType, gpus: Gpus) -> str:
         torch.cuda.init()
     except RuntimeError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        return (
-            f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
-        )
+        return f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
     return mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
 
 

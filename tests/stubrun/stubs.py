@@ -47,7 +47,9 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         """Return what the script said, without what it says in every attempt."""
-        always = re.compile(r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank(\(s\),|s? on) |used \d+ node)")
+        always = re.compile(
+            r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank(\(s\),|s? on) |used \d+ node)"
+        )
         return [line for line in self.err.splitlines() if not always.match(line)]
 
     @property
