@@ -72,7 +72,8 @@ gpus_in_use() {
     local count=$gpus_per_node
     if [ "$SLIPWAY_DEVICE" = cpu ]; then
         count=0
-    elif [ "$count" = 0 ] && [ "$scheduler" != local ] && { [ "$SLIPWAY_DEVICE" = cuda ] || [ "$gpus_seen" != 0 ]; }; then
+    elif [ "$count" = 0 ] && [ "$scheduler" != local ] &&
+        { [ "$SLIPWAY_DEVICE" = cuda ] || [ "$gpus_seen" != 0 ]; }; then
         count=$((ranks_per_node * devices_per_rank))
     fi
     echo "$count"

@@ -91,7 +91,7 @@ class Project:
             "HOME": str(self.spool),
             "STUB_LOG": str(self.log),
             "STUB_PYTHON": sys.executable,
-            "STANDIN_TORCHES": str(ROOT / "tests" / "standins"),
+            "STANDIN_MODULES": str(ROOT / "tests" / "standins"),
             "SLIPWAY_LOCAL_DISK": str(self.folder / "disk"),
             "USE_CONTAINER": "1",
             "SLIPWAY_MAX_RESTARTS": "0",  # test_restarts.py has its own
