@@ -32,7 +32,7 @@ help: ## list the targets
 setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing system packages by apt-get)
 	@build/setup test
 
-train: ## train the digits example on this machine, in the image if there is one (ARGS="--epochs 5" adds flags)
+train: ## train the digits example on this machine, on its GPUs, in the image if there is one (ARGS="--epochs 5" adds flags)
 	@build/train $(ARGS)
 
 test: ## set up, lint, and run the tests, each part within its budget
@@ -98,5 +98,5 @@ pins: ## ask the registry for the digest of the base's tag, and write it into th
 locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: of that variant alone)
 	@python3 build/lock $(VARIANT)
 
-clean: ## remove .venv and the tools' caches; runs/ and data/ are kept
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, those of other variants and the tools' caches; runs/ and data/ are kept
+	rm -rf .venv $(patsubst containers/pins/%.env,.venv-%,$(wildcard containers/pins/*.env)) .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Train on this machine: torchrun starts the ranks, each with a GPU or with its share of the cores
-# (PyTorch DDP).
+# Train on this machine: torchrun starts the ranks, one for each GPU, or two on the CPU (PyTorch
+# DDP).
 #
 # Start:        jobscripts/ddp.sh [options of the trainer]
+# Ranks:        One for each GPU that the torch of the image or environment can use (for each
+#               SLIPWAY_DEVICES_PER_RANK of them), or two on the CPU if it can use none; a line says
+#               which. SLIPWAY_RANKS_PER_NODE sets another number; more than there are GPUs are
+#               refused. SLIPWAY_DEVICE=cpu leaves the GPUs alone.
 # Stop:         Ctrl-C or SIGTERM: the ranks save, then end. Or `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
@@ -55,7 +59,7 @@ fi
 : "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
 : "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
 : "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
-: "${SLIPWAY_RANKS_PER_NODE:=2}"              # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
 : "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
@@ -90,12 +94,13 @@ choose_container                  # USE_CONTAINER, where it is empty
 check_settings                    # every setting by its pattern; makes paths absolute
 check_backend ddp horovod         # what BACKEND can be in this script
 check_inputs                      # -> image, venv, data; nothing has been written before
-find_allocation                   # -> nodes, head_node, cpus, ranks_per_node, world_size ...
+find_allocation                   # -> nodes, head_node, cpus ...
 open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
 use_container --nv                # -> container: what stands before each command
+count_ranks                       # -> ranks_per_node, world_size: one a GPU, or two on the CPU
 set_rank_environment              # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT

@@ -63,6 +63,15 @@ def stubs(tree) -> Path:
 
 
 @pytest.fixture(scope="session")
+def libcuda(tmp_path_factory) -> Path:
+    """Return the folder of the stand-in for NVIDIA's libcuda, for LD_LIBRARY_PATH."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    source = ROOT / "tests" / "unit" / "libcuda.c"
+    subprocess.check_call(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source])
+    return folder
+
+
+@pytest.fixture(scope="session")
 def base() -> str:
     """Return the name of the images' base in buildah's storage, where `make image` left it."""
     if os.getuid() != 0:

@@ -18,7 +18,7 @@ account() {
     said+=" = $(quotient $((nnodes * count * seconds)) 3600) $unit-hours"
     if [ "$unit" = GPU ]; then
         said+=$(gpu_words $((nnodes * count)))
-    elif [ "$scheduler" != local ] && [ "$gpus_per_node" != 0 ]; then
+    elif [ "$gpus_per_node" != 0 ]; then
         said+="; $(plural $((nnodes * gpus_per_node)) GPU) that the job was given stayed idle"
     fi
     note "$said"
@@ -70,10 +70,10 @@ account_json() {
 # ranks take, if they run on GPUs.
 gpus_in_use() {
     local count=$gpus_per_node
-    [ "$scheduler" != local ] || count=0 # there it is what the ranks would take
     if [ "$SLIPWAY_DEVICE" = cpu ]; then
         count=0
-    elif [ "$count" = 0 ] && { [ "$SLIPWAY_DEVICE" = cuda ] || [ "$gpus_seen" != 0 ]; }; then
+    elif [ "$count" = 0 ] && [ "$scheduler" != local ] &&
+        { [ "$SLIPWAY_DEVICE" = cuda ] || [ "$gpus_seen" != 0 ]; }; then
         count=$((ranks_per_node * devices_per_rank))
     fi
     echo "$count"

@@ -3,34 +3,28 @@
 DEVICE is cuda, where a missing GPU is an error, or auto, where it is none. Ends with 78 and a line on what is wrong.
 """
 
-import ctypes
 import socket
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
+sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+
+from slipway_gpu import find_gpus  # noqa: E402
+
 EXIT_CONFIG = 78
-NO_DEVICE = 100
-"""CUDA_ERROR_NO_DEVICE of cuda.h."""
 
 
 def fault() -> str:
     """Return what is wrong with the GPUs of this node, or "" if nothing is, or if they are AMD's."""
     if Path("/dev/kfd").exists():
         return ""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    gpus = find_gpus()
+    if gpus is None:
         return "there is no NVIDIA driver (libcuda.so.1)"
-    code = driver.cuInit(0)
-    if code == NO_DEVICE:
-        return "the driver shows no GPU"
-    if code:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(code, ctypes.byref(text))
-        return f"the driver does not start: {(text.value or b'error').decode()} ({code})"
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return "" if count.value else "the driver shows no GPU"
+    if gpus.fault:
+        return f"the driver does not start: {gpus.fault}"
+    return "" if gpus.capabilities else "the driver shows no GPU"
 
 
 def main() -> int:

@@ -4,6 +4,7 @@
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=()
+readonly RANKS_ON_CPU=2 # enough to show that ranks train together
 
 # choose_container: with USE_CONTAINER unset, the image if there is one that Apptainer can run, else
 # the environment.
@@ -20,16 +21,56 @@ choose_container() {
     fi
 }
 
-# find_allocation: this machine. Sets nodes, nnodes, head_node, cpus, ranks_per_node, world_size,
-# gpus_per_node (those that the ranks take), first_port.
+# find_allocation: this machine. Sets nodes, nnodes, head_node, cpus, scratch_id, first_port; and
+# gpus_per_node, for a session that starts no ranks.
 find_allocation() {
     nodes=(127.0.0.1)
     reserve_spares
     cpus=$(nproc)
-    gpus_per_node=$((${SLIPWAY_RANKS_PER_NODE:-1} * ${SLIPWAY_DEVICES_PER_RANK:-1}))
+    gpus_per_node=${SLIPWAY_DEVICES_PER_RANK:-1}
     scratch_id=$job_id
     first_port=$((20000 + $$ % 10000))
+}
+
+# count_ranks: one for each GPU (for each SLIPWAY_DEVICES_PER_RANK of them) that the torch of the
+# image or environment can use, RANKS_ON_CPU if it can use none; SLIPWAY_RANKS_PER_NODE wins. Sets
+# gpus_per_node, those that the ranks take, and what plan_ranks sets. Fails if the ranks need more
+# GPUs than there are, or torch cannot use those that are there.
+count_ranks() {
+    local gpus=0 why=SLIPWAY_DEVICE=cpu each=${SLIPWAY_DEVICES_PER_RANK:-1} ranks fewer
+    gpus_per_node=0
+    [ "$SLIPWAY_DEVICE" = cpu ] || count_gpus
+    if [ "$gpus" = 0 ]; then
+        [ "$SLIPWAY_DEVICE" != cuda ] ||
+            die "SLIPWAY_DEVICE=cuda, but $why; SLIPWAY_DEVICE=cpu runs without GPUs"
+        plan_ranks "$RANKS_ON_CPU"
+        note "$(plural "$ranks_per_node" rank) on the CPU: $why"
+        return
+    fi
+    ranks=${SLIPWAY_RANKS_PER_NODE:-$((gpus < each ? 1 : gpus / each))}
+    [ "$BACKEND" != single ] || ranks=1
+    gpus_per_node=$((ranks * each))
+    if ((gpus_per_node > gpus)); then
+        fewer=SLIPWAY_RANKS_PER_NODE=$((gpus / each))
+        ((each <= gpus)) || fewer=SLIPWAY_DEVICES_PER_RANK=$gpus
+        die "$(plural "$ranks" rank) with $(plural "$each" GPU) each need $gpus_per_node, and" \
+            "$gpus can be used here ($why): set $fewer, or SLIPWAY_DEVICE=cpu"
+    fi
     plan_ranks
+    note "$(plural "$ranks" rank) on $gpus_per_node of $(plural "$gpus" GPU): $why"
+}
+
+# count_gpus: sets gpus, how many torch can use where the ranks will run, and why, which torch that
+# is, or why there are none.
+count_gpus() {
+    local output line=$'\nslipway-gpus ([0-9]{1,4}) ([^\n]*)\n'
+    isolate_python
+    output_of 60 "${container[@]}" python3 "$lib/count_gpus.py" ||
+        die "the GPUs of this machine cannot be counted$step_failure"
+    # The last such line, as an image's entry point may print too.
+    [[ $'\n'$output$'\n' =~ .*$line ]] ||
+        die "the GPUs of this machine cannot be counted: count_gpus.py printed ${output@Q}"
+    gpus=${BASH_REMATCH[1]} why=${BASH_REMATCH[2]}
 }
 
 # use_nodes NODE: this one.

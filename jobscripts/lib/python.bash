@@ -59,6 +59,13 @@ check_packages() {
             "that folder. A script of your own (SLIPWAY_SCRIPT) needs none of them"
 }
 
+# isolate_python: unset what was made for another Python, or another user's packages.
+isolate_python() {
+    unset -v PYTHONHOME PYTHONSTARTUP
+    keeps_python_path || unset -v PYTHONPATH
+    export_variables PYTHONNOUSERSITE=1
+}
+
 # keeps_python_path: whether modules have put packages on PYTHONPATH that the job is to see.
 keeps_python_path() {
     [ "$USE_CONTAINER" = 0 ] || return 1

@@ -11,11 +11,12 @@ count_words() {
     echo "${#list[@]}"
 }
 
-# plan_ranks: reads gpus_per_node, nnodes. Sets devices_per_rank, ranks_per_node, world_size and
-# cpus_per_rank (rounded down: threads beyond the cores only wait).
+# plan_ranks [RANKS]: reads gpus_per_node, nnodes. RANKS start on each node unless
+# SLIPWAY_RANKS_PER_NODE is set; by default as many as its GPUs suffice for. Sets devices_per_rank,
+# ranks_per_node, world_size and cpus_per_rank (rounded down: threads beyond the cores only wait).
 plan_ranks() {
     devices_per_rank=${SLIPWAY_DEVICES_PER_RANK:-1}
-    ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-$((gpus_per_node / devices_per_rank))}
+    ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-${1:-$((gpus_per_node / devices_per_rank))}}
     [ "$BACKEND" != single ] || ranks_per_node=1
     check_gpu_count
     ((ranks_per_node > 0)) ||
@@ -45,6 +46,7 @@ check_gpu_count() {
 # at most, and NCCL connects none (NVIDIA's MIG User Guide, application considerations).
 refuse_mig_slices() {
     [[ ${CUDA_VISIBLE_DEVICES:-} == *MIG-* ]] && [ "$SLIPWAY_DEVICE" != cpu ] || return 0
+    [ "$scheduler" != local ] || return 0 # there torch has counted them
     ((world_size == 1)) ||
         die "the job was given MIG slices, and NCCL cannot connect $world_size ranks on slices:" \
             "ask for whole GPUs; \`jobgen submit single --site SITE\` takes one slice"
@@ -98,14 +100,12 @@ export_plan() {
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, and folders on the local disk for caches and
 # (unless it is set) temporary files.
 set_environment() {
-    unset -v PYTHONHOME PYTHONSTARTUP # made for another Python
-    keeps_python_path || unset -v PYTHONPATH
+    isolate_python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
         note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
     export_variables \
-        PYTHONNOUSERSITE=1 \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
         DATA="$data" \
         GPUS_PER_NODE="$gpus_per_node" \

@@ -103,8 +103,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
     rows += _load_modules(job)
     rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
-    found = "-> cpus, ranks_per_node ... of a node" if spec.client else _ALLOCATION
-    rows.append(("find_allocation", found))
+    rows.append(("find_allocation", _allocation(job, scheduler)))
     mode = " 750" if site.group_readable else ""
     rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
     if spec.client:
@@ -113,6 +112,8 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
     rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
     rows.append((command(use_container(job)), "-> container: what stands before each command"))
+    if scheduler.one_machine:
+        rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
     if not scheduler.takes_arguments:
         rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
     rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
@@ -127,7 +128,15 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     return rows
 
 
-_ALLOCATION = "-> nodes, head_node, cpus, ranks_per_node, world_size ..."
+def _allocation(job: Job, scheduler: Scheduler) -> str:
+    """Return what find_allocation sets."""
+    if job.spec.client:
+        return "-> cpus, ranks_per_node ... of a node"
+    if scheduler.one_machine:
+        return "-> nodes, head_node, cpus ..."
+    return "-> nodes, head_node, cpus, ranks_per_node, world_size ..."
+
+
 _ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', "")
 
 
@@ -157,7 +166,8 @@ def _build_calls(job: Job) -> List[Call]:
 
 def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
     rows: List[Call] = []
-    if scheduler_of(job.scheduler).one_machine:
+    alone = scheduler_of(job.scheduler).one_machine
+    if alone:
         rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
     rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
     rows += _load_modules(job)
@@ -170,6 +180,7 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
         ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
         ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
         (command(use_container(job)), "-> container: what stands before each command"),
+        *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
         ("set_environment", "exports threads, cache folders and DATA"),
         (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
     ]

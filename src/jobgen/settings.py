@@ -87,7 +87,7 @@ def defaults_of(job: Job) -> Dict[str, Default]:
 
 def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
     site, spec, scheduler = job.site, job.spec, scheduler_of(job.scheduler)
-    is_counted = bool(job.gpus_per_node) and not spec.ranks_per_node and not scheduler.one_machine
+    is_counted = not spec.ranks_per_node and (job.gpus_per_node or scheduler.one_machine)
     found = {
         "SLIPWAY_OUTPUT": Default(site.output, "output"),
         "USE_CONTAINER": Default("" if scheduler.one_machine else str(int(site.container != "none"))),

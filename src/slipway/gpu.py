@@ -1,6 +1,8 @@
 """What driver and GPUs a machine has, by libcuda, and which variant of the image runs on them.
 
-No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node.
+No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node, build/variant
+before there is an environment, and job scripts in any image, which may lack slipway: build/generate copies this file to
+jobscripts/lib/slipway_gpu.py.
 
 Sources: NVIDIA, CUDA Compatibility (minor versions: a program built with any CUDA X.y runs on every driver for CUDA X),
 and CUDA C++ Programming Guide (binary and PTX compatibility).
@@ -12,6 +14,7 @@ import ctypes
 import re
 import subprocess
 import sys
+from types import ModuleType
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 Version = Tuple[int, int]
@@ -145,6 +148,25 @@ def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
         f"torch has no kernels for a GPU of compute capability {_text(without[0])}, only "
         f"{', '.join(architectures)}: {advice(gpus)}{others}"
     )
+
+
+def why_unusable(torch: ModuleType, gpus: Gpus) -> str:
+    """Return why ``torch``, the module, built for CUDA, cannot use ``gpus``; "" if it can, or if there are none.
+
+    torch is asked last, which warns of an old driver in four lines. It opens the driver in this process.
+    """
+    if gpus.fault:
+        return f"the NVIDIA driver of this machine does not start: {gpus.fault}; nvidia-smi may say more"
+    if not gpus.capabilities:
+        return ""
+    if why := mismatch(gpus, torch.version.cuda, []):
+        return why
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
+    return mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
 
 
 def _without_kernels(gpus: Gpus, architectures: Sequence[str]) -> List[Version]:

@@ -183,7 +183,8 @@ _TRAINING = (
             "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
     Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: as many as the job's GPUs suffice for",
             "processes that train on each node; by default one for each GPU that the job was given, or for each "
-            "`SLIPWAY_DEVICES_PER_RANK` of them", "RANKS_PER_NODE", refuse_old=True, optional=True),
+            "`SLIPWAY_DEVICES_PER_RANK` of them; without a scheduler one for each GPU that torch can use, or two on "
+            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", refuse_old=True, optional=True),
     Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",

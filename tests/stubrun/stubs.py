@@ -47,7 +47,9 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         """Return what the script said, without what it says in every attempt."""
-        always = re.compile(r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank\(s\), |used \d+ node)")
+        always = re.compile(
+            r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank(\(s\),|s? on) |used \d+ node)"
+        )
         return [line for line in self.err.splitlines() if not always.match(line)]
 
     @property
@@ -89,6 +91,7 @@ class Project:
             "HOME": str(self.spool),
             "STUB_LOG": str(self.log),
             "STUB_PYTHON": sys.executable,
+            "STANDIN_MODULES": str(ROOT / "tests" / "standins"),
             "SLIPWAY_LOCAL_DISK": str(self.folder / "disk"),
             "USE_CONTAINER": "1",
             "SLIPWAY_MAX_RESTARTS": "0",  # test_restarts.py has its own

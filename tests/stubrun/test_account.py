@@ -88,6 +88,7 @@ def test_gpus_are_read_while_the_ranks_run(project, drivers, script):
         LD_LIBRARY_PATH=str(drivers),
         STANDIN_GPUS="1",
         STANDIN_CUDA="12020 80 80",
+        STANDIN_TORCH="12.8",
         STANDIN_NVML="0000:01:00.0 80 1024 81559 0;0000:02:00.0 90 31744 81559 0;",
         SLIPWAY_RANKS_PER_NODE="2",
         STUB_LOCAL_RANK="0",

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -942,15 +943,52 @@ class TestAllocation:
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
 
-    def test_gpus_of_this_machine_are_those_of_its_ranks(self, bash):
-        show = 'find_allocation; echo "$gpus_per_node $ranks_per_node"'
-        assert bash(f"SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICES_PER_RANK=2; {show}", scheduler="local")[1] == "4 2\n"
-        assert bash(f"BACKEND=single; {show}", scheduler="local")[1] == "1 1\n"
-
     def test_find_allocation_of_this_machine(self, bash):
-        show = 'SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo "${nodes[@]} $nnodes $world_size $cpus"; '
-        show += "((first_port < 30000))"
-        assert bash(show, scheduler="local") == (0, f"127.0.0.1 1 2 {len(os.sched_getaffinity(0))}\n", "")
+        show = 'find_allocation; echo "${nodes[@]} $nnodes $gpus_per_node $cpus"; ((first_port < 30000))'
+        assert bash(show, scheduler="local") == (0, f"127.0.0.1 1 1 {len(os.sched_getaffinity(0))}\n", "")
+
+    @pytest.mark.parametrize(
+        ("settings", "counted", "plan"),
+        [
+            ("", "0 no GPU", "0 2 2 1"),
+            ("", "1 torch", "1 1 1 1"),
+            ("", "8 torch", "8 8 8 1"),
+            ("SLIPWAY_DEVICE=cpu", "8 torch", "0 2 2 1"),
+            ("SLIPWAY_DEVICE=cuda", "8 torch", "8 8 8 1"),
+            ("SLIPWAY_DEVICE=cuda", "0 no GPU", ""),
+            ("SLIPWAY_RANKS_PER_NODE=3", "8 torch", "3 3 3 1"),
+            ("SLIPWAY_RANKS_PER_NODE=3", "0 no GPU", "0 3 3 1"),
+            ("SLIPWAY_RANKS_PER_NODE=3", "2 torch", ""),
+            ("SLIPWAY_DEVICES_PER_RANK=3", "8 torch", "6 2 2 3"),
+            ("SLIPWAY_DEVICES_PER_RANK=3", "2 torch", ""),
+            ("SLIPWAY_DEVICES_PER_RANK=3", "0 no GPU", "0 2 2 3"),
+            ("SLIPWAY_RANKS_PER_NODE=4 SLIPWAY_DEVICES_PER_RANK=3", "8 torch", ""),
+            ("BACKEND=single", "8 torch", "1 1 1 1"),
+            ("BACKEND=single SLIPWAY_DEVICES_PER_RANK=2", "8 torch", "2 1 1 2"),
+            ("BACKEND=single", "0 no GPU", "0 1 1 1"),
+            ("", "0 no GPU\nslipway-gpus 2 torch\nand more", "2 2 2 1"),  # the last such line
+            ("", "x torch", ""),
+            ("", "", ""),
+        ],
+    )
+    def test_count_ranks_of_this_machine(self, bash, stub, settings, counted, plan):
+        stub("python3", f"echo an image says hello; echo {shlex.quote(f'slipway-gpus {counted}')}; echo bye")
+        show = f"nnodes=1 USE_CONTAINER=0 SLIPWAY_DEVICE=auto {settings}; count_ranks; "
+        show += 'echo "$gpus_per_node $ranks_per_node $world_size $devices_per_rank"'
+        code, out, err = bash(show, scheduler="local", PYTHONPATH="/somewhere")
+        assert (code, out) == ((0, f"{plan}\n") if plan else (78, "")), err
+        assert len(err.splitlines()) == 1
+
+    def test_count_gpus_of_this_machine_that_fails(self, bash, stub):
+        stub("python3", 'echo "slipway-gpus 2 torch"; echo why >&2; exit 78')
+        code, _, err = bash("USE_CONTAINER=0; count_gpus", scheduler="local")
+        assert (code, "cannot be counted: see above" in err) == (78, True)
+
+    def test_isolate_python(self, bash):
+        show = 'isolate_python; echo "${PYTHONPATH-}/${PYTHONHOME-}/${PYTHONSTARTUP-}/$PYTHONNOUSERSITE"'
+        env = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"), "x")
+        assert bash(f"USE_CONTAINER=1; {show}", **env)[1] == "///1\n"
+        assert bash(f"USE_CONTAINER=0 SLIPWAY_VENV=modules; {show}", **env)[1] == "x///1\n"
 
     def test_share_of_node_job_field_and_to_seconds_of_pbs(self, bash):
         asked = "    Resource_List.ncpus = 10\n    Resource_List.ngpus = 0\n    other = 3"
@@ -1973,16 +2011,16 @@ class TestAccount:
         assert self.account(bash, place, code)[0] == f"x.job: used {expected}\n"
 
     @pytest.mark.parametrize(
-        ("device", "gpus", "expected"),
+        ("taken", "gpus", "expected"),
         [
-            ("cuda", [], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours"),
-            ("auto", [], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),
-            ("cpu", [], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),
-            ("auto", [READ], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours; GPUs 88 % busy, 31 of 80 GiB at most"),
+            (2, [], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours"),
+            (0, [], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),
+            (0, [READ], "1 node x 8 cores x 1.25 h = 10.0 core-hours"),  # torch for CPUs
+            (2, [READ], "1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours; GPUs 88 % busy, 31 of 80 GiB at most"),
         ],
     )
-    def test_on_one_machine(self, bash, place, device, gpus, expected):
-        code = f"SLIPWAY_DEVICE={device} nnodes=1"
+    def test_on_one_machine(self, bash, place, taken, gpus, expected):
+        code = f"SLIPWAY_DEVICE=auto nnodes=1 gpus_per_node={taken}"
         assert self.account(bash, place, code, gpus=gpus, scheduler="local")[0] == f"x.job: used {expected}\n"
 
     def test_nothing_is_said_where_no_rank_has_started(self, bash, place):
@@ -2099,10 +2137,10 @@ class TestFreePort:
         assert (code, found, len(err.splitlines())) == (1, "", 1)
 
     def test_it_needs_nothing_but_python(self):
-        for name in ("free_port.py", "check_gpus.py", "gpu_usage.py"):
+        for name in ("free_port.py", "check_gpus.py", "count_gpus.py", "gpu_usage.py", "slipway_gpu.py"):
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
-            assert imports <= set(sys.stdlib_module_names), name
+            assert imports <= {*sys.stdlib_module_names, "slipway_gpu"}, name
 
 
 class TestNames:
@@ -2170,8 +2208,7 @@ class TestPreflight:
         done = run(*words, f"{place}/gone")
         assert (done.returncode, f"{place}/gone is not there" in done.stderr) == (78, True)
 
-    def gpus(self, device, folder=None):
-        env = {"LD_LIBRARY_PATH": str(folder)} if folder else {}
+    def gpus(self, device, **env):
         return run(sys.executable, str(LIB / "check_gpus.py"), device, **env)
 
     def test_without_a_driver(self):
@@ -2185,26 +2222,16 @@ class TestPreflight:
         assert self.gpus("auto").returncode == 0
 
     @pytest.mark.parametrize(
-        ("init", "count", "text"),
+        ("machine", "text"),
         [
-            (0, 2, ""),
-            (0, 0, "the driver shows no GPU"),
-            (100, 0, "the driver shows no GPU"),
-            (803, 1, "does not start: broken (803)"),
+            ({"STANDIN_CUDA": "12020 80 80"}, ""),
+            ({"STANDIN_CUDA": "12020"}, "the driver shows no GPU"),
+            ({"STANDIN_CUDA": "12020", "STANDIN_INIT": "0"}, "the driver shows no GPU"),
+            ({"STANDIN_CUDA": "12020 80", "STANDIN_INIT": "802"}, "does not start: system not yet initialized (802)"),
         ],
     )
-    def test_what_the_driver_says(self, tmp_path, init, count, text):
-        if not shutil.which("gcc"):
-            pytest.skip("needs gcc")
-        source = f"""
-        int cuInit(unsigned flags) {{ return {init}; }}
-        int cuGetErrorString(int code, const char **text) {{ *text = "broken"; return 0; }}
-        int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
-        """
-        (tmp_path / "cuda.c").write_text(source)
-        words = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"]
-        subprocess.run(words, check=True)
-        done = self.gpus("cuda", tmp_path)
+    def test_what_the_driver_says(self, libcuda, machine, text):
+        done = self.gpus("cuda", LD_LIBRARY_PATH=str(libcuda), **machine)
         assert (done.returncode, text in done.stderr) == (78 if text else 0, True)
         if text:
             assert "set SLIPWAY_DEVICE=cpu" in done.stderr

@@ -98,7 +98,7 @@ class TestLaunch:
         own = [words for words in ended.calls if words[-2:] == ["--lr", "1"]][-1]
         assert own[-3:] == [str(project.folder / "my train.py"), "--lr", "1"]
         assert "PYTHONSAFEPATH" not in ended.env
-        assert ended.env["GPUS_PER_NODE"] == {"none": "0", "single.job": "1"}.get(script, "2")
+        assert ended.env["GPUS_PER_NODE"] == {"ddp.sh": "0", "single.job": "1"}.get(script, "2")
         assert not ended.requeued
 
     def test_the_gpus_are_given_to_the_image_unless_the_device_is_a_cpu(self, project, script):

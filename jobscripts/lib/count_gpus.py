@@ -1,0 +1,62 @@
+"""count_gpus.py: print how many GPUs of this machine the torch of this Python can use, for local.bash.
+
+It prints the line ``slipway-gpus COUNT TEXT``: TEXT names torch, or says why COUNT is 0. torch is imported only if the
+machine has GPUs, or a driver that does not start. Ends with 78 and a line on standard error if torch is built for GPUs
+and cannot use those that are there. CUDA_VISIBLE_DEVICES is left to the driver and to torch. Standard library, but for
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
+sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+
+from slipway_gpu import Gpus, advice, describe, find_gpus, why_unusable  # noqa: E402
+
+EXIT_CONFIG = 78
+AMD = Path("/dev/kfd")
+"""Device of AMD's driver for computing."""
+
+
+def count(gpus: Gpus | None, torch: ModuleType | None) -> tuple[int, str]:
+    """Return how many GPUs there are to use, and what to say of that.
+
+    Args:
+        gpus: what NVIDIA's driver shows; None without one.
+        torch: the module; None if this Python has none.
+    """
+    if torch is None:  # another framework's script: as many as the driver shows
+        return len(gpus.capabilities) if gpus else 0, "there is no torch here"
+    if torch.version.cuda or torch.version.hip:
+        found = torch.cuda.device_count()
+        return found, f"torch {torch.__version__}" if found else f"torch {torch.__version__} sees no GPU"
+    why = f"torch {torch.__version__} is built for CPUs"
+    if gpus and gpus.capabilities:
+        return 0, f"{why}, and this machine has {describe(gpus)}: {advice(gpus)}"
+    return 0, f"{why}, and the NVIDIA driver does not start: {gpus.fault}" if gpus and gpus.fault else why
+
+
+def main() -> int:
+    """Print the line."""
+    gpus = find_gpus()
+    found, text = 0, "no GPU is visible"
+    if AMD.exists() or (gpus and (gpus.capabilities or gpus.fault)):
+        try:
+            torch = importlib.import_module("torch")
+        except ModuleNotFoundError:
+            torch = None
+        if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)):
+            print(f"count_gpus: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
+            return EXIT_CONFIG
+        found, text = count(gpus, torch)
+    print(f"\nslipway-gpus {found} {text}")  # a line of its own, whatever was printed before
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""What driver and GPUs a machine has, by libcuda, and which variant of the image runs on them.
+
+No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node, build/variant
+before there is an environment, and job scripts in any image, which may lack slipway: build/generate copies this file to
+jobscripts/lib/slipway_gpu.py.
+
+Sources: NVIDIA, CUDA Compatibility (minor versions: a program built with any CUDA X.y runs on every driver for CUDA X),
+and CUDA C++ Programming Guide (binary and PTX compatibility).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+from types import ModuleType
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+Version = Tuple[int, int]
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR of cuda.h
+_NO_FAULT = (0, 34, 100)  # CUDA_SUCCESS, CUDA_ERROR_STUB_LIBRARY, CUDA_ERROR_NO_DEVICE
+
+
+class Gpus(NamedTuple):
+    """What libcuda says of a machine."""
+
+    cuda: Version
+    """Newest CUDA that the driver runs, such as (12, 2)."""
+    capabilities: List[Version]
+    """Compute capability of each GPU that CUDA_VISIBLE_DEVICES shows, such as [(8, 0), (8, 0)]."""
+    fault: str = ""
+    """Why the driver does not start, in its words; "" if it does, or if it has no GPU."""
+
+
+class Variant(NamedTuple):
+    """What a variant of the image asks for."""
+
+    cuda: Version
+    """Oldest CUDA of a driver that runs it."""
+    driver: int
+    """Branch of the driver that brought this CUDA, by NVIDIA's CUDA Toolkit Release Notes."""
+    architectures: Tuple[str, ...]
+    """Which it has kernels for: ``torch.cuda.get_arch_list()``."""
+
+
+VARIANTS: Dict[str, Variant] = {
+    "cuda": Variant((13, 0), 580, ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
+    "cuda12": Variant((12, 0), 525, ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
+}
+"""From the newest on; a test compares them with containers/pins and with what the images' own test printed."""
+BLACKWELL = (10, 0)
+BLACKWELL_DRIVER = Variant((12, 8), 570, ())
+"""GPUs from BLACKWELL on need this driver, whatever the image asks for."""
+
+
+def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
+    """Return what ``library`` says of this machine; None without a driver."""
+    try:
+        cuda = ctypes.CDLL(library)
+        return _ask(cuda)
+    except (OSError, AttributeError):  # no such library, or one of something else
+        return None
+
+
+def _ask(cuda: ctypes.CDLL) -> Gpus:
+    number = ctypes.c_int()
+
+    def ask(function: str, *arguments: object) -> int:
+        code = getattr(cuda, function)(ctypes.byref(number), *arguments)
+        return number.value if code == 0 else 0
+
+    version = ask("cuDriverGetVersion")
+    code = cuda.cuInit(0)
+    count = 0 if code else ask("cuDeviceGetCount")
+    devices = [ask("cuDeviceGet", index) for index in range(count)]
+    major, minor = ([ask("cuDeviceGetAttribute", part, device) for device in devices] for part in (_MAJOR, _MINOR))
+    capabilities = [found for found in zip(major, minor) if found != (0, 0)]
+    return Gpus((version // 1000, version % 1000 // 10), capabilities, _fault(cuda, code))
+
+
+def _fault(cuda: ctypes.CDLL, code: int) -> str:
+    """Return what ``code`` of cuInit means, in the driver's words; "" where it is no fault."""
+    if code in _NO_FAULT:
+        return ""
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorString(code, ctypes.byref(text))
+    return f"{(text.value or b'error').decode(errors='replace')} ({code})"
+
+
+def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
+    """Return what a child finds, as a damaged driver may hang: None without a GPU, or an answer in ``timeout`` s."""
+    words = [sys.executable, "-I", __file__]
+    try:
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return None
+    try:
+        said = child.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        child.kill()  # not waited for: one that hangs in the driver may not end
+        return None
+    versions = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", said)]
+    return Gpus(versions[0], versions[1:]) if len(versions) > 1 else None
+
+
+def fits(variant: str, gpus: Gpus) -> bool:
+    """Return whether ``variant`` runs on ``gpus``; another one's needs are not known, so it may."""
+    needs = VARIANTS.get(variant)
+    if needs is None:
+        return True
+    driver_knows = max(gpus.capabilities) < BLACKWELL or BLACKWELL_DRIVER.cuda <= gpus.cuda
+    return driver_knows and needs.cuda <= gpus.cuda and not _without_kernels(gpus, needs.architectures)
+
+
+def advice(gpus: Gpus) -> str:
+    """Return in one sentence what to build for ``gpus``, or why no variant runs on them."""
+    for name in VARIANTS:
+        if fits(name, gpus):
+            return f"build the {name} variant (VARIANT={name})"
+    every = [architecture for needs in VARIANTS.values() for architecture in needs.architectures]
+    if unknown := _without_kernels(gpus, every):
+        return (
+            f"no variant has kernels for compute capability {_text(unknown[0])}: "
+            "docs/images.md says how to build for another torch"
+        )
+    needs = BLACKWELL_DRIVER if max(gpus.capabilities) >= BLACKWELL else min(VARIANTS.values())
+    return f"the driver must be of branch {needs.driver} or later (CUDA {_text(needs.cuda)})"
+
+
+def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
+    """Return why a torch cannot use ``gpus``; "" if it can.
+
+    Args:
+        gpus: there is at least one.
+        cuda: that torch was built with, ``torch.version.cuda``, such as "12.8".
+        architectures: that it has kernels for, ``torch.cuda.get_arch_list()``, such as ["sm_80", "compute_90"].
+    """
+    needed = (int(cuda.partition(".")[0]), 0)
+    if gpus.cuda < needed:
+        return f"the driver runs CUDA {_text(gpus.cuda)} at most, and torch was built with {cuda}: {advice(gpus)}"
+    without = _without_kernels(gpus, architectures) if architectures else []
+    if not without:
+        return ""
+    others = "" if set(gpus.capabilities) <= set(without) else "; CUDA_VISIBLE_DEVICES can hide it from this job"
+    return (
+        f"torch has no kernels for a GPU of compute capability {_text(without[0])}, only "
+        f"{', '.join(architectures)}: {advice(gpus)}{others}"
+    )
+
+
+def why_unusable(torch: ModuleType, gpus: Gpus) -> str:
+    """Return why ``torch``, the module, built for CUDA, cannot use ``gpus``; "" if it can, or if there are none.
+
+    torch is asked last, which warns of an old driver in four lines. It opens the driver in this process.
+    """
+    if gpus.fault:
+        return f"the NVIDIA driver of this machine does not start: {gpus.fault}; nvidia-smi may say more"
+    if not gpus.capabilities:
+        return ""
+    if why := mismatch(gpus, torch.version.cuda, []):
+        return why
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
+    return mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
+
+
+def _without_kernels(gpus: Gpus, architectures: Sequence[str]) -> List[Version]:
+    """Return the compute capabilities on which code for none of ``architectures`` runs."""
+    every = sorted(set(gpus.capabilities))
+    return [capability for capability in every if not any(_runs_on(name, capability) for name in architectures)]
+
+
+def _runs_on(architecture: str, capability: Version) -> bool:
+    """Return whether code for ``architecture`` runs on a GPU of ``capability``."""
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+    if not found:
+        return True  # of a kind that came after this was written
+    built = (int(found[2]), int(found[3]))
+    if found[4] == "a":  # of this architecture alone
+        return built == capability
+    if found[1] == "sm" or found[4] == "f":  # of this family
+        return built[0] == capability[0] and built <= capability
+    return built <= capability  # PTX, compiled when it is loaded
+
+
+def describe(gpus: Gpus) -> str:
+    """Return the GPUs and their driver in words."""
+    capabilities = ", ".join(_text(capability) for capability in sorted(set(gpus.capabilities)))
+    return f"GPUs of compute capability {capabilities} and a driver for CUDA {_text(gpus.cuda)}"
+
+
+def _text(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+if __name__ == "__main__":
+    if here := find_gpus():
+        sys.stdout.write(" ".join(map(_text, (here.cuda, *here.capabilities))) + "\n")

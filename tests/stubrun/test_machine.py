@@ -1,0 +1,294 @@
+"""One machine without a scheduler: how many ranks ddp.sh starts, on what, and how it ends, by GPUs, driver and torch.
+
+The counting program runs really, with a stand-in for libcuda. The torch for CPUs is the real one of the tests'
+environment; those for GPUs are stand-ins (tests/standins).
+"""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from slipway.gpu import Gpus
+from stubs import DONE, SCRIPTS, changed_library
+
+DRIVERS = {470: "11040", 535: "12020", 580: "13000"}
+"""Too old for every variant, for cuda12 alone, and for both; with the CUDA of each."""
+REFUSED = (78, "", "", "")
+
+
+def machine(libcuda, gpus, torch="13.2", driver=580, **env):
+    """Return the variables of a machine with these GPUs, and a torch for "cpu", "rocm" or a version of CUDA."""
+    shown = {"STANDIN_CUDA": " ".join([DRIVERS[driver], *["80"] * gpus]), "LD_LIBRARY_PATH": str(libcuda)}
+    return shown | ({} if torch == "cpu" else {"STANDIN_TORCH": torch}) | env
+
+
+def plan_of(ended):
+    """Return the exit code, ranks, GPUs that they take, and device by the script's line."""
+    if not ended.of("torchrun"):
+        return (ended.code, "", "", "")
+    device = re.search(r"(?m)^\S+: \d+ ranks? on (the CPU|\d+ of \d+ GPUs?)", ended.err)[1]
+    return (ended.code, ended.env["TRAINER_WORLD_SIZE"], ended.env["GPUS_PER_NODE"], device)
+
+
+def expected(gpus, driver, torch):
+    """Return what a user expects of a machine."""
+    if gpus == 0 or torch == "cpu":
+        return (0, "2", "0", "the CPU")
+    if DRIVERS[driver][:2] < torch[:2]:
+        return REFUSED
+    return (0, str(gpus), str(gpus), f"{gpus} of {gpus} GPU{'s' * (gpus > 1)}")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("torch", ["cpu", "12.8", "13.2"])
+def test_ranks_device_and_exit_code(project, libcuda, table, driver, torch):
+    rows = []
+    for gpus in (0, 1, 2, 8):
+        ended = project.run("ddp.sh", **machine(libcuda, gpus, torch, driver), **DONE)
+        found = plan_of(ended)
+        assert found == expected(gpus, driver, torch), ended
+        said = [line.partition(": ")[2] for line in ended.err.splitlines() if re.search("ranks? on |count_gpus", line)]
+        assert len(said) == 1, ended
+        assert not (ended.run_dir / "lib" / "__pycache__").exists()  # later attempts run that library
+        rows.append((f"driver {driver}", f"{gpus} GPUs", f"torch for {torch}", *found, said[0]))
+    table("ddp.sh: exit code, ranks, GPUs taken, device, line", rows)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "plan"),
+    [
+        (8, {"SLIPWAY_RANKS_PER_NODE": "3"}, (0, "3", "3", "3 of 8 GPUs")),
+        (2, {"SLIPWAY_RANKS_PER_NODE": "3"}, REFUSED),
+        (0, {"SLIPWAY_RANKS_PER_NODE": "3"}, (0, "3", "0", "the CPU")),
+        (2, {"SLIPWAY_RANKS_PER_NODE": "3", "SLIPWAY_DEVICE": "cpu"}, (0, "3", "0", "the CPU")),
+        (2, {"SLIPWAY_DEVICE": "cuda"}, (0, "2", "2", "2 of 2 GPUs")),
+        (0, {"SLIPWAY_DEVICE": "cuda"}, REFUSED),
+        (8, {"SLIPWAY_DEVICES_PER_RANK": "3"}, (0, "2", "6", "6 of 8 GPUs")),
+        (2, {"SLIPWAY_DEVICES_PER_RANK": "3"}, REFUSED),
+        (1, {"STANDIN_INIT": "802"}, REFUSED),  # a driver that does not start
+        (1, {"STANDIN_INIT": "802", "STANDIN_TORCH": ""}, (0, "2", "0", "the CPU")),  # and torch does not need it
+        (1, {"STANDIN_INIT": "802", "SLIPWAY_DEVICE": "cpu"}, (0, "2", "0", "the CPU")),
+        (2, {"STANDIN_TORCH_FAULT": "out of memory"}, REFUSED),
+        (2, {"STANDIN_TORCH": "rocm"}, (0, "2", "2", "2 of 2 GPUs")),
+        (1, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, (0, "1", "1", "1 of 1 GPU")),  # a process sees one slice
+        (1, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b", "SLIPWAY_RANKS_PER_NODE": "2"}, REFUSED),
+        (1, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b", "STANDIN_TORCH": ""}, (0, "2", "0", "the CPU")),
+    ],
+)  # fmt: skip
+def test_settings_win_and_more_ranks_than_gpus_are_refused(project, libcuda, gpus, settings, plan):
+    ended = project.run("ddp.sh", **machine(libcuda, gpus, **settings), **DONE)
+    assert plan_of(ended) == plan, ended
+    if plan == REFUSED:
+        assert ended.notes[-1].startswith("ddp.sh: ")
+        assert "SLIPWAY_DEVICE=cpu" in "".join(ended.notes[-2:])
+        assert not any("trainer.preflight" in words for words in ended.calls)
+        assert list((project.folder / "disk").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [{"USE_CONTAINER": "0"}, {"SLIPWAY_SCRIPT": "my train.py"}])
+def test_an_environment_and_a_script_of_ones_own_get_the_same_ranks(project, libcuda, place):
+    ended = project.run("ddp.sh", **machine(libcuda, 2), **place, **DONE)
+    assert plan_of(ended) == (0, "2", "2", "2 of 2 GPUs"), ended
+    assert bool(ended.of("apptainer")) == ("USE_CONTAINER" not in place)
+    assert plan_of(project.run("ddp.sh", SLIPWAY_RANKS_PER_NODE="3", **machine(libcuda, 2), **place)) == REFUSED
+    assert plan_of(project.run("ddp.sh", **machine(libcuda, 2, driver=535), **place)) == REFUSED
+
+
+def test_horovod_gets_the_same_ranks(project, libcuda):
+    ended = project.run("ddp.sh", BACKEND="horovod", **machine(libcuda, 8), **DONE)
+    assert (ended.code, ended.env["TRAINER_WORLD_SIZE"], ended.env["GPUS_PER_NODE"]) == (0, "8", "8")
+
+
+def test_torch_is_counted_in_the_image_and_an_image_may_print(project, libcuda):
+    ended = project.run(
+        "ddp.sh", STUB_ON_APPTAINER="echo an image; echo slipway-gpus 5 of an image", **machine(libcuda, 2), **DONE
+    )
+    assert plan_of(ended)[:3] == (0, "2", "2")
+    [counted] = [words for words in ended.of("apptainer") if any("count_gpus.py" in word for word in words)]
+    assert "--nv" in counted
+    assert str(project.folder / "slipway.sif") in counted
+
+
+def test_a_driver_that_hangs_ends_it(project, libcuda):
+    library = changed_library(project, "local.bash", "output_of 60 ", "output_of 1 ")
+    ended = project.run(
+        "ddp.sh", SLIPWAY_LIB=str(library), SLIPWAY_PREFLIGHT_SECONDS="1", **machine(libcuda, 1, STANDIN_INIT="hang")
+    )
+    assert (ended.code, "cannot be counted within 1 s" in ended.err) == (78, True)
+    assert project.started[-1].left() == {}
+
+
+def test_a_continued_run_counts_again_and_keeps_what_the_user_set(project, libcuda):
+    first = project.run("ddp.sh", **machine(libcuda, 8), **DONE)
+    job = first.run_dir / "job.sh"
+    assert "keep SLIPWAY_RANKS_PER_NODE" not in job.read_text()
+    for gpus, ranks in ((2, "2"), (0, "2"), (1, "1")):
+        again = project.run(job, SLIPWAY_RUN_DIR=str(first.run_dir), **machine(libcuda, gpus), **DONE)
+        assert plan_of(again)[:2] == (0, ranks), again
+    first = project.run("ddp.sh", SLIPWAY_RANKS_PER_NODE="4", **machine(libcuda, 8), **DONE)
+    job, of = first.run_dir / "job.sh", {"SLIPWAY_RUN_DIR": str(first.run_dir), **DONE}
+    assert plan_of(project.run(job, **of, **machine(libcuda, 8)))[:2] == (0, "4")
+    assert plan_of(project.run(job, **of, **machine(libcuda, 2))) == REFUSED
+    assert plan_of(project.run(job, **of, **machine(libcuda, 2), SLIPWAY_RANKS_PER_NODE="2"))[:2] == (0, "2")
+
+
+@pytest.fixture
+def count_gpus(monkeypatch):
+    """Return the module count_gpus."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location("count_gpus", SCRIPTS / "lib" / "count_gpus.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def torch_of(cuda=None, hip=None, count=0):
+    version = SimpleNamespace(cuda=cuda, hip=hip)
+    return SimpleNamespace(__version__="9", version=version, cuda=SimpleNamespace(device_count=lambda: count))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "torch", "count", "why"),
+    [
+        (None, torch_of(hip="7.0", count=4), 4, "torch 9"),
+        (None, torch_of(hip="7.0"), 0, "torch 9 sees no GPU"),
+        (None, torch_of(cuda="13.2"), 0, "torch 9 sees no GPU"),  # AMD's GPUs alone
+        (None, torch_of(), 0, "torch 9 is built for CPUs"),
+        (Gpus((13, 0), [(8, 0)] * 3), torch_of(cuda="13.2", count=3), 3, "torch 9"),
+        (Gpus((13, 0), [(8, 0)] * 3), torch_of(), 0, r"is built for CPUs, .*capability 8\.0 .* \(VARIANT=cuda\)"),
+        (Gpus((11, 4), [(8, 0)] * 3), torch_of(), 0, "is built for CPUs, .* branch 525 or later"),
+        (Gpus((13, 0), [], "x (802)"), torch_of(), 0, r"is built for CPUs, .* does not start: x \(802\)"),
+        (Gpus((13, 0), [(8, 0)] * 3), None, 3, "there is no torch here"),  # TensorFlow's, under Horovod
+        (None, None, 0, "there is no torch here"),
+    ],
+)
+def test_what_is_counted(count_gpus, gpus, torch, count, why):
+    found, said = count_gpus.count(gpus, torch)
+    assert found == count
+    assert re.search(why, said)
+
+
+def test_amd_is_known_by_its_device_and_torch_is_imported_only_for_gpus(count_gpus, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(count_gpus, "find_gpus", lambda: None)
+    monkeypatch.setattr(count_gpus, "AMD", tmp_path / "kfd")
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    assert count_gpus.main() == 0
+    assert capsys.readouterr().out == "\nslipway-gpus 0 no GPU is visible\n"
+    monkeypatch.setitem(sys.modules, "torch", torch_of(hip="7.0", count=4))
+    (tmp_path / "kfd").touch()
+    assert count_gpus.main() == 0
+    assert capsys.readouterr().out == "\nslipway-gpus 4 torch 9\n"
+
+
+TRAIN = """#!/bin/bash
+[ "$1" != room ] || exec build/setup.real "$@"
+printf '{"VARIANT": "%s", "VENV": "%s"}' "$VARIANT" "$VENV" >setup.json
+"""
+RUN = """#!/bin/bash
+printf '{"SLIPWAY_VENV": "%s", "SLIPWAY_IMAGE": "%s"}' "${SLIPWAY_VENV-}" "${SLIPWAY_IMAGE-}" >run.json
+"""
+
+
+@pytest.fixture
+def train(tree, tmp_path, libcuda):
+    """Return a function that runs build/train in a copy of this checkout, on a machine of stand-ins.
+
+    It returns the exit code, the VARIANT and VENV that reach build/setup, SLIPWAY_VENV of ddp.sh, and standard error.
+    The set-up and the training are stubs; whether the disk has room is asked of the real build/setup.
+    """
+    (tree / "build" / "setup").rename(tree / "build" / "setup.real")
+    for path, text in ((tree / "build" / "setup", TRAIN), (tree / "jobscripts" / "ddp.sh", RUN)):
+        path.write_text(text)
+        path.chmod(0o755)
+    df = tmp_path / "bin" / "df"
+    df.parent.mkdir()
+    df.write_text('#!/bin/sh\nprintf "Avail\\n%s\\n" "$FREE_MB"\n')
+    df.chmod(0o755)
+
+    def train(gpus, driver=580, *, free_mb=50_000, made_for=None, **env):
+        shutil.rmtree(tree / ".venv", ignore_errors=True)
+        if made_for:
+            (tree / ".venv").mkdir()
+            (tree / ".venv" / ".setup-variant").write_text(f"{made_for}\n")
+        shown = {"STANDIN_CUDA": " ".join([DRIVERS[driver], *["80"] * gpus])}
+        base = {"PATH": f"{df.parent}:/usr/bin:/bin", "PYTHON": sys.executable, "FREE_MB": str(free_mb)}
+        done = subprocess.run(
+            [tree / "build" / "train"],
+            env={**base, "LD_LIBRARY_PATH": str(libcuda), **shown, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = {}
+        for name in ("setup", "run"):
+            found |= json.loads((tree / f"{name}.json").read_text())
+        return done.returncode, found["VARIANT"], found["VENV"], found["SLIPWAY_VENV"], done.stderr
+
+    train.tree = tree
+    return train
+
+
+def test_make_train_takes_the_variant_for_the_driver(train, table):
+    rows = []
+    chosen = {470: ("", ""), 535: ("cuda12", ".venv-cuda12"), 580: ("cuda", ".venv-cuda")}
+    for driver in DRIVERS:
+        for gpus in (0, 1, 2, 8):
+            code, variant, venv, trained_in, err = train(gpus, driver)
+            assert (code, variant, venv) == (0, *(chosen[driver] if gpus else ("", "")))
+            assert trained_in == venv
+            assert len(err.splitlines()) == bool(gpus), err
+            rows.append((f"driver {driver}", f"{gpus} GPUs", code, variant or "unset", venv or ".venv", err.strip()))
+        if driver == 470:
+            assert "branch 525 or later" in train(1, driver)[-1]
+    table("make train: exit code, VARIANT, environment, line", rows)
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({"free_mb": 9_000}, ("", "")),  # a quarter of BUILD_SPACE_MB is 10,000
+        ({"made_for": "cpu"}, ("cuda", ".venv-cuda")),
+        ({"made_for": "cuda"}, ("cuda", ".venv")),
+        ({"made_for": "cuda12"}, ("cuda", ".venv-cuda")),
+        ({"VARIANT": "cpu"}, ("cpu", ".venv")),
+        ({"VARIANT": "cuda12"}, ("cuda12", ".venv-cuda12")),
+        ({"VARIANT": "cuda12", "made_for": "cuda12"}, ("cuda12", ".venv")),
+        ({"VARIANT": "cuda12", "VENV": "other"}, ("cuda12", "other")),
+        ({"VENV": "other"}, ("", "other")),
+        ({"SLIPWAY_VENV": "mine"}, ("", "")),
+        ({"WHEELHOUSE": "wheels"}, ("", "")),
+        ({"SLIPWAY_IMAGE": "some.sif"}, ("", "")),
+        ({"SLIPWAY_IMAGE": "some.sif", "USE_CONTAINER": "0"}, ("cuda", ".venv-cuda")),
+        ({"STANDIN_INIT": "802"}, ("", "")),
+        ({"PYTHON": "nothing"}, ("", "")),
+    ],
+)
+def test_make_train_leaves_what_is_set(train, env, found):
+    code, variant, venv, trained_in, err = train(1, **env)
+    assert (code, variant, venv) == (0, *found), err
+    assert trained_in == env.get("SLIPWAY_VENV", venv)
+    if "free_mb" in env:
+        assert re.search(r"9000 MB free and 10000 MB are needed.*VARIANT=cuda make train", err)
+
+
+def test_make_train_with_an_image_takes_its_torch(train):
+    (train.tree / "slipway.sif").touch()
+    assert train(1)[1:4] == ("", "", "")
+
+
+def test_make_train_does_not_ask_the_disk_for_what_is_there(train):
+    real = train.tree / "build" / "setup.real"
+    real.write_text(real.read_text().replace('if ! is_done base "$base_key"', 'mark_done base "$base_key"\nif false'))
+    real.write_text(real.read_text().replace('if ! is_done project "$project_key"', "if false"))
+    (train.tree / ".venv-cuda").mkdir()
+    (train.tree / ".venv-cuda" / ".setup-variant").write_text("cuda\n")
+    words = [real, "train"]
+    env = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "VARIANT": "cuda", "VENV": ".venv-cuda"}
+    subprocess.run(words, env=env, check=True)
+    assert train(1, free_mb=1)[1:3] == ("cuda", ".venv-cuda")
