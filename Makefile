@@ -11,11 +11,12 @@ export BUDGET_DISTRIBUTED := 22
 export BUDGET_IMAGE       := 15
 export BUDGET_IN_IMAGE    := 8
 export BUDGET_CLUSTER     := 19
+export BUDGET_GPU         := 10
 
-# The parts that `make test` runs after the set-up. Three more parts need root: image builds the CPU
-# image from both recipes; in-image tests it and trains in it; cluster trains on a Slurm cluster of
-# two nodes, also in the image (SYSTEM=1 installs Slurm). CI runs all of them:
-# make test SYSTEM=1 PARTS="lint unit distributed image in-image cluster"
+# The parts that `make test` runs after the set-up. gpu is `make gpu`. Three more parts need root:
+# image builds the CPU image from both recipes; in-image tests it and trains in it; cluster trains on
+# a Slurm cluster of two nodes, also in the image (SYSTEM=1 installs Slurm). CI runs all of them:
+# make test SYSTEM=1 PARTS="lint unit distributed gpu image in-image cluster"
 export PARTS ?= lint unit distributed
 
 # Settings that the scripts read from the environment; each script describes its own.
@@ -23,7 +24,7 @@ export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-quick lint cluster wheelhouse image test-image run pull \
-    coverage bench bench-gpu mutants generate prove prove-fresh pins locks clean
+    coverage bench bench-gpu gpu gpu-pack mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -75,6 +76,12 @@ bench: ## compare the speed with that of other programs, as a table and a figure
 bench-gpu: ## the comparisons that a GPU speeds up; without one in small sizes, on the CPU
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench --gpu $(ARGS)
+
+gpu: ## correctness, benches, start and unit tests on this machine's GPU, in 8 minutes; small without one (ARGS="start --out DIR")
+	@build/gpu $(ARGS)
+
+gpu-pack: ## fill gpu-pack/ with the wheels that `make gpu` needs on a machine without a network
+	@build/gpu-env pack gpu-pack
 
 mutants: ## change the code in small ways, and see whether a test notices (ARGS="--seed 1 --count 400 FILE...")
 	@build/setup test

@@ -56,7 +56,7 @@ def gpu_parts() -> dict[str, Callable[..., Iterable[Comparison]]]:
         print("no GPU: small sizes on the CPU", file=sys.stderr)
     return {
         "training": partial(training.comparisons, device=device, tiny=device == "cpu"),
-        "saves": partial(saves.comparisons, device=device),
+        "saves": partial(saves.comparisons, device=device, tiny=device == "cpu"),
     }
 
 

@@ -25,8 +25,8 @@ import torch
 from comparison import Comparison, Cost, Measure, compare_all, show
 from torch import Tensor, nn
 
-WIDTH = 4132
-"""Of the layer: 17 million weights, with Adam's two moments 205 MB."""
+WIDTH, TINY = 4132, 512
+"""Of the layer: 17 million weights, with Adam's two moments 205 MB; or 3 MB, to see that all of it works."""
 SAVES = 5
 """Checkpoints of a turn."""
 LEAST, WRITES = 20, 3
@@ -37,15 +37,15 @@ LIMITS = {"cuda": {"session": 10.0}}
 """How many ms it may take."""
 
 
-def build(device: str) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
+def build(device: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
     """Return the model, its optimiser, and an input."""
-    model = nn.Linear(WIDTH, WIDTH, bias=False, device=device)
-    return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, WIDTH, device=device)
+    model = nn.Linear(width, width, bias=False, device=device)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, width, device=device)
 
 
-def interval_on(device: str) -> int:
+def interval_on(device: str, width: int) -> int:
     """Return how many steps are between two checkpoints, given what steps and a write take here."""
-    model, optimizer, inputs = build(device)
+    model, optimizer, inputs = build(device, width)
     step = statistics.median(_timed(range(LEAST), model, optimizer, inputs))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -54,11 +54,11 @@ def interval_on(device: str) -> int:
     return max(LEAST, math.ceil(WRITES * write / step))
 
 
-def in_session(folder: str, device: str, interval: int) -> list[float]:
+def in_session(folder: str, device: str, width: int, interval: int) -> list[float]:
     """Train in a session that saves; return the ms of each step."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
-    model, optimizer, inputs = build(device)
+    model, optimizer, inputs = build(device, width)
     session = Session(
         model=model,
         optimizer=optimizer,
@@ -73,9 +73,9 @@ def in_session(folder: str, device: str, interval: int) -> list[float]:
     return times
 
 
-def by_torch_save(folder: str, device: str, interval: int) -> list[float]:
+def by_torch_save(folder: str, device: str, width: int, interval: int) -> list[float]:
     """Train without a session and save by torch.save in the loop; return the ms of each step."""
-    model, optimizer, inputs = build(device)
+    model, optimizer, inputs = build(device, width)
 
     def numbers() -> Iterator[int]:
         for step in range((SAVES + 1) * interval):
@@ -130,18 +130,20 @@ def stalls(times: list[float], interval: int) -> list[float]:
     return [max(times[begin : begin + interval]) - usual for begin in begins]
 
 
-def comparisons(rounds: int = 4, *, device: str = "cpu") -> list[Comparison]:
+def comparisons(rounds: int = 4, *, device: str = "cpu", tiny: bool = False) -> list[Comparison]:
     """Measure."""
+    width = TINY if tiny else WIDTH
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)
-    interval = interval_on(device)
-    aims, limits = AIMS.get(device, {}), LIMITS.get(device, {})
-    titles = f"stall by a checkpoint of 205 MB, every {interval} steps", f"the longest of {SAVES} such stalls"
+    interval = interval_on(device, width)
+    aims, limits = ({}, {}) if tiny else (AIMS.get(device, {}), LIMITS.get(device, {}))
+    size = f"{12 * width**2 / 1e6:.0f} MB"
+    titles = f"stall by a checkpoint of {size}, every {interval} steps", f"the longest of {SAVES} such stalls"
     measures = [Measure(title, "ms by the clock", aims, limits) for title in titles]
 
-    def turn(loop: Callable[[str, str, int], list[float]]) -> list[Cost]:
+    def turn(loop: Callable[[str, str, int, int], list[float]]) -> list[Cost]:
         with tempfile.TemporaryDirectory() as folder:
-            found = stalls(loop(folder, device, interval), interval)
+            found = stalls(loop(folder, device, width, interval), interval)
         return [Cost(statistics.median(found)), Cost(max(found))]
 
     turns = {"torch.save and fsync": partial(turn, by_torch_save), "session": partial(turn, in_session)}

@@ -250,7 +250,7 @@ def on_synthetic_images(arch: str, source: Source) -> list[str]:
 def resnet50(device: str, *, tiny: bool) -> Contenders:
     """Return who trains ResNet-50; on a GPU by more programs, and by the trainer with each backend."""
     gpu = device == "cuda"
-    source = Source(device, *((224, 128) if gpu else (128, 16)))
+    source = Source(device, *((224, 128) if gpu else (64, 4) if tiny else (128, 16)))
     there = source._replace(on_device=True)
     flags = on_synthetic_images("resnet50", source)
     found: Contenders = {
@@ -342,7 +342,8 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
         for title, contenders, count in models:
             turns = {name: taking(steps(), count) for name, steps in contenders().items()}
             unit = f"seconds of {'CPU' if device == 'cpu' else 'the clock'}, {count} steps"
-            aims = AIMS[device][title] if device == "cuda" or multiplies_bf16(torch.device(device)) else {}
+            has_aims = not tiny and (device == "cuda" or multiplies_bf16(torch.device(device)))
+            aims = AIMS[device][title] if has_aims else {}
             yield compare(title, turns, rounds=rounds, unit=unit, aims=aims)
             turns.clear()  # models, and workers of loaders
             gc.collect()

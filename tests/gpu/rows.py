@@ -1,4 +1,4 @@
-"""A pytest plugin: append each test's result to the file SLIPWAY_GPU_ROWS as the test ends, as one JSON line.
+"""A pytest plugin: append each test's result to the file MAKE_GPU_ROWS as the test ends, as one JSON line.
 
 `make gpu` reads that file, so a run that is stopped keeps the results of all tests that have ended.
 """
@@ -21,7 +21,7 @@ def pytest_runtest_logreport(report):
         "values": {name: value for name, value in report.user_properties if name != "table"},
         "why": _last_line(report) if report.failed else "",
     }
-    with Path(os.environ["SLIPWAY_GPU_ROWS"]).open("a", encoding="utf-8") as file:
+    with Path(os.environ["MAKE_GPU_ROWS"]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 

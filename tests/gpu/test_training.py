@@ -54,6 +54,17 @@ def test_a_model_in_two_stages_trains_as_in_one(places, tmp_path, device, record
     assert largest < 1e-3
 
 
+def test_two_stages_train_in_fp16(tmp_path, device, record):
+    """Gradients of both devices overflow at first: such a step must be skipped on both."""
+    stages = ["--split", "layer3", "--stage-devices", "cuda:0,cpu" if device == "cuda" else "cpu,cpu"]
+    shape = ["--synthetic-shape", "3", "16", "16", "--batch-size", "8", "--no-figures", "--arch", "resnet18"]
+    flags = [*SYNTHETIC, *shape, *stages, "--optimizer", "sgd", "--lr", "0.01", "--amp", "fp16", "--device", device]
+    train("single", 1, tmp_path / "run", *flags)
+    found = validation(tmp_path / "run")
+    record(loss=found["loss"])
+    assert math.isfinite(found["loss"])
+
+
 def test_the_memory_that_is_told_is_the_memory_that_is_taken(tmp_path, device, record):
     """Within -2 % to +12 % on a GPU; a CPU does not count what PyTorch takes, so there it is only told."""
     size, batch = ("224", "64") if device == "cuda" else ("64", "8")
