@@ -1,0 +1,141 @@
+"""`make gpu`: what it leaves if a part fails or hangs, and if it is stopped or killed in the middle."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+ENDS = """
+import time
+
+def test_passes(record):
+    record(speed=1.5)
+
+def test_fails():
+    assert 2 == 3
+"""
+HANGS = """
+def test_hangs():
+    time.sleep(600)
+"""
+MARK = "MAKE_GPU_RUN"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a copy of what `make gpu` reads, in which the part `start` consists of tests that a test writes."""
+    copy = tmp_path / "checkout"
+    for name in ("build", "bench", "src", "containers", "tests/gpu"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for path in (ROOT / "tests").glob("*.py"):
+        shutil.copy(path, copy / "tests")
+    return copy
+
+
+def start(checkout, content, *flags):
+    (checkout / "tests" / "gpu" / "test_start.py").write_text(content)
+    temporary = checkout.parent / "tmp"
+    temporary.mkdir()
+    out = checkout.parent / "out"
+    words = [checkout / "build" / "gpu", "start", "--python", sys.executable, "--out", out, *flags]
+    return subprocess.Popen(
+        [*map(str, words)],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=(checkout.parent / "log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+
+
+def table(checkout):
+    """Return the part's place in the table; an empty one before there is any."""
+    try:
+        [part] = json.loads((checkout.parent / "out" / "gpu.json").read_text())["parts"]
+    except FileNotFoundError:
+        part = {"result": "", "rows": []}
+    return part
+
+
+def until(condition, process=None, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, f"ended with {process.poll()} before"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def left(checkout):
+    """Return the processes of the run, by the folder for temporary files in their environment."""
+    wanted = f"TMPDIR={checkout.parent / 'tmp'}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environ = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if wanted in environ:
+            found.append(entry.name)
+    return found
+
+
+def assert_nothing_is_left(checkout):
+    until(lambda: not left(checkout), seconds=60)
+    assert not [*(checkout.parent / "tmp").iterdir()]
+
+
+def rows(checkout):
+    return {row["row"].rpartition("::")[2]: row for row in table(checkout)["rows"]}
+
+
+def assert_rows_and_logs_are_there(checkout):
+    found = rows(checkout)
+    assert (found["test_passes"]["result"], found["test_passes"]["values"]) == ("passed", {"speed": 1.5})
+    assert (found["test_fails"]["result"], found["test_fails"]["why"]) == ("failed", "assert 2 == 3")
+    text = (checkout.parent / "out" / "gpu.md").read_text()
+    assert "| speed 1.5 |" in text
+    with tarfile.open(checkout.parent / "out" / "gpu-logs.tar.gz") as tar:
+        assert "start/output.log" in tar.getnames()
+
+
+def test_a_test_that_fails_is_a_row_of_the_table(checkout):
+    assert start(checkout, ENDS).wait() == 1
+    assert table(checkout)["result"] == "failed with exit code 1"
+    assert_rows_and_logs_are_there(checkout)
+    assert_nothing_is_left(checkout)
+
+
+def test_a_part_that_hangs_ends_at_its_limit(checkout):
+    assert start(checkout, ENDS + HANGS, "--limit", "5").wait() == 1
+    assert table(checkout)["result"] == "stopped at its limit of 5 s"
+    assert_nothing_is_left(checkout)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "result"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (9, -9, "running")]
+)
+def test_stopped_or_killed_it_leaves_the_results_so_far(number, code, result, checkout):
+    process = start(checkout, ENDS + HANGS)
+    until(lambda: len(rows(checkout)) == 2, process)
+    process.send_signal(number)
+    assert process.wait() == code
+    assert table(checkout)["result"] == result
+    assert_rows_and_logs_are_there(checkout)
+    assert_nothing_is_left(checkout)
+
+
+def test_a_python_without_torch_is_refused(checkout, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    words = [checkout / "build" / "gpu", "--python", tmp_path / "venv" / "bin" / "python", "--out", tmp_path / "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert done.stderr.count("\n") == 1
