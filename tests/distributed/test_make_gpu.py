@@ -121,16 +121,16 @@ def test_a_part_that_hangs_ends_at_its_limit(checkout):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "result"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (9, -9, "running")]
+    ("number", "code", "result"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGKILL, -9, "running")]
 )
 def test_stopped_or_killed_it_leaves_the_results_so_far(number, code, result, checkout):
     process = start(checkout, ENDS + HANGS)
     until(lambda: len(rows(checkout)) == 2, process)
     process.send_signal(number)
     assert process.wait() == code
+    assert_nothing_is_left(checkout)
     assert table(checkout)["result"] == result
     assert_rows_and_logs_are_there(checkout)
-    assert_nothing_is_left(checkout)
 
 
 def test_a_python_without_torch_is_refused(checkout, tmp_path):
