@@ -24,7 +24,7 @@ export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-quick lint cluster wheelhouse image test-image run pull \
-    coverage bench bench-gpu gpu gpu-pack mutants generate prove prove-fresh pins locks clean
+    coverage bench gpu gpu-pack mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -73,7 +73,7 @@ bench: ## compare the speed with that of other programs, as a table and a figure
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench $(ARGS)
 
-bench-gpu: ## the comparisons that a GPU speeds up; without one in small sizes, on the CPU
+gpu: ## the comparisons that a GPU speeds up; without one in small sizes, on the CPU
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench --gpu $(ARGS)
 
