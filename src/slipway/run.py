@@ -258,8 +258,7 @@ class Run:
     def _note_start(self) -> None:
         """Record how long it took to the first step; the sums that the ranks have agreed on have waited for it."""
         self._has_started = True
-        startup.mark(startup.STEP)
-        parts = startup.parts()
+        parts = startup.end()
         if root := self._recorder.on_root:
             root.clock.write_start(parts)
         self._program.started(parts)

@@ -39,9 +39,12 @@ def mark(part: str) -> None:
     _seconds[part] = _seconds.get(part, 0.0) + now - since
 
 
-def parts() -> dict[str, float]:
-    """Return the seconds of each part so far, in the order of the marks."""
-    return dict(_seconds)
+def end() -> dict[str, float]:
+    """End the start with its first step, and return the seconds of each part; a second run starts anew."""
+    mark(STEP)
+    parts = dict(_seconds)
+    _seconds.clear()
+    return parts
 
 
 def age_of_this_process() -> float:

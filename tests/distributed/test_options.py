@@ -26,6 +26,7 @@ TOGETHER = {
     "none": [],
     "float32": ["--amp", "none", "--no-channels-last"],
     "profile": ["--profile", "2-3", "--profile-ranks", "all"],
+    "profile of the start": ["--profile", "start", "--profile-ranks", "1"],
     "bf16": ["--amp", "bf16"],
     "fp16 with loss scaling": ["--amp", "fp16", "--clip-grad", "1"],
     "fp16 with sgd": ["--amp", "fp16", *OVERFLOWS],
@@ -66,6 +67,19 @@ def test_fp16_with_sgd_was_resumed_before_a_step_was_taken(runs):
     assert before["optimizer"] == {"dict": []}
     assert "optimizer" not in after
     assert dict(after["scaler"]["dict"])["scale"] < 2**15
+
+
+def test_the_start_is_recorded_by_part_on_the_ranks_that_are_named(runs):
+    run = runs / "profile of the start" / "whole"
+    [path] = (run / "profile").iterdir()
+    assert path.name == "start.rank1.json"
+    found = json.loads(path.read_text())
+    assert found["rank"] == 1
+    # Its process has trained before: it has imported all, and joined the other ranks.
+    assert [*found["seconds"]] == ["run folder", "data", "model", "checkpoint", "first step"]
+    lines = [json.loads(line) for line in (run / "goodput.jsonl").read_text().splitlines()]
+    [start] = [line["start"] for line in lines if "start" in line]
+    assert start.keys() == found["seconds"].keys()
 
 
 def test_profiled_steps_compute_what_others_do(runs):

@@ -44,6 +44,20 @@ class TestRead:
         (spent,) = parsed(*DEAD, *end)
         assert (spent.seconds[STARTED], spent.seconds[LOST], spent.total) == (9.0, 0.0, 29.0)
 
+    def test_where_the_time_up_to_the_first_step_went(self):
+        (spent,) = parsed(*DEAD, {"attempt": 1, "start": {"imports": 1.8, "first step": 0.25}})
+        assert spent.start == {"imports": 1.8, "first step": 0.25}
+        assert describe([spent]).endswith("; 2.0 s to the first step (imports 1.8, first step 0.2)")
+
+    @pytest.mark.parametrize("start", [1.0, None, [1.0], {"imports": "long"}, {"imports": float("inf")}, {"a": True}])
+    def test_a_start_that_makes_no_sense_is_left_out(self, start):
+        (spent,) = parsed(*DEAD, {"attempt": 1, "start": start})
+        assert spent.start == {}
+        assert spent.total == 25.0
+
+    def test_an_attempt_of_which_only_the_start_is_known_has_spent_nothing(self):
+        assert parsed({"attempt": 1, "start": {"imports": 1.0}}) == []
+
     def test_the_guard_names_no_attempt(self):
         (spent,) = parsed(*DEAD, {"ended": 200.0})
         assert spent.seconds[LOST] == 75.0

@@ -1,0 +1,32 @@
+"""Where the seconds of a start went."""
+
+import json
+import subprocess
+import sys
+
+FORKS = """
+import json, os, time
+from slipway import startup
+
+time.sleep(0.2)
+startup.mark(startup.IMPORTS)
+if not os.fork():
+    time.sleep(0.1)
+    startup.mark(startup.MODEL)
+    startup.mark(startup.MODEL)
+    age = startup.age_of_this_process()
+    first = startup.end()
+    startup.mark(startup.IMPORTS)
+    print(json.dumps([first, age, startup.end()]), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_forked_rank_keeps_what_its_parent_has_spent_and_a_second_run_starts_anew():
+    first, age, second = json.loads(subprocess.check_output([sys.executable, "-c", FORKS], text=True))
+    assert [*first] == ["imports", "model", "first step"]
+    assert first["imports"] >= 0.2
+    assert 0.1 <= first["model"] <= age + 0.1
+    assert [*second] == ["imports", "first step"]
+    assert second["imports"] < first["imports"]
