@@ -45,6 +45,8 @@ PARTS: dict[str, Callable[..., Iterable[Comparison]]] = {
 }
 NAMED_ONLY = {"packed"}
 """Needs root and 11 GB of disk."""
+EXIT_VOID = 3
+"""Exit code if the machine was too busy for a comparison; 1 is a failure."""
 ROW, WIDTH = 0.26, 9.0
 """Inches of the figure."""
 
@@ -106,7 +108,7 @@ def draw(comparisons: list[Comparison], path: Path) -> None:
 
 
 def main() -> int:
-    """Measure, and return 1 if a comparison is void."""
+    """Measure, and return EXIT_VOID if a comparison is void."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--gpu", action="store_true")
@@ -134,7 +136,7 @@ def main() -> int:
             (folder / "bench.json").write_text(text, encoding="utf-8")
     draw(found, folder / "bench.png")
     print(f"{folder}/bench.png", file=sys.stderr)
-    return int(any(comparison.is_void for comparison in found))
+    return EXIT_VOID if any(comparison.is_void for comparison in found) else 0
 
 
 if __name__ == "__main__":
