@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
+from slipway.errors import SlipwayError
 from slipway.goodput import EVALUATED, SAVED, TRAINED
 from slipway.position import Position
 from slipway.program import Program, Speed
@@ -93,6 +95,15 @@ class Run:
         self.stopped: Stopped | None = None
         """What has ended the run, if that was not its own end."""
         self._plan()
+
+    @contextlib.contextmanager
+    def errors_marked(self) -> Iterator[None]:
+        """Let an error that ends what is done within say whether this rank had taken a step before."""
+        try:
+            yield
+        except SlipwayError as error:
+            error.in_training = self.step > self.start.step
+            raise
 
     @property
     def position(self) -> Position:
