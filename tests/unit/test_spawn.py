@@ -104,45 +104,15 @@ def test_one_that_still_saves_is_waited_for(tmp_path):
 
 SEES = """
 import sys, torch
-torch.cuda.device_count = lambda: {gpus}
-torch.cuda.set_device = lambda _: None
+torch.cuda.device_count = lambda: 1
 from trainer.__main__ import main
 sys.exit(main())
 """
-"""The trainer with a torch that sees so many GPUs."""
+"""The trainer with a torch that sees one GPU."""
 
 
-@pytest.mark.parametrize(
-    ("gpus", "flags", "said"),
-    [
-        (1, ["--nproc-per-node", "2"], "local rank 1 has no GPU, torch sees 1: start at most one rank per GPU"),
-        (1, ["--nproc-per-node", "2", "--device", "cuda"], "local rank 1 has no GPU, torch sees 1"),
-        (0, ["--nproc-per-node", "2", "--device", "cuda"], "--device cuda, but torch sees no GPU here"),
-        (3, ["--nproc-per-node", "2", "--devices-per-rank", "2"], "local rank 1 takes GPUs 2 to 3, torch sees 3"),
-        (
-            *(1, ["--nproc-per-node", "2", "--split", "layers.0", "--stage-devices", "cpu,cuda:1"]),
-            "there are 1 GPU(s) to use, and no cuda:1",
-        ),
-    ],
-)
-def test_more_ranks_than_gpus_are_refused_before_they_start(gpus, flags, said, tmp_path):
-    words = [sys.executable, "-c", SEES.format(gpus=gpus), *flags, "--output-dir", tmp_path / "run"]
+def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
+    words = [sys.executable, "-c", SEES, "--nproc-per-node", "2", "--output-dir", tmp_path / "run"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 78
-    assert len(done.stderr.splitlines()) == 1, done.stderr  # and not a line of each rank
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--nproc-per-node", "2", "--device", "cpu"],
-        ["--nproc-per-node", "1"],
-        ["--nproc-per-node", "2", "--split", "layers.0", "--stage-devices", "cpu,cuda:0"],
-    ],
-)
-def test_as_many_as_there_are_may_start(flags):
-    ask = "from trainer.cli import parse; from trainer.spawn import _ranks; print(_ranks(parse(sys.argv[1:])))"
-    program = SEES.format(gpus=1).replace("from trainer.__main__ import main", ask).replace("sys.exit(main())", "")
-    done = subprocess.run([sys.executable, "-c", program, *flags], check=True, capture_output=True, text=True)
-    assert done.stdout == f"{flags[1]}\n"
+    said = "trainer: local rank 1 has no GPU, torch sees 1: start at most one rank per GPU.\n"
+    assert (done.returncode, done.stderr) == (78, said)  # a line, and not one of each rank
