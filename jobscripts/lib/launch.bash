@@ -322,9 +322,8 @@ read_verdict() {
         read -r state step reason <"$RUN_DIR/verdict.$attempt" || :
 }
 
-# attempt_has_cause: whether a rank of it ended before training for a reason that a restart cannot
-# change, as its program has left it in logs/N/cause: CODE SENTENCE. Sets cause_code, 2 or 78, and
-# cause, the sentence.
+# attempt_has_cause: whether a rank was refused before training, and so has left logs/N/cause, one
+# line: CODE SENTENCE. Sets cause_code, 2 or 78, and cause, the sentence.
 attempt_has_cause() {
     local LC_ALL=C line=''
     [ -f "$log_dir/cause" ] || return 1

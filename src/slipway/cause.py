@@ -1,4 +1,4 @@
-"""What ended an attempt before training: left in logs/N by the first rank that knows it, for the job script.
+"""The cause: why an attempt ended before training, left in logs/N by the first rank that was refused.
 
 Launchers hide the exit codes of ranks, and end the other ranks, which then report consequences. docs/contract.md says
 how the job script reads the file.
@@ -18,13 +18,13 @@ from slipway.layout import ATTEMPT_CAUSE, CAUSE_CODES, LOGS
 LONGEST = 1000
 """Characters of a sentence, at most."""
 _left: list[Path] = []
-"""What this process has left, and not withdrawn."""
+"""The files that this process has written, and not withdrawn."""
 
 
 def leave_cause(error: SlipwayError, why: str, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
-    """Leave ``error`` as the cause, if its exit code is in CAUSE_CODES and this rank has not trained before it.
+    """Write the cause, if the exit code of ``error`` is in CAUSE_CODES and this rank has not trained before it.
 
-    The first rank to do so wins. Nothing is left without a job script, which makes logs/N, and nothing is raised.
+    The first rank wins. Nothing is written without a job script, which makes logs/N. An error in writing is ignored.
 
     Args:
         error: what ends this rank.
@@ -47,7 +47,7 @@ def leave_cause(error: SlipwayError, why: str, *, folder: str | Path | None, var
 
 
 def withdraw_cause() -> None:
-    """Remove what this process has left: its script has caught the error, and goes on."""
+    """Remove what this process has left: its script has caught the error, and continues."""
     while _left:
         with contextlib.suppress(OSError):
             _left.pop().unlink()

@@ -55,7 +55,7 @@ ATTEMPT_OUTPUT = "stdout.log"
 ATTEMPT_CODE = "code"
 """Exit code of the launch."""
 ATTEMPT_CAUSE = "cause"
-"""``CODE SENTENCE``: what ended a rank before training, of the first that has; see ``slipway.cause``."""
+"""``CODE SENTENCE``: why the first rank that was refused ended before training; see ``slipway.cause``."""
 ATTEMPT_JOB = "job"
 """``SCHEDULER JOB``: who started the attempt, and as which job."""
 ATTEMPT_ACCOUNT = "account.json"
@@ -113,7 +113,7 @@ EXIT_STOPPED = 75
 EXIT_CONFIG = 78
 """Trying again unchanged cannot help (EX_CONFIG of sysexits.h)."""
 CAUSE_CODES = (EXIT_USAGE, EXIT_CONFIG)
-"""Those of a rank that no other rank's end can lead to: of a cause, CODE."""
+"""Exit codes that can be a cause: a rank never ends with one of them because another rank has ended."""
 
 # --- Settings of job scripts ----------------------------------------------------------------------------------------
 

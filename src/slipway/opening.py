@@ -132,7 +132,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
     environment, folder = read_environment(os.environ), folder_of_script(path)
     try:
         with _joined(environment, path, timeout=timeout) as joined:
-            withdraw_cause()  # of a session that was refused, after which the script has opened this one
+            withdraw_cause()  # of an earlier session, whose error the script has caught
             yield joined
     except SlipwayError as error:
         leave_cause(error, describe(error), folder=folder, variables=environment.variables)

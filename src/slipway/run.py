@@ -98,7 +98,7 @@ class Run:
 
     @contextlib.contextmanager
     def errors_marked(self) -> Iterator[None]:
-        """Let an error that ends what is done within say whether this rank had taken a step before."""
+        """Record in an error that ends the body whether this rank had taken a step before."""
         try:
             yield
         except SlipwayError as error:

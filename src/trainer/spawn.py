@@ -207,7 +207,7 @@ def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
         codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
-            # A rank that never trained, or that a signal has ended, if any: the others fail because of it.
+            # Refused ranks first, then those that a signal has ended: the others may have failed because of it.
             code, rank = min(failed, key=lambda one: (one[0] not in CAUSE_CODES, one))
             if code < 0 and not request.reason:  # nobody else can tell of it
                 _tell_of_signal(rank, signal.Signals(-code))
