@@ -152,11 +152,11 @@ run_step() {
 }
 
 # port_was_taken STARTED: within a minute of its start a step said so; the rendezvous had no user's
-# port, and no verdict.
+# port, no verdict and no cause.
 port_was_taken() {
     [ "$BACKEND" = ddp ] && [ -z "$port_is_given" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] &&
         [ $((SECONDS - $1)) -le 60 ] &&
-        grep --quiet "port: $MASTER_PORT, .*EADDRINUSE" "$log_dir/stderr.log"
+        grep --quiet "port: $MASTER_PORT, .*EADDRINUSE" "$log_dir/stderr.log" && ! attempt_has_cause
 }
 
 # launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
@@ -264,11 +264,16 @@ request_stop() {
         note "cannot write $RUN_DIR/STOP"
 }
 
-# finish METHOD: say what the attempt has used, and end the job as the verdict says, since launchers
-# hide exit codes. A run that is out of time goes on by METHOD: requeue, chain, or none. A user's
-# script that leaves no verdict is known by its exit code, and never goes on.
+# finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
+# verdict does, since launchers hide exit codes. A run that is out of time goes on by METHOD:
+# requeue, chain, or none. A user's script that leaves neither is known by its exit code, and never
+# goes on.
 finish() {
     account || :
+    if attempt_has_cause; then
+        note "failed: $cause; exit code $cause_code; see $log_dir/stderr.log"
+        exit "$cause_code"
+    fi
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
         wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
@@ -315,6 +320,16 @@ read_verdict() {
     state='' step='' reason=''
     [ ! -f "$RUN_DIR/verdict.$attempt" ] ||
         read -r state step reason <"$RUN_DIR/verdict.$attempt" || :
+}
+
+# attempt_has_cause: whether a rank was refused before training, and so has left logs/N/cause, one
+# line: CODE SENTENCE. Sets cause_code, 2 or 78, and cause, the sentence.
+attempt_has_cause() {
+    local LC_ALL=C line=''
+    [ -f "$log_dir/cause" ] || return 1
+    IFS= read -r -n 4096 line 2>/dev/null <"$log_dir/cause" || :
+    [[ $line =~ ^(2|78)\ ([^[:cntrl:]]+)$ ]] || return 1
+    cause_code=${BASH_REMATCH[1]} cause=${BASH_REMATCH[2]}
 }
 
 # compare_world: say it if the ranks of a user's script have not formed one group, of which

@@ -39,12 +39,12 @@ run_attempt() {
     run_step "$1"
 }
 
-# attempt_has_died: whether it ended without a verdict and without being asked to; or with the one
-# of ranks that had to stop as their launcher died: mpirun's daemons send them SIGTERM then. The
-# exit code of a user's script stands for a verdict, unless it uses slipway.Session, or a node is
-# lost.
+# attempt_has_died: whether it ended without a cause, without a verdict and without being asked to;
+# or with the verdict of ranks that had to stop as their launcher died: mpirun's daemons send them
+# SIGTERM then. The exit code of a user's script stands for a verdict, unless it uses
+# slipway.Session, or a node is lost.
 attempt_has_died() {
-    [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] || return 1
+    [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] && ! attempt_has_cause || return 1
     read_verdict
     if [ "$code" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! attempt_has_session; then
         return 1

@@ -96,6 +96,8 @@ class Run:
     @property
     def is_done(self) -> bool:
         """Whether its last attempt has done all that was to be done; of a script of its own: ended with 0."""
+        if self._cause(self.attempt):
+            return False
         verdict = self._verdict(self.attempt)
         return verdict.state == "done" if verdict else self._code(self.attempt) == "0"
 
@@ -103,7 +105,7 @@ class Run:
     def is_refused(self) -> bool:
         """Whether the trainer has said that trying again unchanged cannot help."""
         verdict = self._verdict(self.attempt)
-        return verdict is not None and verdict.state == "failed"
+        return bool(self._cause(self.attempt)) or (verdict is not None and verdict.state == "failed")
 
     @property
     def beginnings(self) -> List[float]:
@@ -165,6 +167,8 @@ class Run:
         if not number and not status:
             return "empty", "no rank has started training"
         code, verdict = self._code(number), self._verdict(number)
+        if cause := self._cause(number):
+            return "failed", f"attempt {number} failed before it trained{_because(cause)}"
         if verdict:
             reason = "" if verdict.state == "done" else _because(verdict.reason)
             return verdict.state, f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
@@ -230,6 +234,11 @@ class Run:
             return None
         step = rest[0] if rest and rest[0].isascii() and rest[0].isdigit() else "0"
         return Verdict(state, int(step[:18]), rest[1].strip() if len(rest) > 1 else "")
+
+    def _cause(self, attempt: int) -> str:
+        """Return what ended an attempt before it trained, for good; "" if nothing did."""
+        code, _, sentence = _text(self._log(attempt, layout.ATTEMPT_CAUSE)).partition(" ")
+        return sentence.strip() if code in map(str, layout.CAUSE_CODES) else ""
 
     def _progress(self, saved: Any) -> str:
         record = _last_record(self.path / layout.METRICS)

@@ -28,6 +28,8 @@ class SlipwayError(Exception):
     """Whether trying again unchanged may help; if not, the attempt leaves the verdict "failed"."""
     raised_on_all_ranks = False
     """Whether every rank raises it alike, so that it is enough if rank 0 reports it."""
+    in_training = False
+    """Whether this rank had taken an optimiser step in this attempt before."""
 
 
 class RunError(SlipwayError):

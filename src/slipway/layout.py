@@ -54,6 +54,8 @@ ATTEMPT_OUTPUT = "stdout.log"
 """Under Dask: what the ranks have written there, as no scheduler keeps the client's log."""
 ATTEMPT_CODE = "code"
 """Exit code of the launch."""
+ATTEMPT_CAUSE = "cause"
+"""``CODE SENTENCE``: why the first rank that was refused ended before training; see ``slipway.cause``."""
 ATTEMPT_JOB = "job"
 """``SCHEDULER JOB``: who started the attempt, and as which job."""
 ATTEMPT_ACCOUNT = "account.json"
@@ -110,6 +112,8 @@ EXIT_STOPPED = 75
 """Stopped early and resumable (EX_TEMPFAIL of sysexits.h)."""
 EXIT_CONFIG = 78
 """Trying again unchanged cannot help (EX_CONFIG of sysexits.h)."""
+CAUSE_CODES = (EXIT_USAGE, EXIT_CONFIG)
+"""Exit codes that can be a cause: a rank never ends with one of them because another rank has ended."""
 
 # --- Settings of job scripts ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from slipway.agreement import Agreement, Pace
 from slipway.attempt import Attempt, Ownership
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json
-from slipway.errors import SessionError
+from slipway.errors import SessionError, SlipwayError
 from slipway.layout import CHECKPOINTS
 from slipway.opening import Joined, folder_of_script, joined_ranks
 from slipway.recorder import provenance
@@ -145,6 +145,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
     def on_exception(self, pl_trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Record the error, or that the run has stopped; free the folder."""
         self._joined = None
+        if isinstance(exception, SlipwayError):
+            exception.in_training = self._step > self._start
         self._stack.__exit__(type(exception), exception, exception.__traceback__)
 
     def teardown(self, pl_trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002

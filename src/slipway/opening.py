@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
+from slipway.cause import leave_cause, withdraw_cause
 from slipway.checkpoint.components import Stateful, restore
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
@@ -130,7 +131,18 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
     """
     if threading.current_thread() is not threading.main_thread():
         raise SessionError("a session listens to signals: open it in the main thread.")
-    environment = read_environment(os.environ)
+    environment, folder = read_environment(os.environ), folder_of_script(path)
+    try:
+        with _joined(environment, path, timeout=timeout) as joined:
+            withdraw_cause()  # of an earlier session, whose error the script has caught
+            yield joined
+    except SlipwayError as error:
+        leave_cause(error, describe(error), folder=folder, variables=environment.variables)
+        raise
+
+
+@contextlib.contextmanager
+def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
     with contextlib.ExitStack() as stack:
         request = StopRequest()
         request.listen()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly, all_gather_json
 from slipway.environment import Environment
+from slipway.errors import SlipwayError
 from slipway.goodput import EVALUATED, SAVED, TRAINED
 from slipway.position import Position
 from slipway.program import Program, Speed
@@ -95,6 +97,15 @@ class Run:
         self.stopped: Stopped | None = None
         """What has ended the run, if that was not its own end."""
         self._plan()
+
+    @contextlib.contextmanager
+    def errors_marked(self) -> Iterator[None]:
+        """Record in an error that ends the body whether this rank had taken a step before."""
+        try:
+            yield
+        except SlipwayError as error:
+            error.in_training = self.step > self.start.step
+            raise
 
     @property
     def position(self) -> Position:

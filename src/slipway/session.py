@@ -206,6 +206,7 @@ class Session:
                 found=opened.found._replace(position=self._script.start),
                 policy=self._policy,
             )
+            stack.enter_context(self._run.errors_marked())
             stack.callback(self._counter.close)
             self._counter.watch(optimizers, "step")
             self._counter.watch(self._objects["scaler"].values(), "update")

@@ -5,10 +5,13 @@ Or, with the name of a command for the first word, do that instead (``trainer.co
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
+from functools import partial
 
+from slipway.cause import leave_cause
 from slipway.layout import EXIT_CONFIG
 from slipway.stop import StopRequest
 from trainer.exits import REMEDY, exit_code_of
@@ -35,7 +38,10 @@ def _command_or_training(argv: list[str], request: StopRequest) -> int:
         request.close()  # a command saves nothing: a signal ends it at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return command(argv[1:])
-    return _train(argv, request)
+    # As a job script names it; the other arguments may be what is wrong.
+    folder = next((value for flag, value in itertools.pairwise(argv) if flag == "--output-dir"), None)
+    leave = partial(leave_cause, folder=folder, variables=os.environ)
+    return exit_code_of(lambda: _train(argv, request), leave=leave)
 
 
 def _train(argv: list[str], request: StopRequest) -> int:

@@ -35,22 +35,35 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
     Raises:
         ConfigError: if GPUs are asked for and there are too few, or torch cannot use those that are there.
     """
-    launch, each = settings.launch, devices_of_rank(settings)
-    if launch.device != "cpu":
-        check_gpus()
-    count = torch.cuda.device_count() if launch.device != "cpu" else 0
-    if launch.stage_devices:
-        device = _named_devices(launch.stage_devices, stages_of(settings), gpus=count)[0]
-    elif count:
-        device = torch.device("cuda", _first_gpu(count, each, local_rank, bound=launcher.binds_gpus))
-    elif launch.device == "cuda":
-        raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
-    else:
-        device = CPU
+    device = _device_of(settings, local_rank, launcher, gpus=_count_gpus(settings))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     startup.mark(startup.DEVICE)
     return device
+
+
+def _count_gpus(settings: Settings) -> int:
+    """Return how many GPUs torch may use.
+
+    Raises:
+        ConfigError: if it cannot use those that are there.
+    """
+    if settings.launch.device == "cpu":
+        return 0
+    check_gpus()
+    return torch.cuda.device_count()
+
+
+def _device_of(settings: Settings, local_rank: int, launcher: Launcher, *, gpus: int) -> torch.device:
+    """Return what ``pick_device`` does, with so many GPUs, and open none."""
+    launch, each = settings.launch, devices_of_rank(settings)
+    if launch.stage_devices:
+        return _named_devices(launch.stage_devices, stages_of(settings), gpus=gpus)[0]
+    if gpus:
+        return torch.device("cuda", _first_gpu(gpus, each, local_rank, bound=launcher.binds_gpus))
+    if launch.device == "cuda":
+        raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
+    return CPU
 
 
 def ranks_for_gpus(settings: Settings) -> int:
@@ -59,15 +72,24 @@ def ranks_for_gpus(settings: Settings) -> int:
     Raises:
         ConfigError: if for none, or torch cannot use those that are there.
     """
-    if settings.launch.device != "cpu":
-        check_gpus()
-    count, each = torch.cuda.device_count() if settings.launch.device != "cpu" else 0, devices_of_rank(settings)
+    count, each = _count_gpus(settings), devices_of_rank(settings)
     if count < each:
         raise ConfigError(
             f"--nproc-per-node auto starts a rank for each {'GPU' if each == 1 else f'{each} GPUs'}, and there are "
             f"{count} to use: give the number of ranks, as --nproc-per-node 2."
         )
     return count // each
+
+
+def require_gpus(settings: Settings, ranks: int) -> None:
+    """Make sure that each of so many ranks of ``--nproc-per-node`` gets its device.
+
+    Raises:
+        ConfigError: as ``pick_device`` does for the first that gets none.
+    """
+    count = _count_gpus(settings)
+    for local_rank in range(ranks):
+        _device_of(settings, local_rank, Launcher.SPAWN, gpus=count)
 
 
 def _first_gpu(count: int, each: int, local_rank: int, *, bound: bool) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from slipway import startup
+from slipway.cause import leave_cause
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
@@ -49,6 +50,8 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     try:
         reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
+        if isinstance(error, SlipwayError):
+            leave_cause(error, explain(error), folder=launch.output_dir, variables=environment.variables)
         abandon(error, comm.world)
     return leave(comm, environment, reason)
 

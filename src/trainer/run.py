@@ -117,9 +117,10 @@ def _train(
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
-            reason = Training(
-                settings, folder, parts=parts, program=program, run=under_way, found=found, profiler=profiler
-            ).train()
+            with under_way.errors_marked(), out_of_memory_explained():
+                reason = Training(
+                    settings, folder, parts=parts, program=program, run=under_way, found=found, profiler=profiler
+                ).train()
         except Stopped as stopped:
             reason = stopped.reason
         finally:

@@ -14,14 +14,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
+from slipway import startup
+from slipway.cause import leave_cause
 from slipway.environment import Environment, read_environment
-from slipway.layout import EXIT_STOPPED
+from slipway.layout import CAUSE_CODES, EXIT_STOPPED
 from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
 from trainer.config import Settings
@@ -35,18 +38,18 @@ POLL = 0.1
 RANKS_PER_CPU = 8
 """More on one are a slip of the fingers: they take all memory, and hours to start."""
 GRACE = 30.0
-"""Seconds that ranks may take to end after another rank has failed, before they are killed."""
+"""Seconds that ranks may take to end after another rank has failed, to save for instance, before they are killed."""
 
 
 def spawn(work: Work, settings: Settings, request: StopRequest, environment: Environment) -> int:
-    """Run ``work`` on as many ddp ranks as ``settings`` ask for; return the code of one that failed, or 75 or 0.
+    """Run ``work`` on as many ddp ranks as ``settings`` ask for; return the code of what failed first, or 75 or 0.
 
     The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them. They are
     forked from this process once it has imported what they need.
 
     Raises:
-        ConfigError: if ranks of another backend are asked for, or far more than there are CPUs, if another launcher has
-            started this process, or if there is no GPU for ranks whose number is auto.
+        ConfigError: if ranks of another backend are asked for, far more than there are CPUs, or more than there are
+            GPUs, or if another launcher has started this process.
     """
     if settings.launch.backend not in ("auto", "ddp"):
         raise ConfigError(f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones.")
@@ -55,9 +58,6 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
         )
     ranks = _ranks(settings)
-    cpus = len(os.sched_getaffinity(0))
-    if ranks > (most := RANKS_PER_CPU * cpus):
-        raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
     request.answers = False  # rank 0 does
     context = _import_for_ranks()
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
@@ -79,7 +79,8 @@ def train(settings: Settings, request: StopRequest, environment: Environment) ->
     """Train as one rank, and return the exit code; see ``trainer.rank.run_rank``."""
     from trainer.rank import run_rank  # noqa: PLC0415 -- with torch
 
-    return run_rank(settings, request, environment)
+    leave = partial(leave_cause, folder=settings.launch.output_dir, variables=environment.variables)
+    return exit_code_of(lambda: run_rank(settings, request, environment), leave=leave)
 
 
 def _start(processes: Sequence[BaseProcess]) -> None:
@@ -109,16 +110,22 @@ def _import_for_ranks() -> ForkContext | SpawnContext:
     """Import what ranks need, and return how multiprocessing is to start them: by a fork if that is safe.
 
     A fork takes over neither threads nor what they hold, so there must be none: a rank would wait for them for ever.
-    OpenMP and OpenBLAS read their variables as they are loaded; each rank sets its number of threads by torch.
     """
-    with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
-        # An optimiser's first step imports torch._dynamo, which takes as long as all else.
-        for name in ("torch._dynamo", "trainer.rank", "trainer.strategies.ddp"):
-            importlib.import_module(name)
+    # An optimiser's first step imports torch._dynamo, which takes as long as all else.
+    _import("torch._dynamo", "trainer.rank", "trainer.strategies.ddp")
+    startup.mark(startup.IMPORTS)
     if len([*Path("/proc/self/task").iterdir()]) == 1:
         return multiprocessing.get_context("fork")
     resource_tracker.ensure_running()  # which spawning needs; started later, it would unblock signals
     return multiprocessing.get_context("spawn")
+
+
+def _import(*names: str) -> None:
+    """Import modules, so that their libraries have no threads; each rank sets its number of threads by torch."""
+    # OpenMP and OpenBLAS read their variables as they are loaded.
+    with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+        for name in names:
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager
@@ -155,18 +162,40 @@ def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: i
 
 
 def _ranks(settings: Settings) -> int:
+    """Return how many ranks to start.
+
+    Raises:
+        ConfigError: if they are too many for the CPUs, or for the GPUs.
+    """
     number = settings.launch.nproc_per_node or 1
     if number != "auto":
-        return number
+        _require_cpus(number)
+        if settings.launch.device == "cpu":
+            return number
+    _import("trainer.device")  # here, and not in the child: with torch, which the ranks need anyway
+    startup.mark(startup.IMPORTS)
     # In a process of its own, as what has opened a GPU must not fork; by a fork, which keeps the handlers of signals.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(_ranks_for_gpus, settings).result()
+        ranks = pool.submit(_ranks_for_gpus, settings).result()
+    startup.mark(startup.DEVICE)
+    _require_cpus(ranks)
+    return ranks
+
+
+def _require_cpus(ranks: int) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    if ranks > (most := RANKS_PER_CPU * cpus):
+        raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
 
 
 def _ranks_for_gpus(settings: Settings) -> int:
-    from trainer.device import ranks_for_gpus  # noqa: PLC0415 -- torch is slow to import
+    from trainer.device import ranks_for_gpus, require_gpus  # noqa: PLC0415 -- torch is slow to import
 
-    return ranks_for_gpus(settings)
+    number = settings.launch.nproc_per_node or 1
+    if number == "auto":
+        return ranks_for_gpus(settings)
+    require_gpus(settings, number)
+    return number
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:
@@ -182,7 +211,8 @@ def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
         codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
-            code, rank = min(failed)  # one that a signal has ended, if any: the others fail because of it
+            # Refused ranks first, then those that a signal has ended: the others may have failed because of it.
+            code, rank = min(failed, key=lambda one: (one[0] not in CAUSE_CODES, one))
             if code < 0 and not request.reason:  # nobody else can tell of it
                 _tell_of_signal(rank, signal.Signals(-code))
             return code if code > 0 else 128 - code
@@ -203,7 +233,10 @@ def _tell_of_signal(rank: int, number: signal.Signals) -> None:
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
-    """Give the ranks that are left some time to end by themselves, then kill them."""
+    """End the ranks that are left: at once those that wait for the others; kill what lives on after GRACE."""
+    for process in processes:
+        if process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + GRACE
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))

@@ -1560,6 +1560,24 @@ class TestRestart:
         (place / "run" / "verdict.2").write_text("stopped 7 user asked\n")
         assert bash('read_verdict; echo "<$state> $step $reason"')[1] == "<stopped> 7 user asked\n"
 
+    def test_attempt_has_cause(self, bash, place):
+        log = place / "run" / "logs" / "2"
+        log.mkdir(parents=True)
+        ask = 'attempt_has_cause && echo "<$cause_code> <$cause>" || echo none'
+        assert bash(ask)[1] == "none\n"
+        for text, found in {
+            "78 node2: [rank 1] no data\n": "<78> <node2: [rank 1] no data>",
+            "2 unknown flag --épochs": "<2> <unknown flag --épochs>",
+            "2 first\n78 second\n": "<2> <first>",
+            "1 no cause\n": "none",
+            "078 x\n": "none",
+            "78 \x1b[2J\n": "none",
+            "\n78 x\n": "none",
+            "x" * 9999: "none",
+        }.items():
+            (log / "cause").write_text(text)
+            assert bash(ask)[1] == f"{found}\n", text
+
     def test_end_tree(self, bash):
         code = 'bash -c "sleep 51 & sleep 51; :" & sleep 0.3; end_tree $!; wait $! || echo $?'
         assert bash(f'{code}; pgrep -f "^sleep 51" || echo none')[1].splitlines() == ["137", "none"]
@@ -1763,7 +1781,8 @@ class TestLaunch:
         assert bash(f"echo > run/logs/2/stderr.log; {ask}")[1] == "no\n"
         (place / "run" / "logs" / "2" / "stderr.log").write_text(f"{taken}\n")
         assert bash(ask)[1] == "yes\n"
-        for other in ("BACKEND=horovod", "port_is_given=1", "touch run/verdict.2", "SECONDS=100"):
+        cause = "echo 78 x >run/logs/2/cause"
+        for other in ("BACKEND=horovod", "port_is_given=1", "touch run/verdict.2", "SECONDS=100", cause):
             asked = ask.replace('"$SECONDS"', "0")
             assert bash(f"{other}; {asked}")[1] == "no\n", other
             (place / "run" / "verdict.2").unlink(missing_ok=True)

@@ -147,6 +147,54 @@ class TestWhen:
         ended = run(STUB_VERDICT=verdict, STUB_CODE="5")
         assert (ended.code, len(launches(ended))) == (code, times), ended
 
+    @pytest.mark.parametrize(
+        "verdict", ["", "failed 0 x", "stopped 3 launcher", "out-of-time 9 time-limit", "done 9 x"]
+    )
+    @pytest.mark.parametrize("code", ["2", "78"])
+    def test_a_cause_decides_and_is_never_tried_again(self, run, code, verdict):
+        leave = f'echo "{code} node2: [rank 1] no data" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
+        ended = run(STUB_ON_TRAIN=leave, STUB_CODE="1", STUB_VERDICT=verdict)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (int(code), 1, False), ended
+        assert f"ddp.job: failed: node2: [rank 1] no data; exit code {code}; see " in ended.notes[-1]
+
+    def test_one_of_a_later_attempt_too(self, run):
+        leave = '[ "$TRAINER_ATTEMPT" = 1 ] || echo "78 x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; exit 1'
+        ended = run(STUB_ON_TRAIN=leave)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (78, 2, False), ended
+
+    def test_one_of_an_earlier_attempt_is_not_read(self, run):
+        late = '[ "$TRAINER_ATTEMPT" = 1 ] || echo "78 x" >"$RUN_DIR/logs/1/cause"; '
+        ended = run(STUB_ON_TRAIN=dies(1, before=late))
+        assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    @pytest.mark.parametrize(
+        "text", ["", "1 x\\n", "78\\n", "78 \\n", "0 x\\n", "778 x\\n", "78 \\033[2Jx\\n", "a[$(id)] x", "2x"]
+    )
+    def test_what_is_no_cause_is_passed_over(self, run, text):
+        leave = f"""printf '{text}' >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; """
+        ended = run(STUB_ON_TRAIN=dies(1, before=leave))
+        assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    @pytest.mark.parametrize("make", ["mkdir", "mkfifo", "ln -s /dev/zero"])
+    def test_nor_is_anything_but_a_file_read(self, run, make):
+        ended = run(STUB_ON_TRAIN=dies(1, before=f'{make} "$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; '))
+        assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    def test_a_users_script_can_leave_one_too(self, run):
+        leave = 'echo "78 x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
+        for code in ("0", "1"):
+            ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=leave, STUB_CODE=code)
+            assert (ended.code, len(launches(ended)), ended.requeued) == (78, 1, False), ended
+
+    def test_where_the_next_job_of_a_chain_would_go_on_there_is_none(self, run, project):
+        (project.spool / "nodes").write_text("node2\n")
+        leave = (
+            'echo "78 x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; echo "out-of-time 9 time-limit" >"$RUN_DIR/verdict.1"'
+        )
+        env = {"SLIPWAY_LIB": str(SCRIPTS / "lib"), "SLIPWAY_DEVICE": "cpu", "SLIPWAY_RANKS_PER_NODE": "2"}
+        ended = run("ddp.pbs", STUB_ON_TRAIN=leave, STUB_NODES="node2", **env)
+        assert (ended.code, ended.of("qsub")) == (78, []), ended
+
     def test_none_at_all(self, run):
         ended = run(STUB_ON_TRAIN=dies(9), SLIPWAY_MAX_RESTARTS="0")
         assert (ended.code, len(launches(ended))) == (1, 1)

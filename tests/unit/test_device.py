@@ -8,7 +8,7 @@ import torch
 from slipway.environment import Launcher
 from trainer import device
 from trainer.config import Launch, ModelConfig, Settings
-from trainer.device import pick_device, ranks_for_gpus, stage_devices
+from trainer.device import pick_device, ranks_for_gpus, require_gpus, stage_devices
 from trainer.errors import ConfigError
 from trainer.strategies import torch_backend
 
@@ -68,6 +68,23 @@ def test_too_few_devices(gpus, count, split, launch, said):
     gpus(count)
     with pytest.raises(ConfigError, match=said):
         pick_device(settings(split, **launch), 1, Launcher.TORCHRUN)
+    with pytest.raises(ConfigError, match=said):
+        require_gpus(settings(split, **launch), 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "split", "launch", "ranks"),
+    [
+        (2, None, {}, 2),
+        (5, None, {"devices_per_rank": 2}, 2),
+        (0, None, {}, 8),
+        (1, None, {"device": "cpu"}, 8),
+        (1, "b", {"stage_devices": "cpu,cuda:0"}, 8),
+    ],
+)
+def test_enough_devices(gpus, count, split, launch, ranks):
+    gpus(count)
+    require_gpus(settings(split, **launch), ranks)
 
 
 def test_stages_on_devices_that_are_named(gpus):

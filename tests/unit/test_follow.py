@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main, parser
+from jobgen.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RUN = "no run in runs: name a run folder or the number of a job"
@@ -120,6 +121,23 @@ class TestThisMachine:
         run = make_run(here)
         (run / "verdict.1").write_text(f"{verdict}\n")
         assert f"run {run}: {expected}, epoch 1.2" in said(capsys, "status", str(run)).out
+
+    @pytest.mark.parametrize("verdict", ["", "failed 12 lost contact", "done 60 complete"])
+    def test_a_cause_says_it_before_the_verdict(self, here, capsys, verdict):
+        run = make_run(here)
+        (run / "logs" / "1" / "cause").write_text("78 node2: [rank 1] no data\n")
+        (run / "logs" / "1" / "code").write_text("0\n")
+        (run / "verdict.1").write_text(f"{verdict}\n")
+        expected = f"run {run}: attempt 1 failed before it trained (node2: [rank 1] no data)"
+        assert expected in said(capsys, "status", str(run)).out
+        assert (Run(run).is_refused, Run(run).is_done) == (True, False)
+
+    @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
+    def test_what_is_no_cause_is_passed_over(self, here, cause):
+        run = make_run(here, state="done")
+        (run / "logs" / "1" / "cause").write_text(cause)
+        (run / "verdict.1").write_text("done 60 complete\n")
+        assert (Run(run).is_refused, Run(run).is_done) == (False, True)
 
     def test_a_launch_that_ended_without_a_verdict_has_crashed(self, here, capsys):
         run = make_run(here)

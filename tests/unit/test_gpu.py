@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -178,6 +180,17 @@ def test_a_driver_that_hangs_is_given_up(machine, monkeypatch):
     assert time.monotonic() - began < 20
     monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
     assert gpus_of_this_machine() is None
+
+
+@pytest.mark.parametrize("number", ["2", "auto"])
+def test_a_driver_too_old_is_told_once_and_no_rank_is_started(machine, tmp_path, number):
+    machine("12020", "80", "80")
+    program = "import torch; torch.version.cuda = '13.0'; from trainer.__main__ import main; raise SystemExit(main())"
+    words = [sys.executable, "-c", program, "--nproc-per-node", number, "--output-dir", tmp_path / "run"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 78
+    said = "trainer: the driver runs CUDA 12.2 at most, and torch was built with 13.0: build the cuda12 variant"
+    assert [line[: len(said)] for line in done.stderr.splitlines()] == [said]
 
 
 def test_a_driver_that_does_not_start_is_not_taken_for_a_machine_without_gpus(machine, monkeypatch, libcuda):

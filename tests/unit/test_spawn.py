@@ -37,3 +37,82 @@ def test_if_one_cannot_be_started_the_others_end(monkeypatch):
         _start(ranks)
     assert [rank.exitcode for rank in ranks[:2]] == [-signal.SIGKILL] * 2
     assert not {*SIGNALS} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+RANKS = """
+import sys, time
+from pathlib import Path
+from slipway.environment import read_environment
+from slipway.stop import StopRequest
+from trainer.config import Launch, Settings
+from trainer.errors import ConfigError
+from trainer.spawn import spawn
+
+def waits(request, environment):
+    if environment.local_rank == 1:
+        raise ConfigError("refused")
+    with request.ending_at_once("rank", "for the other ranks"):
+        time.sleep(600)
+
+def fails_because_of_it(request, environment):
+    if environment.local_rank == 1:
+        raise ConfigError("refused")
+    raise RuntimeError("lost contact")
+
+def saves(request, environment):
+    if environment.local_rank == 1:
+        raise RuntimeError("a fault")
+    while not request.reason:
+        time.sleep(0.1)
+    time.sleep(2)
+    Path(sys.argv[2]).touch()
+    return 75
+
+work = globals()[sys.argv[1]]
+launch = Launch(nproc_per_node=2, device="cpu")
+began = time.monotonic()
+code = spawn(lambda _, *rest: work(*rest), Settings(launch=launch), StopRequest(), read_environment({}))
+print(f"{code} {time.monotonic() - began:.1f}")
+"""
+
+
+def first_failure(tmp_path, *arguments):
+    """Return the exit code of two ranks, the second of which fails, and the seconds that they took."""
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True, timeout=120)
+    code, seconds = done.stdout.split()
+    return int(code), float(seconds)
+
+
+# once: 30 s, after which the others were killed
+def test_ranks_that_wait_for_one_that_has_failed_end_at_once(tmp_path):
+    code, seconds = first_failure(tmp_path, "waits")
+    assert code == 78
+    assert seconds < 20  # most of it for imports
+
+
+def test_what_was_refused_decides_and_not_what_failed_because_of_it(tmp_path):
+    assert first_failure(tmp_path, "fails_because_of_it")[0] == 78
+
+
+def test_one_that_still_saves_is_waited_for(tmp_path):
+    saved = tmp_path / "saved"
+    assert first_failure(tmp_path, "saves", saved)[0] == 1
+    assert saved.exists()
+
+
+SEES = """
+import sys, torch
+torch.cuda.device_count = lambda: 1
+from trainer.__main__ import main
+sys.exit(main())
+"""
+"""The trainer with a torch that sees one GPU."""
+
+
+def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
+    words = [sys.executable, "-c", SEES, "--nproc-per-node", "2", "--output-dir", tmp_path / "run"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    said = "trainer: local rank 1 has no GPU, torch sees 1: start at most one rank per GPU.\n"
+    assert (done.returncode, done.stderr) == (78, said)  # a line, and not one of each rank

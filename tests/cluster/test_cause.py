@@ -1,0 +1,38 @@
+"""On a real Slurm: one rank alone is refused before training, and the job ends with its code, at the first attempt."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PYTHON = """#!/bin/sh
+case "${{RANK:-${{OMPI_COMM_WORLD_RANK:-}}}} $*" in "3 "*"-m trainer "*) set -- "$@" --device cuda ;; esac
+exec {python} "$@"
+"""
+"""The ranks' Python: the last rank alone is to train on a GPU, of which there is none, and does not join the others."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["ddp.job", "ddp-ranks.job", *(pytest.param(name, marks=pytest.mark.prove) for name in ("horovod.job", "ddp.pbs"))],
+)
+def test_the_first_cause_ends_the_job_for_good(cluster, tmp_path, config, table, script):
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for program in Path(sys.prefix, "bin").iterdir():
+        if not program.name.startswith("python"):
+            (programs / program.name).symlink_to(program)
+    for name in ("python", "python3"):
+        (programs / name).write_text(PYTHON.format(python=sys.executable))
+        (programs / name).chmod(0o755)
+    env = {"SLIPWAY_VENV": str(programs.parent), "PYTHON_EXEC": str(programs / "python")}
+    out, began = tmp_path / "run", time.monotonic()
+    job = cluster.submit(script, out=out, SLIPWAY_CONFIG=config(2), SLIPWAY_MAX_RESTARTS="3", **env)
+    fields, seconds = job.wait(), time.monotonic() - began
+    assert (out / "logs").is_dir(), job.output
+    attempts = len([*(out / "logs").iterdir()])
+    row = (fields["ExitCode"], f"attempts {attempts}", f"requeues {fields['Restarts']}", f"{seconds:.0f} s")
+    table(f"the last rank alone is refused: {script}", [row])
+    assert (fields["ExitCode"], fields["Restarts"], attempts) == ("78:0", "0", 1), job.output
+    assert "--device cuda, but torch sees no GPU here" in (out / "logs" / "1" / "cause").read_text()

@@ -1,0 +1,114 @@
+"""One rank alone is refused before training: that decides how the attempt ends, and at once."""
+
+import sys
+import time
+
+import pytest
+
+from support import DIGITS, ROOT, launch_words, started
+
+SHARDS = """
+import os
+from pathlib import Path
+from trainer.data.digits import digits
+
+def data(config):
+    Path(__file__).with_name(f"shard{os.environ['RANK']}").read_bytes()
+    return digits(config)
+"""
+"""A data set of which rank 1 lacks its part: it fails once the ranks have joined."""
+NO_GPU = """#!/bin/sh
+[ "${RANK:-${OMPI_COMM_WORLD_RANK:-}}" != 1 ] || set -- "$@" --device cuda
+exec "$PYTHON" "$@"
+"""
+"""A Python by which rank 1 alone is to train on a GPU, of which there is none: it fails before it joins the others."""
+USAGE = NO_GPU.replace("--device cuda", "--epoch 3")
+UNJOINED = """
+import torch
+from slipway import Session
+
+model = torch.nn.Linear(2, 2)
+with Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)):
+    pass
+"""
+"""A script that has forgotten to join the process group."""
+FLAGS = ["--arch", "mlp", "--epochs", "1", "--no-figures", "--device", "cpu"]
+
+
+def executable(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def folder_of_an_attempt(path):
+    """Make a run folder as a job script does; return the variables by which it names the attempt."""
+    (path / "logs" / "1").mkdir(parents=True)
+    return {"RUN_DIR": str(path), "TRAINER_ATTEMPT": "1"}
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Return the flags, and variables, of a data set of two parts, of which one is missing."""
+    (tmp_path / "shards.py").write_text(SHARDS)
+    (tmp_path / "shard0").touch()
+    return ["--dataset", "shards:data"], {"PYTHONPATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize(("python", "code"), [(NO_GPU, "78"), (USAGE, "2")])
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=pytest.mark.horovod)])
+def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, tmp_path):
+    out, wrapper = tmp_path / "run", executable(tmp_path / "python", python)
+    words = [*launch_words(launcher, 2), "--output-dir", str(out), *FLAGS]
+    words = [wrapper if word == sys.executable else word for word in words]  # of mpirun
+    env = {"PYTHON": sys.executable, "PYTHON_EXEC": wrapper, **folder_of_an_attempt(out)}
+    with started(words, tmp_path / "log", **env) as launch:
+        assert launch.wait(60) != 0
+    (line,) = (out / "logs" / "1" / "cause").read_text().splitlines()
+    assert line.startswith(f"{code} "), launch.output
+    assert line.partition(": ")[2].removeprefix("[rank 1] ") in launch.output
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_a_rank_that_lacks_its_data_leaves_the_cause(launcher, shards, tmp_path):
+    out, (flags, env) = tmp_path / "run", shards
+    words = [*launch_words(launcher, 2), "--output-dir", str(out), *FLAGS, *flags]
+    began = time.monotonic()
+    with started(words, tmp_path / "log", **env, **folder_of_an_attempt(out)) as launch:
+        assert launch.wait(60) == (78 if launcher == "spawn" else 1), launch.output
+        assert time.monotonic() - began < 25
+    cause = (out / "logs" / "1" / "cause").read_text()
+    assert cause.startswith("78 "), launch.output
+    assert ": [rank 1] --dataset shards:data fails: FileNotFoundError: " in cause
+
+
+def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
+    (tmp_path / "script.py").write_text(UNJOINED)
+    words = launch_words("torchrun", 2, program=[str(tmp_path / "script.py")])[:-1]
+    with started(words, tmp_path / "log", **folder_of_an_attempt(tmp_path / "run")) as launch:
+        assert launch.wait(60) == 1
+    cause = (tmp_path / "run" / "logs" / "1" / "cause").read_text()
+    assert cause.startswith("78 "), launch.output
+    assert "this process is alone, but WORLD_SIZE=2" in cause
+
+
+@pytest.mark.parametrize("case", ["not joined", "no data"])
+def test_it_decides_how_the_job_ends(case, shards, tmp_path, table):
+    flags, env = shards if case == "no data" else ([], {"PYTHON_EXEC": executable(tmp_path / "python", NO_GPU)})
+    env |= {
+        "SLIPWAY_RUN_DIR": str(tmp_path / "run"),
+        "SLIPWAY_VENV": sys.prefix,
+        "SLIPWAY_DEVICE": "cpu",
+        "SLIPWAY_LOCAL_DISK": str(tmp_path),
+        "SLIPWAY_CONFIG": str(DIGITS),
+        "USE_CONTAINER": "0",
+        "PYTHON": sys.executable,
+    }
+    began = time.monotonic()
+    words = ["env", f"--chdir={tmp_path}", "bash", str(ROOT / "jobscripts" / "ddp.sh"), *FLAGS, *flags]
+    with started(words, tmp_path / "log", **env) as launch:
+        code = launch.wait(120)
+    attempts = len([*(tmp_path / "run" / "logs").iterdir()])
+    seconds = time.monotonic() - began
+    table(f"ddp.sh, rank 1 alone: {case}", [(f"exit {code}", f"attempts {attempts}", f"{seconds:.0f} s")])
+    assert (code, attempts) == (78, 1), launch.output

@@ -1,0 +1,127 @@
+"""What a rank leaves that ends before training, for the job script."""
+
+import contextlib
+import socket
+
+import pytest
+import torch
+
+from slipway import Session
+from slipway.cause import LONGEST, leave_cause
+from slipway.errors import RefusedError, SlipwayError, StateMismatchError, TrackerError
+from trainer.errors import ConfigError, TrainerError, UsageError
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def attempt(tmp_path, monkeypatch):
+    """Return the folder that a job script has made for the third attempt."""
+    folder = tmp_path / "logs" / "3"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("TRAINER_ATTEMPT", "3")
+    return folder
+
+
+def leave(attempt, error, why="why", **variables):
+    run = attempt.parents[1]
+    leave_cause(error, why, folder=run, variables={"TRAINER_ATTEMPT": "3", **variables})
+
+
+def left(attempt):
+    path = attempt / "cause"
+    return path.read_text() if path.exists() else None
+
+
+class TestLeave:
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [
+            (ConfigError("x"), f"78 {HOST}: why\n"),
+            (RefusedError(), f"78 {HOST}: why\n"),
+            (UsageError("x"), f"2 {HOST}: why\n"),
+            (TrainerError("x"), None),
+            (SlipwayError("x"), None),
+        ],
+    )
+    def test_only_what_a_restart_cannot_change(self, attempt, error, line):
+        leave(attempt, error)
+        assert left(attempt) == line
+
+    def test_the_first_wins(self, attempt):
+        leave(attempt, UsageError("x"), "first", RANK="1")
+        leave(attempt, ConfigError("x"), "second", RANK="0")
+        assert left(attempt) == f"2 {HOST}: [rank 1] first\n"
+
+    def test_no_rank_stands_for_all(self, attempt):
+        error = ConfigError("x")
+        error.raised_on_all_ranks = True
+        leave(attempt, error, RANK="1")
+        assert left(attempt) == f"78 {HOST}: why\n"
+
+    def test_not_once_this_rank_has_trained(self, attempt):
+        error = ConfigError("x")
+        error.in_training = True
+        leave(attempt, error)
+        assert left(attempt) is None
+
+    def test_one_line_whatever_the_error_says(self, attempt):
+        leave(attempt, ConfigError("x"), "a\nb\x1b[31m\0c \udcff" + "d" * 9999)
+        text = left(attempt)
+        assert text.startswith(f"78 {HOST}: a b [31m c d")
+        assert (text.count("\n"), len(text)) == (1, LONGEST + len("78 \n"))
+
+    @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
+    def test_nowhere_but_in_the_folder_that_a_job_script_has_made(self, attempt, number):
+        leave(attempt, ConfigError("x"), TRAINER_ATTEMPT=number)
+        leave_cause(ConfigError("x"), "why", folder=None, variables={"TRAINER_ATTEMPT": "3"})
+        assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
+
+    def test_a_disk_that_takes_none_raises_nothing(self, attempt):
+        attempt.rmdir()
+        attempt.write_text("no folder")
+        leave(attempt, ConfigError("x"))
+
+
+class TestSession:
+    @pytest.fixture
+    def session(self):
+        model = torch.nn.Linear(2, 2)
+        return lambda **words: Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **words)
+
+    def test_one_that_is_refused(self, attempt, session):
+        with pytest.raises(TrackerError), session(trackers="none"):
+            pass
+        assert left(attempt).startswith(f"78 {HOST}: ")
+
+    @pytest.mark.parametrize("steps", [0, 1])
+    def test_an_error_in_its_body_before_the_first_step(self, attempt, session, steps):
+        def train():
+            with session() as opened:
+                for step in opened.steps(9):
+                    if step == steps:
+                        raise StateMismatchError("another one's")
+
+        with pytest.raises(StateMismatchError):
+            train()
+        assert (left(attempt) is None) == bool(steps)
+
+    def test_a_script_s_own_error_is_none(self, attempt, session):
+        with pytest.raises(ZeroDivisionError), session():
+            raise ZeroDivisionError
+        assert left(attempt) is None
+
+    def test_a_script_that_catches_it_and_trains_withdraws_it(self, attempt, session):
+        with contextlib.suppress(TrackerError), session(trackers="none"):
+            pass
+        assert left(attempt)
+        with session():
+            assert left(attempt) is None
+
+    def test_that_of_another_rank_stays(self, attempt, session):
+        (attempt / "cause").write_text("78 of another rank\n")
+        with contextlib.suppress(TrackerError), session(trackers="none"):
+            pass
+        with session():
+            assert left(attempt) == "78 of another rank\n"
