@@ -70,9 +70,11 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
         ]
         _start(processes)
         try:
-            return _watch(processes, request)
+            code = _watch(processes, request)
         finally:
             _end(processes)
+    # A rank that was refused may end after those that failed because of it.
+    return next((process.exitcode for process in processes if process.exitcode in CAUSE_CODES), code)
 
 
 def train(settings: Settings, request: StopRequest, environment: Environment) -> int:
@@ -211,8 +213,7 @@ def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
         codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
-            # Refused ranks first, then those that a signal has ended: the others may have failed because of it.
-            code, rank = min(failed, key=lambda one: (one[0] not in CAUSE_CODES, one))
+            code, rank = min(failed)  # one that a signal has ended, if any: the others may have failed because of it
             if code < 0 and not request.reason:  # nobody else can tell of it
                 _tell_of_signal(rank, signal.Signals(-code))
             return code if code > 0 else 128 - code

@@ -56,6 +56,7 @@ def waits(request, environment):
 
 def fails_because_of_it(request, environment):
     if environment.local_rank == 1:
+        time.sleep(float(sys.argv[2]))
         raise ConfigError("refused")
     raise RuntimeError("lost contact")
 
@@ -92,8 +93,10 @@ def test_ranks_that_wait_for_one_that_has_failed_end_at_once(tmp_path):
     assert seconds < 20  # most of it for imports
 
 
-def test_what_was_refused_decides_and_not_what_failed_because_of_it(tmp_path):
-    assert first_failure(tmp_path, "fails_because_of_it")[0] == 78
+@pytest.mark.parametrize("later", ["0", "1"])
+def test_what_was_refused_decides_and_not_what_failed_because_of_it(later, tmp_path):
+    """Also if it ends after the other one."""
+    assert first_failure(tmp_path, "fails_because_of_it", later)[0] == 78
 
 
 def test_one_that_still_saves_is_waited_for(tmp_path):
