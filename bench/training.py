@@ -275,7 +275,7 @@ def resnet50(device: str, *, tiny: bool) -> Contenders:
 
 def resnet18(device: str, *, tiny: bool) -> Contenders:
     """Return who trains ResNet-18 on images of the size of CIFAR-10's."""
-    source = Source(device, 32, 16 if tiny else 64)
+    source = Source(device, 32, 4 if tiny else 64)
     flags = on_synthetic_images("resnet18", source)
     found: Contenders = {
         "ignite's cifar10": partial(ignite_cifar10, source, "resnet18"),
@@ -331,7 +331,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
         turn()  # what is done once: buffers, algorithms
         return partial(timed, turn, device=device)
 
-    few, many = (2, 20) if tiny else (4, 200)
+    few, many = (2, 5) if tiny else (4, 200)
     with tempfile.TemporaryDirectory() as folder:
         write_mnist(Path(folder), train=600 if tiny else 6000, test=10)
         models = [
