@@ -73,10 +73,6 @@ bench: ## compare the speed with that of other programs, as a table and a figure
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench $(ARGS)
 
-gpu: ## the comparisons that a GPU speeds up; without one in small sizes, on the CPU
-	@build/setup test
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench --gpu $(ARGS)
-
 gpu: ## correctness, benches, start and unit tests on this machine's GPU, in 8 minutes; small without one (ARGS="start --out DIR")
 	@build/gpu $(ARGS)
 
