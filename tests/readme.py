@@ -122,6 +122,7 @@ ELSEWHERE = {
     "make lint": ("build/test", "build/lint"),
     "make test-image VARIANT=cuda12": ("tests/image/test_variants.py", '"make", "test-image", f"VARIANT='),
     "make test-image": ("build/test", "in-image)"),
+    "make gpu": ("build/test", "build/gpu"),
     "make image ROUTES=docker": ("tests/recipes/test_bad_input.py", "ROUTES=route"),
     "make image VARIANT=cuda BASE_IMAGE=registry.example/site/ubuntu:24.04": (
         "tests/recipes/test_bad_input.py",
