@@ -11,7 +11,7 @@ export BUDGET_DISTRIBUTED := 22
 export BUDGET_IMAGE       := 15
 export BUDGET_IN_IMAGE    := 8
 export BUDGET_CLUSTER     := 19
-export BUDGET_GPU         := 10
+export BUDGET_GPU         := 15
 
 # The parts that `make test` runs after the set-up. gpu is `make gpu`. Three more parts need root:
 # image builds the CPU image from both recipes; in-image tests it and trains in it; cluster trains on

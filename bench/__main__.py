@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -70,10 +71,9 @@ def machine() -> str:
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 does not say
     flags = " ".join(sorted(name for name, there in capabilities.items() if there is True))
     describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    try:
+    version = os.environ.get("MAKE_GPU_COMMIT", "")
+    if not version and shutil.which("git"):
         version = subprocess.run(describe, check=False, capture_output=True, text=True).stdout.strip()
-    except OSError:  # no git
-        version = ""
     return f"{os.cpu_count()} CPUs: {cpu} ({flags}){gpu}; torch {torch.__version__}; commit {version or 'unknown'}"
 
 

@@ -16,7 +16,9 @@ import argparse
 import gc
 import importlib.util
 import itertools
+import math
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +30,7 @@ import peers
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from comparison import Aim, Comparison, Turn, compare, show, timed
+from comparison import Aim, Comparison, Cost, Turn, compare, show, timed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import datasets, transforms
@@ -49,9 +51,13 @@ from mnist_files import write_mnist  # type: ignore[import-not-found]
 
 CLASSES, LOG_INTERVAL = 10, 10
 SAMPLES, ENDLESS = 8, 1 << 40
-"""Batches of a set in memory, and samples of an epoch that no program comes to the end of."""
+"""Batches of a set in memory, and samples of an epoch: more than any contender reads."""
+PREFETCHED, LOADERS = 2, 4
+"""Batches that a worker reads ahead, and loaders of a comparison that are open at once, at most."""
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 REFERENCE, TIMM = "torchvision's reference", "timm --amp --channels-last"
+REFERENCE_WORKERS, TIMM_WORKERS, IGNITE_WORKERS = 16, 4, 12
+"""Defaults of these programs."""
 AIMS: dict[str, dict[str, dict[str, Aim]]] = {
     "cpu": {
         "ResNet-50": {"trainer": 2.6},
@@ -69,7 +75,17 @@ ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "1
 """Of torch's environment, for DDP; a free port is found."""
 Steps = Iterator[None]
 """Takes an optimiser step each time."""
-Contenders = dict[str, Callable[[], Steps]]
+
+
+class Contender(NamedTuple):
+    """Who trains."""
+
+    start: Callable[[], Steps]
+    workers: int = 0
+    """Processes of its loader, each of which reads ahead."""
+
+
+Contenders = dict[str, Contender]
 
 
 class Images(Dataset[Any]):
@@ -106,6 +122,14 @@ class Source(NamedTuple):
         """Of an image: channels, height, width."""
         return (3, self.edge, self.edge)
 
+    def workers(self, most: int) -> int:
+        """Return how many workers a loader has here: no more than CPUs, and than shared memory holds batches of."""
+        if self.device == "cpu" or self.on_device:
+            return 0
+        size = 4 * self.batch * math.prod(self.shape)
+        room = shutil.disk_usage("/dev/shm").free // (LOADERS * (PREFETCHED + 1) * size)  # noqa: S108 -- torch's place
+        return max(1, min(most, len(os.sched_getaffinity(0)), room))
+
     def batches(self, *, workers: int) -> Iterator[Any]:
         """Yield floats [batch, 3, edge, edge] and labels, by a DataLoader; or from tensors on the device."""
         data = Images(self.edge, SAMPLES * self.batch, floats=True)
@@ -116,7 +140,7 @@ class Source(NamedTuple):
 
     def loader(self, data: Dataset[Any], *, workers: int, collate: Any = None) -> DataLoader[Any]:
         """Return a loader that never comes to an end, as the start of workers is no part of a step."""
-        workers = 0 if self.device == "cpu" else min(workers, len(os.sched_getaffinity(0)))
+        workers = self.workers(workers)
         endless = RandomSampler(data, replacement=True, num_samples=ENDLESS)  # type: ignore[arg-type]
         pin = self.device != "cpu"
         return DataLoader(
@@ -144,7 +168,7 @@ def torchvision_reference(source: Source, arch: str, *, amp: bool) -> Steps:
     model = trainer_model(arch, source.shape).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
     scaler = torch.amp.GradScaler(device, enabled=amp)
-    for batch in source.batches(workers=16):
+    for batch in source.batches(workers=REFERENCE_WORKERS):
         images, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
         with torch.autocast(device, torch.float16, enabled=amp):
             logits = model(images)
@@ -167,10 +191,12 @@ def timm_train(source: Source, arch: str) -> Steps:
     device = source.device
     model = timm.create_model(arch, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
     optimizer = create_optimizer_v2(model, opt="momentum", lr=0.05, weight_decay=2e-5)
-    batches: Iterable[Any] = source.batches(workers=4)
-    if not source.on_device:
+    batches: Iterable[Any]
+    if source.on_device:
+        batches = source.batches(workers=0)
+    else:
         data = Images(source.edge, SAMPLES * source.batch, floats=False)
-        loader = source.loader(data, workers=4, collate=fast_collate)
+        loader = source.loader(data, workers=TIMM_WORKERS, collate=fast_collate)
         batches = PrefetchLoader(loader, device=torch.device(device))
     for step, (images, labels) in enumerate(batches):
         with torch.autocast(device, torch.bfloat16):
@@ -191,7 +217,7 @@ def ignite_cifar10(source: Source, arch: str) -> Steps:
     model = trainer_model(arch, source.shape).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.4, momentum=0.9, weight_decay=1e-4, nesterov=True)
     engine = create_supervised_trainer(model, optimizer, F.cross_entropy, device=device, non_blocking=True)
-    for batch in source.batches(workers=12):
+    for batch in source.batches(workers=IGNITE_WORKERS):
         engine.run([batch], max_epochs=1)
         yield
 
@@ -252,23 +278,23 @@ def resnet50(device: str, *, tiny: bool) -> Contenders:
     gpu = device == "cuda"
     source = Source(device, *((224, 128) if gpu else (64, 4) if tiny else (128, 16)))
     there = source._replace(on_device=True)
-    flags = on_synthetic_images("resnet50", source)
+    flags, many = on_synthetic_images("resnet50", source), source.workers(REFERENCE_WORKERS)
     found: Contenders = {
-        REFERENCE: tuned(partial(torchvision_reference, source, "resnet50", amp=False)),
-        "trainer": partial(trainer, device, *flags),
-        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
-        TIMM: tuned(partial(timm_train, source, "resnet50")),
+        REFERENCE: tuned(partial(torchvision_reference, source, "resnet50", amp=False), many),
+        "trainer": Contender(partial(trainer, device, *flags)),
+        "trainer --amp none": Contender(partial(trainer, device, *flags, "--amp", "none")),
+        TIMM: tuned(partial(timm_train, source, "resnet50"), source.workers(TIMM_WORKERS)),
     }
     if gpu:
-        amp = {f"{REFERENCE} --amp": tuned(partial(torchvision_reference, source, "resnet50", amp=True))}
+        amp = {f"{REFERENCE} --amp": tuned(partial(torchvision_reference, source, "resnet50", amp=True), many)}
         found = amp | found  # the peer
     if gpu or tiny:
-        found["trainer, ddp"] = partial(trainer, device, *flags, backend="ddp")
+        found["trainer, ddp"] = Contender(partial(trainer, device, *flags, backend="ddp"))
         if importlib.util.find_spec("horovod"):
-            found["trainer, horovod"] = partial(trainer, device, *flags, backend="horovod")
-        found[f"{TIMM}, data on the device"] = tuned(partial(timm_train, there, "resnet50"))
+            found["trainer, horovod"] = Contender(partial(trainer, device, *flags, backend="horovod"))
+        found[f"{TIMM}, data on the device"] = tuned(partial(timm_train, there, "resnet50"), 0)
         found[f"{REFERENCE} --amp, data on the device"] = tuned(
-            partial(torchvision_reference, there, "resnet50", amp=gpu)
+            partial(torchvision_reference, there, "resnet50", amp=gpu), 0
         )
     return found
 
@@ -278,13 +304,13 @@ def resnet18(device: str, *, tiny: bool) -> Contenders:
     source = Source(device, 32, 4 if tiny else 64)
     flags = on_synthetic_images("resnet18", source)
     found: Contenders = {
-        "ignite's cifar10": partial(ignite_cifar10, source, "resnet18"),
-        "trainer": partial(trainer, device, *flags),
-        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
+        "ignite's cifar10": Contender(partial(ignite_cifar10, source, "resnet18"), source.workers(IGNITE_WORKERS)),
+        "trainer": Contender(partial(trainer, device, *flags)),
+        "trainer --amp none": Contender(partial(trainer, device, *flags, "--amp", "none")),
     }
     if device == "cuda" or tiny:
         there = source._replace(on_device=True)
-        found["ignite's cifar10, data on the device"] = partial(ignite_cifar10, there, "resnet18")
+        found["ignite's cifar10, data on the device"] = Contender(partial(ignite_cifar10, there, "resnet18"))
     return found
 
 
@@ -293,17 +319,18 @@ def mnist(device: str, place: Path, *, tiny: bool) -> Contenders:
     flags = ["--dataset", "mnist", "--data-dir", str(place), "--batch-size", "64", "--arch", "mnist-cnn"]
     flags += ["--optimizer", "adadelta", "--lr", "1"]
     found: Contenders = {
-        "pytorch/examples' mnist": partial(examples_mnist, device, place),
-        "trainer": partial(trainer, device, *flags),
-        "trainer --amp none": partial(trainer, device, *flags, "--amp", "none"),
+        "pytorch/examples' mnist": Contender(partial(examples_mnist, device, place), int(device != "cpu")),
+        "trainer": Contender(partial(trainer, device, *flags)),
+        "trainer --amp none": Contender(partial(trainer, device, *flags, "--amp", "none")),
     }
     if device == "cuda" or tiny:
-        found["pytorch/examples' mnist, data on the device"] = partial(examples_mnist, device, place, on_device=True)
+        there = partial(examples_mnist, device, place, on_device=True)
+        found["pytorch/examples' mnist, data on the device"] = Contender(there)
     return found
 
 
-def tuned(steps: Callable[[], Steps]) -> Callable[[], Steps]:
-    """Return the same steps, taken with cudnn.benchmark, as their program sets it."""
+def tuned(steps: Callable[[], Steps], workers: int) -> Contender:
+    """Return a contender whose program sets cudnn.benchmark."""
 
     def with_benchmark() -> Steps:
         own = steps()
@@ -315,7 +342,7 @@ def tuned(steps: Callable[[], Steps]) -> Callable[[], Steps]:
                 torch.backends.cudnn.benchmark = False
             yield
 
-    return with_benchmark
+    return Contender(with_benchmark, workers)
 
 
 def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> Iterator[Comparison]:
@@ -323,15 +350,24 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
     sys.path.insert(1, peers.installed(peers.TRAINING))
     torch.set_num_threads(1)
 
-    def taking(steps: Steps, count: int) -> Turn:
-        def turn() -> None:
+    def taking(contender: Contender, count: int) -> Turn:
+        steps = contender.start()
+
+        def take(count: int) -> None:
             for _ in range(count):
                 next(steps)
 
-        turn()  # what is done once: buffers, algorithms
-        return partial(timed, turn, device=device)
+        def turn() -> Cost:
+            # What the workers have read ahead while others had their turns is no part of it.
+            take(PREFETCHED * contender.workers)
+            return timed(partial(take, count), device=device)
+
+        take(count)  # what is done once: buffers, algorithms
+        return turn
 
     few, many = (2, 5) if tiny else (4, 200)
+    if device == "cuda":
+        few = 16
     with tempfile.TemporaryDirectory() as folder:
         write_mnist(Path(folder), train=600 if tiny else 6000, test=10)
         models = [
@@ -340,7 +376,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
             ("CNN on MNIST, with its loader", partial(mnist, device, Path(folder), tiny=tiny), many),
         ]
         for title, contenders, count in models:
-            turns = {name: taking(steps(), count) for name, steps in contenders().items()}
+            turns = {name: taking(contender, count) for name, contender in contenders().items()}
             unit = f"seconds of {'CPU' if device == 'cpu' else 'the clock'}, {count} steps"
             has_aims = not tiny and (device == "cuda" or multiplies_bf16(torch.device(device)))
             aims = AIMS[device][title] if has_aims else {}

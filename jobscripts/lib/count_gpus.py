@@ -48,7 +48,10 @@ def main() -> int:
     if AMD.exists() or (gpus and (gpus.capabilities or gpus.fault)):
         try:
             torch = importlib.import_module("torch")
-        except ModuleNotFoundError:
+        except ImportError as error:
+            if getattr(error, "name", "") != "torch":
+                print(f"count_gpus: torch cannot be imported: {error}", file=sys.stderr)
+                return EXIT_CONFIG
             torch = None
         if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)):
             print(f"count_gpus: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)

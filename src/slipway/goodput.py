@@ -27,7 +27,7 @@ MEANINGS: Dict[str, str] = {
 MEASURED = (TRAINED, WAITED, EVALUATED, SAVED, STARTED)
 """Those that rank 0 measures."""
 START = "start"
-"""Key of the line that holds the seconds from the command to the first step, by part (``slipway.startup``)."""
+"""Key of the line that holds the seconds up to the first step, by part (``slipway.startup``)."""
 SHORTEST = 0.1
 """Seconds of a part of the start that is worth a word."""
 LIMIT = 1 << 24
@@ -45,7 +45,7 @@ class Spent(NamedTuple):
     spares: int
     """Those that waited."""
     start: Dict[str, float]
-    """Seconds from the command to the first step, by part; {} before that."""
+    """Seconds from the start of rank 0 to its first step, by part; {} before that."""
 
     @property
     def total(self) -> float:

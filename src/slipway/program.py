@@ -60,7 +60,7 @@ class Program(Protocol):
         ...
 
     def started(self, parts: Mapping[str, float]) -> None:
-        """Take notice of the seconds, by part, from the command to the first step; called on all ranks."""
+        """Take the seconds up to the first step, by part; called on all ranks."""
         ...
 
     def write_results(self) -> None:

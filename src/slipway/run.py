@@ -335,3 +335,4 @@ class Run:
             self._program.ended(recorder.conclude(reason, step=self._furthest))
 
         self._recorder.run(end)
+        startup.restart()

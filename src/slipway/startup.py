@@ -1,7 +1,8 @@
-"""Where the seconds between a command and its first optimiser step go, by part, in this process.
+"""Seconds from the start of this process to its first optimiser step, by part.
 
-Each part ends with a call of ``mark``, which is charged with the time since the mark before; the first one, with the
-time since this process began. Ranks that are forked after the imports keep the marks of the process that did them.
+Each part ends with a call of ``mark``, which charges it with the time since the mark before, or since the start of the
+process. A rank that is forked after the imports, as by ``--nproc-per-node``, keeps the marks of its parent: there the
+seconds count from the command. Under another launcher, that one's own time is not in them.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ def mark(part: str) -> None:
 
 
 def end() -> dict[str, float]:
-    """End the start with its first step, and return the seconds of each part; a second run starts anew."""
+    """Charge the first step, and return the seconds of each part."""
     mark(STEP)
-    parts = dict(_seconds)
+    return dict(_seconds)
+
+
+def restart() -> None:
+    """Begin to count anew: a run has ended, and another one may follow in this process."""
     _seconds.clear()
-    return parts
+    _marked[:] = [time.monotonic()]
 
 
 def age_of_this_process() -> float:

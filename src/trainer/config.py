@@ -226,8 +226,7 @@ class Launch:
     """Do not train: let each rank tell where and how fast it is, and end with what is wrong, if anything is."""
     profile: Steps | None = None
     """Record these optimiser steps, as 10-14, counted from 1 in this attempt: into profile/ a trace of each rank, and
-    into the log and the report where the time went; start: the seconds from the command to the first step, by part;
-    "": none."""
+    into the log and the report where the time went; start: the seconds up to the first step, by part; "": none."""
     profile_ranks: Ranks = "0"
     """Ranks that do so, as 0,3; all."""
     dry_run: bool = False

@@ -169,7 +169,7 @@ def profiled_ranks(launch: Launch, world: World) -> Sequence[int]:
 
 
 def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
-    """Write the seconds from the command to the first step, by part, into ``folder``, and log them."""
+    """Write the seconds up to the first step, by part, into ``folder``, and log them."""
     try:
         folder.mkdir(exist_ok=True)
         write_json(folder / f"start.rank{rank}.json", {"rank": rank, "seconds": dict(parts)})

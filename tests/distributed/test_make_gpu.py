@@ -24,22 +24,26 @@ def test_fails():
     assert 2 == 3
 """
 HANGS = """
+import tempfile
+
 def test_hangs():
+    tempfile.mkdtemp()
     time.sleep(600)
 """
-MARK = "MAKE_GPU_RUN"
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Return a copy of what `make gpu` reads, in which the part `start` consists of tests that a test writes."""
+    """Yield a copy of what `make gpu` reads, in which the part `start` consists of tests that a test writes."""
     copy = tmp_path / "checkout"
     for name in ("build", "bench", "src", "containers", "tests/gpu"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     for path in (ROOT / "tests").glob("*.py"):
         shutil.copy(path, copy / "tests")
-    return copy
+    yield copy
+    for pid in left(copy):  # of a test that has failed
+        os.kill(pid, signal.SIGKILL)
 
 
 def start(checkout, content, *flags):
@@ -77,14 +81,15 @@ def until(condition, process=None, seconds=240):
 def left(checkout):
     """Return the processes of the run, by the folder for temporary files in their environment."""
     wanted = f"TMPDIR={checkout.parent / 'tmp'}".encode()
+    within = wanted + b"/"
     found = []
     for entry in Path("/proc").iterdir():
         try:
             environ = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if wanted in environ:
-            found.append(entry.name)
+        if wanted in environ or any(variable.startswith(within) for variable in environ):
+            found.append(int(entry.name))
     return found
 
 

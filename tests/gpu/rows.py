@@ -3,9 +3,37 @@
 `make gpu` reads that file, so a run that is stopped keeps the results of all tests that have ended.
 """
 
+import ast
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out a file whose imports this Python lacks, and say so in its row; None leaves it to others."""
+    if collection_path.suffix != ".py" or not (missing := _missing(collection_path)):
+        return None
+    append({"row": collection_path.name, "result": "left out", "seconds": 0.0, "values": {}, "why": f"no {missing}"})
+    return True
+
+
+def _missing(path: Path) -> str:
+    """Return the first module of others that a file imports and that is not there; "" if there is none."""
+    roots = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    names = {name.partition(".")[0] for name in roots if name}
+    bench = {file.stem for file in (path.parents[2] / "bench").glob("*.py")}  # which a test adds to sys.path itself
+    return next((name for name in sorted(names - bench) if find_spec(name) is None), "")
+
+
+def append(row) -> None:
+    """Append a row; several workers may write the same one."""
+    with Path(os.environ["MAKE_GPU_ROWS"]).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def pytest_runtest_logreport(report):
@@ -21,8 +49,7 @@ def pytest_runtest_logreport(report):
         "values": {name: value for name, value in report.user_properties if name != "table"},
         "why": _last_line(report) if report.failed else "",
     }
-    with Path(os.environ["MAKE_GPU_ROWS"]).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    append(row)
 
 
 def _last_line(report) -> str:

@@ -16,6 +16,8 @@ if not os.fork():
     startup.mark(startup.MODEL)
     age = startup.age_of_this_process()
     first = startup.end()
+    time.sleep(0.5)
+    startup.restart()
     startup.mark(startup.IMPORTS)
     print(json.dumps([first, age, startup.end()]), flush=True)
     os._exit(0)
@@ -29,4 +31,4 @@ def test_a_forked_rank_keeps_what_its_parent_has_spent_and_a_second_run_starts_a
     assert first["imports"] >= 0.2
     assert 0.1 <= first["model"] <= age + 0.1
     assert [*second] == ["imports", "first step"]
-    assert second["imports"] < first["imports"]
+    assert sum(second.values()) < 0.2
