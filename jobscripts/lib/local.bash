@@ -66,7 +66,8 @@ count_gpus() {
     local output line=$'\nslipway-gpus ([0-9]{1,4}) ([^\n]*)\n'
     isolate_python
     output_of 60 "${container[@]}" python3 "$lib/count_gpus.py" ||
-        die "the GPUs of this machine cannot be counted$step_failure"
+        die "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
+            "them alone, should the driver hang (see nvidia-smi)"
     # The last such line, as an image's entry point may print too.
     [[ $'\n'$output$'\n' =~ .*$line ]] ||
         die "the GPUs of this machine cannot be counted: count_gpus.py printed ${output@Q}"

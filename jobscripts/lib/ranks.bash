@@ -178,7 +178,12 @@ choose_port() {
         note "no free port was found on $head_node$step_failure"
         return 1
     }
-    export_variables MASTER_PORT="${output##*$'\n'}" # behind what an image's entry point prints
+    output=${output##*$'\n'} # the last line, as an image's entry point may print too
+    [[ $output =~ ^[1-9][0-9]{0,4}$ ]] || {
+        note "no free port was found on $head_node: free_port.py printed ${output@Q}"
+        return 1
+    }
+    export_variables MASTER_PORT="$output"
 }
 
 # start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI

@@ -90,19 +90,25 @@ def _fault(cuda: ctypes.CDLL, code: int) -> str:
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
-    """Return what a child finds, as a damaged driver may hang: None without a GPU, or an answer in ``timeout`` s."""
+    """Return its GPUs and their driver; None without a GPU, or a driver that works."""
+    found = driver_of_this_machine(timeout)
+    return found if found and found.capabilities else None
+
+
+def driver_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
+    """Return what a child finds, as a damaged driver may hang: None without a driver."""
     words = [sys.executable, "-I", __file__]
     try:
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
         return None
     try:
-        said = child.communicate(timeout=timeout)[0]
+        said, _, fault = child.communicate(timeout=timeout)[0].partition("\n")
     except subprocess.TimeoutExpired:
         child.kill()  # not waited for: one that hangs in the driver may not end
-        return None
+        return Gpus((0, 0), [], f"no answer within {timeout:.0f} s")
     versions = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", said)]
-    return Gpus(versions[0], versions[1:]) if len(versions) > 1 else None
+    return Gpus(versions[0], versions[1:], fault.strip()) if versions else None
 
 
 def fits(variant: str, gpus: Gpus) -> bool:
@@ -200,4 +206,4 @@ def _text(version: Version) -> str:
 
 if __name__ == "__main__":
     if here := find_gpus():
-        sys.stdout.write(" ".join(map(_text, (here.cuda, *here.capabilities))) + "\n")
+        sys.stdout.write(" ".join(map(_text, (here.cuda, *here.capabilities))) + f"\n{here.fault}\n")

@@ -1305,6 +1305,13 @@ class TestRanks:
         code, _, err = bash("choose_port 24711")
         assert (code, "no free port was found on n1: see above" in err) == (1, True)
 
+    @pytest.mark.parametrize("said", ["bye", "", "0", "123456", "nodes[$(touch executed)]", "1; touch executed"])
+    def test_choose_port_refuses_what_is_no_port(self, said, bash, stub, tmp_path):
+        stub("python3", f"echo '{said}'")
+        code, out, _ = bash('choose_port 24711 || exit; echo "$((MASTER_PORT + 1))"')
+        assert (code, out) == (1, "")
+        assert not [*tmp_path.rglob("executed")]
+
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
         stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
         code = (

@@ -275,6 +275,7 @@ def test_make_train_leaves_what_is_set(train, env, found):
     assert trained_in == env.get("SLIPWAY_VENV", venv)
     if "free_mb" in env:
         assert re.search(r"9000 MB free and 10000 MB are needed.*VARIANT=cuda make train", err)
+    assert ("system not yet initialized (802)" in err) == ("STANDIN_INIT" in env)
 
 
 def test_make_train_with_an_image_takes_its_torch(train):

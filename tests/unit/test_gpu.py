@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jobgen import faults
-from slipway.gpu import VARIANTS, Gpus, advice, find_gpus, fits, gpus_of_this_machine, mismatch
+from slipway.gpu import VARIANTS, Gpus, advice, driver_of_this_machine, find_gpus, fits, gpus_of_this_machine, mismatch
 from support import ROOT, pins
 from trainer import device as gpu
 from trainer.errors import ConfigError
@@ -178,6 +178,7 @@ def test_a_driver_that_hangs_is_given_up(machine, monkeypatch):
     began = time.monotonic()
     assert machine("13000", "80", timeout=2) is None
     assert time.monotonic() - began < 20
+    assert driver_of_this_machine(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
     monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
     assert gpus_of_this_machine() is None
 
