@@ -38,8 +38,10 @@ def leave_cause(error: SlipwayError, why: str, *, folder: str | Path | None, var
         environment = read_environment(variables)
         if not environment.attempt:
             return
-        rank = "" if error.raised_on_all_ranks else environment.variables.get("RANK", "")
+        rank = environment.variables.get("RANK", "")
         where = f"{socket.gethostname()}: {f'[rank {rank}] ' if rank else ''}"
+        if error.raised_on_all_ranks:  # this one is only the first that writes it
+            where = ""
         path = Path(folder, LOGS, str(environment.attempt), ATTEMPT_CAUSE)
         with path.open("x", encoding="utf-8") as file:
             file.write(f"{error.exit_code} {one_line(where + why)[:LONGEST]}\n")
