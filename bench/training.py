@@ -139,7 +139,7 @@ class Source(NamedTuple):
         return drawn(images, torch.arange(len(data), device=self.device) % CLASSES, self.batch)
 
     def loader(self, data: Dataset[Any], *, workers: int, collate: Any = None) -> DataLoader[Any]:
-        """Return a loader that never comes to an end, as the start of workers is no part of a step."""
+        """Return an endless loader, so that no step includes the start of workers."""
         workers = self.workers(workers)
         endless = RandomSampler(data, replacement=True, num_samples=ENDLESS)  # type: ignore[arg-type]
         pin = self.device != "cpu"
@@ -358,7 +358,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
                 next(steps)
 
         def turn() -> Cost:
-            # What the workers have read ahead while others had their turns is no part of it.
+            # Leave out the batches that workers have read ahead during the turns of others.
             take(PREFETCHED * contender.workers)
             return timed(partial(take, count), device=device)
 
