@@ -1,4 +1,4 @@
-"""``--profile``: where the time of a few optimiser steps goes, measured by torch's profiler; or that of the start.
+"""``--profile``: the time of a few optimiser steps, by torch's profiler, or the startup time, by part.
 
 A rank leaves two files in the folder profile/ of the run: ``rankN.trace.json.gz``, which https://ui.perfetto.dev and
 chrome://tracing open, and ``rankN.json``, a summary of it for the log and the report. With ``--profile start`` it

@@ -148,7 +148,7 @@ class TrainerProgram:
         return capture(self._learner, header)
 
     def started(self, parts: Mapping[str, float]) -> None:
-        """Write and show where the time up to the first step went, with --profile start."""
+        """Write and log the startup time by part, with --profile start."""
         launch, world = self._settings.launch, self._comm.world
         if launch.profile == START and world.rank in profiled_ranks(launch, world):
             write_start(parts, self._folder.path / PROFILE, rank=world.rank)
