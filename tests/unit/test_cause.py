@@ -21,6 +21,7 @@ def attempt(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
     monkeypatch.setenv("TRAINER_ATTEMPT", "3")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # which a job keeps in its run folder
     return folder
 
 
