@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import importlib
 import multiprocessing
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import NoReturn
 from slipway import startup
 from slipway.cause import leave_cause
 from slipway.environment import Environment, read_environment
+from slipway.errors import SlipwayError
 from slipway.layout import CAUSE_CODES, EXIT_STOPPED
 from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
@@ -176,12 +177,44 @@ def _ranks(settings: Settings) -> int:
             return number
     _import("trainer.device")  # here, and not in the child: with torch, which the ranks need anyway
     startup.mark(startup.IMPORTS)
-    # In a process of its own, as what has opened a GPU must not fork; by a fork, which keeps the handlers of signals.
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        ranks = pool.submit(_ranks_for_gpus, settings).result()
+    ranks = _in_a_fork(_ranks_for_gpus, settings)
     startup.mark(startup.DEVICE)
     _require_cpus(ranks)
     return ranks
+
+
+def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
+    """Return what ``function`` returns in a process of its own, as a process that has opened a GPU must not fork.
+
+    It is a fork, which keeps the handlers of signals, and no thread waits for it, as a process with threads must not
+    fork either.
+
+    Raises:
+        TrainerError: if that process ends before it has answered, or what ``function`` raises.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(function, settings, sender))
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        answer = None
+    process.join()
+    match answer:
+        case int():
+            return answer
+        case Exception():
+            raise answer
+    raise TrainerError(f"the process that counts GPUs ended with exit code {process.exitcode}: look at the driver.")
+
+
+def _answer(function: Callable[[Settings], int], settings: Settings, sender: Connection) -> None:
+    try:
+        sender.send(function(settings))
+    except SlipwayError as error:
+        sender.send(error)
 
 
 def _require_cpus(ranks: int) -> None:

@@ -1,6 +1,7 @@
 """How ``--nproc-per-node`` starts its ranks: by a fork where that is safe."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import time
 import pytest
 
 from slipway.stop import SIGNALS
-from trainer.errors import TrainerError
-from trainer.spawn import _start
+from trainer.config import Settings
+from trainer.errors import ConfigError, TrainerError
+from trainer.spawn import _in_a_fork, _start
 
 ASK = "from trainer.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
 THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
@@ -119,3 +121,23 @@ def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
     said = "trainer: local rank 1 has no GPU, torch sees 1: start at most one rank per GPU.\n"
     assert (done.returncode, done.stderr) == (78, said)  # a line, and not one of each rank
+
+
+class TestInAFork:
+    def test_it_answers_from_another_process_and_leaves_no_thread(self):
+        script = "import os; from trainer.spawn import _in_a_fork; print(_in_a_fork(lambda _: os.getpid(), None))"
+        script += "; print(os.getpid(), len(os.listdir('/proc/self/task')))"
+        done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+        another, this, threads = map(int, done.stdout.split())
+        assert (another != this, threads) == (True, 1)
+
+    def test_what_it_raises_is_raised_here(self):
+        def refuse(_):
+            raise ConfigError("refused")
+
+        with pytest.raises(ConfigError):
+            _in_a_fork(refuse, Settings())
+
+    def test_one_that_dies_is_an_error(self):
+        with pytest.raises(TrainerError, match="-9"):
+            _in_a_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())
