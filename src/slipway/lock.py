@@ -208,11 +208,16 @@ def _age(path: Path) -> float:
 
 
 def _start_time(pid: int) -> str:
-    """Return when process ``pid`` started, in clock ticks since boot (field 22 of proc(5)'s stat); "" if it is gone."""
+    """Return when process ``pid`` started, in clock ticks since boot (field 22 of proc(5)'s stat); "" if it is dead.
+
+    A zombie is dead: where the first process of a container reaps none, killed ranks stay as zombies.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
+    state, *fields = status.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[18]
 
 
 def _pid_namespace() -> int:

@@ -140,6 +140,12 @@ def test_a_dead_owner_on_this_host_is_followed_at_once(tmp_path, holder):
     lock.release()
 
 
+def test_a_zombie_is_a_dead_owner(tmp_path, holder):
+    holder.process.kill()
+    os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    Lock(tmp_path, job_id="", attempt=1).acquire()
+
+
 @pytest.mark.usefixtures("holder")
 def test_an_owner_whose_number_now_is_another_process_counts_as_dead(tmp_path):
     record = json.loads((tmp_path / "lock").read_text())
