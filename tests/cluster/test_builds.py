@@ -44,8 +44,9 @@ def test_a_site_builds_on_the_local_disk_at_each_start(cluster, tmp_path, table,
     script = tmp_path / "cpu.job"
     words = ["render", "cpu", "--site", "example", "--set", "venv=local", "--set", "nodes=2", "--output", str(script)]
     subprocess.run([sys.executable, "-m", "jobgen", *words], cwd=ROOT, check=True)
-    # Each of the two nodes has a /tmp of its own.
-    job = cluster.submit(os.path.relpath(script, ROOT / "jobscripts"), *SMALL, out=tmp_path / "run", **offline)
+    # Each of the two nodes has a /tmp of its own. An empty setting is the script's default.
+    path = os.path.relpath(script, ROOT / "jobscripts")
+    job = cluster.submit(path, *SMALL, out=tmp_path / "run", **offline, SLIPWAY_VENV="")
     fields = job.wait(limit=1000)
     assert fields["JobState"] == "COMPLETED", job.output
     assert job.output.count("setup: slipway, editable") == 2
