@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clusters import started
 from readme import ASKED, ON_CLUSTER, ON_NODE, SCRIPT, fresh_clone
 
 pytestmark = pytest.mark.prove
@@ -19,6 +20,12 @@ BUILD = '#!/bin/bash\nset -eu\nmkdir -p dist "$SCRATCH"\necho "built by $ROUTES"
 """In place of build/image, which takes half an hour and a network."""
 NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
 """What a reader puts in for what stands in capitals."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Return a cluster of three nodes: a command asks for a spare one."""
+    yield from started(tmp_path_factory.getbasetemp(), nodes=3)
 
 
 @pytest.fixture
