@@ -124,7 +124,8 @@ keep_library() {
 
 # copy_library FOLDER: a script with the library inside (jobgen render --standalone) has its own.
 copy_library() {
-    cp --recursive --no-preserve=mode -- "$lib" "$1"
+    cp --recursive --no-preserve=mode -- "$lib" "$1" &&
+        rm -rf -- "$1/__pycache__" # Python may have left one in the clone
 }
 
 # keep_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments that it

@@ -41,6 +41,7 @@ def run(script, folder, *, ranks=2, per_node=2):
     words = launch_words("torchrun", ranks, program=[str(SCRIPTS / script)])[:-1]
     env = {
         "PYTHONPATH": str(LIB),
+        "PYTHONDONTWRITEBYTECODE": "1",  # beside the library's files
         "RUN_DIR": str(folder),
         "TRAINER_ATTEMPT": "1",
         "TRAINER_WORLD_SIZE": str(ranks),
