@@ -210,7 +210,7 @@ def _age(path: Path) -> float:
 def _start_time(pid: int) -> str:
     """Return when process ``pid`` started, in clock ticks since boot (field 22 of proc(5)'s stat); "" if it is dead.
 
-    A zombie is dead: where the first process of a container reaps none, killed ranks stay as zombies.
+    A zombie counts as dead: if the init process of a container reaps no orphans, killed ranks stay zombies.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

@@ -1241,6 +1241,10 @@ class TestShell:
         assert bash('scratch=$PWD/disk; place_library; echo "$lib"; ls "$lib/stage.bash"')[0] == 0
         assert bash("scratch=$PWD/none; place_library")[0] == 78
 
+    def test_a_copied_library_has_no_cache_of_python(self, bash):
+        words = 'cp -r "$lib" original; lib=$PWD/original; mkdir "$lib/__pycache__"; copy_library "$PWD/copy"'
+        assert bash(f"{words}; ls copy/stage.bash; ! ls copy/__pycache__")[0] == 0
+
     def test_run_command(self, bash):
         code, out, err = bash('container=(env A=1); run_command sh -c \'echo "$A $*"; exit 7\' - "b  c" "*"')
         assert (code, out) == (7, "1 b  c *\n")
