@@ -365,7 +365,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
         take(count)  # what is done once: buffers, algorithms
         return turn
 
-    few, many = (2, 5) if tiny else (4, 200)
+    few, many = (1, 5) if tiny else (4, 200)
     if device == "cuda":
         few = 16
     with tempfile.TemporaryDirectory() as folder:

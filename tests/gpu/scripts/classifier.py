@@ -14,8 +14,8 @@ CLASSES = 5
 class Images(Dataset):
     def __init__(self):
         generator = torch.Generator().manual_seed(7)
-        self.labels = torch.randint(CLASSES, (160,), generator=generator)
-        self.images = torch.randn(160, 3, 16, 16, generator=generator) + self.labels[:, None, None, None] / 2
+        self.labels = torch.randint(CLASSES, (80,), generator=generator)
+        self.images = torch.randn(80, 3, 16, 16, generator=generator) + self.labels[:, None, None, None] / 2
 
     def __len__(self):
         return len(self.labels)
