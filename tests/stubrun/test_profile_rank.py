@@ -66,5 +66,5 @@ def test_a_script_that_names_its_rank_joins(profiled):
         "dist.destroy_process_group()"
     )
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "TRAINER_WORLD_SIZE": "1", "TRAINER_RANKS_PER_NODE": "2"}
-    found, said, _ = profiled("-c", code, PYTHONPATH=str(LIB), **rank)
+    found, said, _ = profiled("-c", code, PYTHONPATH=str(LIB), PYTHONDONTWRITEBYTECODE="1", **rank)
     assert (found, said) == (0, "1\n")
