@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SLIPWAY_NOTIFY: a program of the user's or of the site's, run when something happens to a job.
 
-readonly NOTIFY_SECONDS=20 # for which it may run
+: "${SLIPWAY_NOTIFY_SECONDS:=20}"
 
 # notify EVENT MESSAGE: run it as `PROGRAM EVENT RUN_DIR MESSAGE`, in the background; what it says
 # goes to logs/N/notify.log. Neither its failure nor its slowness changes anything.
@@ -9,7 +9,7 @@ notify() {
     [ -n "${SLIPWAY_NOTIFY:-}" ] || return 0
     (
         trap '' TERM USR1 INT
-        exec timeout --kill-after=5 "$NOTIFY_SECONDS" \
+        exec timeout --kill-after=5 "$SLIPWAY_NOTIFY_SECONDS" \
             "$SLIPWAY_NOTIFY" "$1" "$RUN_DIR" "$2" </dev/null >>"$log_dir/notify.log" 2>&1
     ) &
     notifier=$!

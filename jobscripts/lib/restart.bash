@@ -2,7 +2,7 @@
 # Restart inside the allocation: after the death of a rank, of a launcher or of a node the launch is
 # run again, as the next attempt, on nodes that are healthy.
 
-readonly PROBE_SECONDS=20 # in which a healthy node starts a process
+: "${SLIPWAY_PROBE_SECONDS:=20}"
 spare_nodes=()
 
 # reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
@@ -103,7 +103,7 @@ plan_restart() {
 cause_of_death() {
     if [ "$1" != 0 ]; then
         echo "lost $(join_by ', ' "${lost_nodes[@]: -$1}"), which did not answer" \
-            "within $PROBE_SECONDS s"
+            "within $SLIPWAY_PROBE_SECONDS s"
     elif [ -n "$failed" ]; then
         echo "a process on $failed was killed; see $log_dir/stderr.log"
     else
@@ -165,7 +165,7 @@ ask_nodes() {
 
 # node_answers NUMBER: let that node print its name.
 node_answers() {
-    "${launcher}_node" "$1" "$PROBE_SECONDS" echo "${nodes[$1]}"
+    "${launcher}_node" "$1" "$SLIPWAY_PROBE_SECONDS" echo "${nodes[$1]}"
 }
 
 # choose_nodes: as many of healthy_nodes as are planned, or with SLIPWAY_SHRINK=1 fewer; those first

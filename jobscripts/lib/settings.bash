@@ -22,6 +22,8 @@ readonly SETTINGS=(
     SLIPWAY_SPARES
     SLIPWAY_SHRINK
     SLIPWAY_NOTIFY
+    SLIPWAY_NOTIFY_SECONDS
+    SLIPWAY_PROBE_SECONDS
     SLIPWAY_PROFILER
     SLIPWAY_LOCAL_DISK
     SLIPWAY_STAGE
@@ -72,6 +74,8 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_SPARES]='^(0|[1-9][0-9]{0,5})$'
     [SLIPWAY_SHRINK]='^[01]$'
     [SLIPWAY_NOTIFY]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_NOTIFY_SECONDS]='^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$'
+    [SLIPWAY_PROBE_SECONDS]='^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$'
     [SLIPWAY_PROFILER]='^$|^(nsys)$'
     [SLIPWAY_LOCAL_DISK]='^[^[:cntrl:]]+$'
     [SLIPWAY_STAGE]='^[01]$'
@@ -106,6 +110,8 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_SPARES]='a whole number, at least 0'
     [SLIPWAY_SHRINK]='0 or 1'
     [SLIPWAY_NOTIFY]='a path without control characters'
+    [SLIPWAY_NOTIFY_SECONDS]='seconds: a whole number, or a part of one such as 0.5'
+    [SLIPWAY_PROBE_SECONDS]='seconds: a whole number, or a part of one such as 0.5'
     [SLIPWAY_PROFILER]=nsys
     [SLIPWAY_LOCAL_DISK]='a path without control characters'
     [SLIPWAY_STAGE]='0 or 1'

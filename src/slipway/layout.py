@@ -135,6 +135,7 @@ def choice(*values: str) -> Kind:
 SWITCH = Kind("^[01]$", "0 or 1")
 COUNT = Kind("^[1-9][0-9]{0,5}$", "a whole number, at least 1")
 NUMBER = Kind("^(0|[1-9][0-9]{0,5})$", "a whole number, at least 0")
+SECONDS = Kind("^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5")
 PATH = Kind("^[^[:cntrl:]]+$", "a path without control characters")
 NAME = Kind("^[A-Za-z0-9._-]+$", "a name of letters, digits, dot, dash and underscore")
 TEXT = Kind("^[^[:cntrl:]]*$", "text on one line")
@@ -211,7 +212,12 @@ _TRAINING = (
             "1: where too few nodes are left, the run goes on with fewer until the next job"),
     Setting("SLIPWAY_NOTIFY", PATH, "a program to run at restarts and at the end",
             "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is left out "
-            "(`exclude`), and at the `end`, for 20 s at most each", optional=True),
+            "(`exclude`), and at the `end`, for `SLIPWAY_NOTIFY_SECONDS` at most each", optional=True),
+    Setting("SLIPWAY_NOTIFY_SECONDS", SECONDS, "limit of each run of SLIPWAY_NOTIFY",
+            "how long the program of `SLIPWAY_NOTIFY` may run; by default 20"),
+    Setting("SLIPWAY_PROBE_SECONDS", SECONDS, "limit within which a healthy node starts a process",
+            "how long a node may take to start a process after an attempt has died, before it counts as lost; by "
+            "default 20"),
     Setting("SLIPWAY_PROFILER", choice("nsys"), "nsys: profile each rank by Nsight Systems",
             "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves a report in the run "
             "folder ([report.md](report.md#profiles))", optional=True),
