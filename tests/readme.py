@@ -60,7 +60,7 @@ SHELLS = {"console", "bash", "sh"}
 ELSEWHERE = {
     # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
-    "make test": (".ci/run", "\nmake test\n"),
+    "make test": (".ci/run", "\nmake test || status=1\n"),
     # docs/dask.md
     "SLIPWAY_NODES=4 SLIPWAY_MIN_NODES=2 SLIPWAY_WAIT_SECONDS=900 bash dask.sh --epochs 20": (
         "tests/cluster/test_dask.py",
@@ -118,6 +118,8 @@ ELSEWHERE = {
     "make image": ("build/test", "build/image"),
     'make test PARTS="image in-image cluster" SYSTEM=1': (".ci/run", "image in-image cluster"),
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
+    "make test-all": ("Makefile", "\ntest-all: "),
+    "make test-all SYSTEM=1": ("Makefile", "\ntest-all: "),
     # docs/images.md
     "make lint": ("build/test", "build/lint"),
     "make test-image VARIANT=cuda12": ("tests/image/test_variants.py", '"make", "test-image", f"VARIANT='),

@@ -9,18 +9,18 @@ import platform
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 CLUSTERS = Path(__file__).parent / "unit" / "clusters"
-PLAY = """#!{python}
-import os, sys
-sys.path.insert(0, {folder!r})
-from recorded import play
-sys.exit(play(os.environ["RECORDING"], [os.path.basename(sys.argv[0]), *sys.argv[1:]]))
+PROGRAM = """#!{bash}
+IFS=$'\\037'
+case $* in
+{answers}
+*) printf '%s: error: not in the recording: %s\\n' {name} "${{*@Q}}" >&2; exit 64 ;;
+esac
 """
 PROFILE = 'module() {{ "{bin}/module" "$@"; }}\necho "Welcome to the cluster"\n'
-UNSET = re.compile(r"SBATCH_|SINFO_|LOADEDMODULES$|\w*_(proxy|PROXY)$|P?SCRATCH$|WORK(DIR)?$|RECORDING$")
+UNSET = re.compile(r"SBATCH_|SINFO_|LOADEDMODULES$|\w*_(proxy|PROXY)$|P?SCRATCH$|WORK(DIR)?$")
 """Variables of this machine that a recorded one does not have."""
 
 
@@ -35,21 +35,19 @@ def _words(line):
     return line.split(" ") if "|" in line else shlex.split(line)
 
 
-def play(recording, words):
-    """Print what a recording has for a command, as that did, and return its exit code; 64 where it has none."""
-    printed = next((text for command, text in commands_of(recording) if command == words), None)
-    if printed is None:
-        print(f"{words[0]}: error: not in the recording: {words[1:]}", file=sys.stderr)
-        return 64
-    code = 0
+def _answer(words, printed):
+    """Return the branch of a program that prints what a recording has for a command, and exits as that did."""
+    out, err, code = [], [], 0
     for line in printed.splitlines():
         if found := re.fullmatch(r"\[exit (\d+)\]", line):
             code = int(found[1])
         elif line.startswith("[error] "):
-            print(line.removeprefix("[error] "), file=sys.stderr)
+            err.append(line.removeprefix("[error] "))
         else:
-            print(line)
-    return code
+            out.append(line)
+    said = [(out, ""), (err, " >&2")]
+    prints = [f"printf '%s\\n' {shlex.join(lines)}{where}" for lines, where in said if lines]
+    return f"{shlex.quote(chr(31).join(words[1:]))}) {'; '.join([*prints, f'exit {code}'])} ;;"
 
 
 def login_node(kind, folder, monkeypatch, *, edit=lambda text: text):
@@ -58,10 +56,12 @@ def login_node(kind, folder, monkeypatch, *, edit=lambda text: text):
     text = edit((CLUSTERS / kind / "login.txt").read_text(encoding="utf-8"))
     recording.write_text(text, encoding="utf-8")
     programs.mkdir()
-    for name in {words[0] for words, _ in commands_of(recording)}:
-        (programs / name).write_text(PLAY.format(python=sys.executable, folder=str(CLUSTERS.parents[1])))
+    bash, commands = shutil.which("bash"), commands_of(recording)
+    for name in {words[0] for words, _ in commands}:
+        answers = "\n".join(_answer(words, printed) for words, printed in commands if words[0] == name)
+        (programs / name).write_text(PROGRAM.format(bash=bash, answers=answers, name=shlex.quote(name)))
         (programs / name).chmod(0o755)
-    (programs / "bash").symlink_to(shutil.which("bash"))
+    (programs / "bash").symlink_to(bash)
     if (programs / "module").exists():
         (folder / ".bash_profile").write_text(PROFILE.format(bin=programs))
     for name in list(os.environ):
@@ -69,7 +69,6 @@ def login_node(kind, folder, monkeypatch, *, edit=lambda text: text):
             monkeypatch.delenv(name)
     for name, value in re.findall(r"(?m)^export (\w+)=(.*)$", text.partition("\n$ ")[0]):
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RECORDING", str(recording))
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("USER", "alice")
     monkeypatch.setenv("PATH", str(programs))

@@ -11,18 +11,21 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors.torch import load_file
 
 import many
+from forkserver import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "configs" / "digits.toml"
 MARK = "SLIPWAY_TEST_RUN"
-LIMIT = 180.0
+LIMIT = 900.0
 """Seconds that one run may take before it counts as hanging."""
+FORKS = True
+"""Whether this environment's Python is forked (forkserver.py) rather than started."""
 
 
 def unshared(namespace: str) -> list[str]:
@@ -70,6 +73,8 @@ def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "
             return [*INSIDE, python, *program, "single"]
         case "spawn":
             return [*TRAINER, "--nproc-per-node", str(ranks)]
+        case "forked":
+            return [python, str(ROOT / "tests" / "fork_ranks.py"), str(ranks), *program, "ddp"]
         case "torchrun":
             words = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
             return [*INSIDE, *words, *program, "ddp"]
@@ -82,21 +87,31 @@ def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "
 
 
 class Launch:
-    """One run under way: the launcher, and all processes below it, known by a mark in their environment."""
+    """One run under way: the launcher, and all processes below it, known by their session or a mark.
 
-    def __init__(self, words: list[str], log: Path, **env: str) -> None:
+    What is started by this environment's Python is forked, unless ``imports`` says that its imports matter too.
+    """
+
+    def __init__(self, words: list[str], log: Path, *, imports: bool = False, **env: str) -> None:
         self.mark = uuid.uuid4().hex
         self.log = log
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        with log.open("wb") as output:
-            # Every rank computes with one thread: bitwise results need a fixed number, and the cores are few.
+        # Every rank computes with one thread: bitwise results need a fixed number, and the cores are few.
+        environ = os.environ | root | {"OMP_NUM_THREADS": "1", MARK: self.mark, **env}
+        log.write_bytes(b"")
+        self.process: subprocess.Popen[bytes] | Forked
+        if FORKS and words[0] == sys.executable and not imports:
+            self.process = Forked(words[1:], log, environ, ROOT)
+            return
+        with log.open("ab") as output:
             self.process = subprocess.Popen(
                 words,
                 cwd=ROOT,
-                env=os.environ | root | {"OMP_NUM_THREADS": "1", MARK: self.mark, **env},
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
@@ -109,25 +124,32 @@ class Launch:
 
     def rank_pid(self, rank: int) -> int:
         """Return the process that trains as ``rank``: the youngest that its launcher numbered, or named, so."""
+        found = self.rank_pids(rank)
+        assert found, f"no process of rank {rank}"
+        return found[-1]
+
+    def rank_pids(self, rank: int) -> list[int]:
+        """Return the processes of ``rank``, the oldest first: of mpirun some programs before it, then its workers."""
         names = ("RANK=", "HOROVOD_RANK=", "OMPI_COMM_WORLD_RANK=")
         wanted = {f"{name}{rank}".encode() for name in names}
         found = [
             pid
             for pid, environ in self._processes()
-            if (wanted & set(environ) and _is_python(pid)) or _name(pid) == f"trainer-rank{rank}"
+            if (wanted & environ and _is_python(pid)) or _name(pid) == f"trainer-rank{rank}"
         ]
-        assert found, f"no process of rank {rank}"
-        return max(found)
+        return sorted(found)
 
-    def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
+    def _processes(self) -> Iterator[tuple[int, set[bytes]]]:
+        """Yield each process and its environment, which of a forked one is that of the server."""
         mark = f"{MARK}={self.mark}".encode()
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
-                    environ = (folder / "environ").read_bytes().split(b"\0")
+                    environ = {*(folder / "environ").read_bytes().split(b"\0")}
+                    state, _, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
                 except OSError:  # it has ended, or is another user's
                     continue
-                if mark in environ:
+                if state not in "ZX" and (mark in environ or int(session) == self.process.pid):
                     yield int(folder.name), environ
 
     def wait(self, limit: float = LIMIT) -> int:
@@ -141,12 +163,23 @@ class Launch:
 
     def kill(self) -> None:
         """Kill every process of this run at once, as a power cut would."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        assert self.all_ended(kill=True)
         self.process.wait()
+
+    def all_ended(self, limit: float = 60.0, *, kill: bool = False) -> bool:
+        """Wait until no process of this run is left; return whether that is so after ``limit`` seconds.
+
+        With ``kill`` they are killed, also those that one has started just before it was.
+        """
+        deadline = time.monotonic() + limit
+        while left := self.pids():
+            for pid in left if kill else []:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return not left
 
     def until(self, condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
         """Wait until ``condition`` holds; fail if the run ends or the limit passes first."""
@@ -158,25 +191,31 @@ class Launch:
 
 
 @contextmanager
-def started(words: list[str], log: Path, **env: str) -> Iterator[Launch]:
+def started(words: list[str], log: Path, *, imports: bool = False, **env: str) -> Iterator[Launch]:
     """Start a run; at the end nothing of it may be left, and what is left all the same is killed."""
-    launch = Launch(words, log, **env)
+    launch = Launch(words, log, imports=imports, **env)
     try:
         yield launch
         launch.wait()
-        deadline = time.monotonic() + 10
-        while launch.pids() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not launch.pids(), "processes were left behind"
+        assert launch.all_ended(), "processes were left behind"
     finally:
         launch.kill()
 
 
-def train(launcher: str, ranks: int, out: Path, *flags: str, config: Path = DIGITS, code: int = 0, **env: str) -> str:
+def train(
+    launcher: str,
+    ranks: int,
+    out: Path,
+    *flags: str,
+    config: Path = DIGITS,
+    code: int = 0,
+    imports: bool = False,
+    **env: str,
+) -> str:
     """Run the trainer to its end, expect exit ``code``, and return what it said."""
     words = [*launch_words(launcher, ranks), str(config), "--output-dir", str(out), *flags]
     log = out.with_name(f"{out.name}.{time.monotonic_ns()}.log")
-    with started(words, log, **env) as launch:
+    with started(words, log, imports=imports, **env) as launch:
         actual = launch.wait()
     assert actual == code, f"exit code {actual} instead of {code}:\n{launch.output}"
     return launch.output

@@ -51,7 +51,6 @@ def cable(cluster):
         cluster.control("on", node, "sh", "-c", "tc qdisc delete dev eth0 root 2>/dev/null || :")
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bottleneck_of_a_study_is_named(cluster, tmp_path, table, cable, case):
     """One rank, then one on each of two nodes, with as large a batch each."""

@@ -8,7 +8,7 @@ import pytest
 
 from support import ROOT
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.prove
 SMALL = ["--arch", "mlp", "--epochs", "1", "--no-figures"]
 
 

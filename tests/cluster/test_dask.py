@@ -37,7 +37,6 @@ batch_size = 8
 log_interval = 1
 """
 OPENPBS = pytest.param("pbs", marks=[pytest.mark.prove])
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(params=["slurm", OPENPBS])

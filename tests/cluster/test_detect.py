@@ -35,7 +35,6 @@ def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 def test_openpbs_tells_what_its_nodes_have(cluster, openpbs, users_folder):
     programs = users_folder / "bin"  # the head has Slurm's commands too
     programs.mkdir()

@@ -57,7 +57,6 @@ def parts(notes, ends, saves):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 def test_it_agrees_with_a_stopwatch(cluster_with_spare, tmp_path, table):
     cluster, notes, out = cluster_with_spare, tmp_path / "notes", tmp_path / "run"
     script = rendered(tmp_path, "ddp", "example", "spares=1")

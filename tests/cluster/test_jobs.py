@@ -63,7 +63,6 @@ def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluste
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(1200)
 def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_path, config, table):
     """The real thing, minutes long: Slurm's own limit and its own warning, several times."""
     whole = cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))

@@ -12,7 +12,7 @@ import pytest
 
 from clusters import Cluster, OpenPbs
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]  # the first one may have to compile it
+pytestmark = pytest.mark.prove  # the first one may have to compile it
 
 BOTH_NODES = "#PBS -q gpu -j oe -l select=2:ncpus=8:ngpus=2:mpiprocs=2 -l place=scatter"
 ONE_CORE = "#PBS -q cpu -j oe -l select=1:ncpus=1"

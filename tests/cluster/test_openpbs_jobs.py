@@ -10,7 +10,7 @@ from clusters import AS_ROOT, LIBRARY, REPORT, seen_by_ranks
 from jobgen.cli import main
 from support import ROOT, digest, status
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.prove
 CELLS = [("ddp.pbs", "ddp"), ("ddp.pbs", "horovod"), ("horovod.pbs", "horovod")]
 LATE = ("-l", "walltime=00:02:50")
 """Short enough for a test; beyond the 120 s that the script keeps for a save, there is time to gain some steps."""

@@ -17,7 +17,7 @@ from clusters import LIBRARY, OpenPbs, rendered, started
 from recovery import RANK, Kill, Outcome, append, left_over, trains, until
 from support import digest
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.prove
 PATTERNS = {"rank": RANK, "mpirun": ("--exact", "prterun|mpirun")}
 NODES = ("node1", "node2", "node3")
 EPOCHS = 16

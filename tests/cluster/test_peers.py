@@ -25,7 +25,7 @@ from clusters import FIXED, Cluster, Job, rendered, started
 from recovery import left_over, repair, strike, trains, until
 from support import digest
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.prove
 PROGRAM = str(Path(__file__).parent / "foreign" / "slow_steps.py")
 TRAIN = 4
 NODES = [f"node{number}" for number in range(1, TRAIN + 2)]

@@ -31,7 +31,6 @@ def content(out):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)  # two runs of four ranks on whatever cores there are
 @pytest.mark.parametrize(("launcher", "script", "env", "contained"), WAYS)
 def test_a_run_out_of_time_is_requeued_and_ends_as_if_never_stopped(  # noqa: PLR0917 -- parameters of a test
     request, cluster, tmp_path, launcher, script, env, contained, table

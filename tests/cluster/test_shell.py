@@ -69,7 +69,6 @@ def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("openpbs")
 def test_a_shell_of_openpbs(cluster):
     folder = cluster.folder / "shell"

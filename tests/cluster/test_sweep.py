@@ -85,7 +85,6 @@ def sweeps(cluster, tmp_path):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 def test_a_sweep_of_twelve_two_at_a_time(sweeps, table):
     """One task is requeued at a time limit, and one finds a file where its run folder belongs."""
     cluster, folder = sweeps.cluster, sweeps.sweep
@@ -133,7 +132,6 @@ def undisturbed(sweeps, values, *, seed, trains):
         time.sleep(0.5)
 
 
-@pytest.mark.timeout(600)
 def test_the_best_go_on_in_their_run_folders(sweeps, table):
     """Successive halving over three rungs; the winner is what it would have been in one go."""
     words = ["--set", "optim.lr=0.1,0.01,0.001,0.0001", "--rungs", "1,2,4", "--keep", "2"]
@@ -162,7 +160,6 @@ def pbs_sweeps(openpbs, users_folder):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
     """One task is put back by an operator, and one finds a file where its run folder belongs."""
     sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
@@ -188,7 +185,6 @@ def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("resume", ["chain", "requeue"])
 def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table, resume):
     """Its job's time is 170 s, of which 120 s are kept for the last save."""

@@ -85,8 +85,8 @@ def test_copies_that_a_launcher_started_without_naming_them_are_refused(flags, n
     [
         ("single", 1, ["--arch", "resnet17"]),
         ("single", 1, ["--dist-backend", "gloo"]),
-        ("torchrun", 2, ["--resume", "nowhere"]),
-        ("torchrun", 2, ["--sync-bn", "--device", "cpu"]),
+        ("forked", 2, ["--resume", "nowhere"]),
+        ("forked", 2, ["--sync-bn", "--device", "cpu"]),
     ],
 )
 def test_the_job_script_reads_in_the_verdict_that_trying_again_cannot_help(launcher, ranks, flags, tmp_path):
@@ -101,7 +101,7 @@ def test_the_job_script_reads_in_the_verdict_that_trying_again_cannot_help(launc
 
 
 def test_every_rank_fails_alike_and_rank_0_speaks_for_all(tmp_path):
-    words = [*launch_words("torchrun", 2), "--resume", "nowhere", "--output-dir", str(tmp_path / "run")]
+    words = [*launch_words("forked", 2), "--resume", "nowhere", "--output-dir", str(tmp_path / "run")]
     with started(words, tmp_path / "log") as launch:
         assert launch.wait() != 0
     assert launch.output.count("neither a checkpoint") == 1

@@ -84,7 +84,7 @@ def test_a_rank_that_lacks_its_data_leaves_the_cause(launcher, shards, tmp_path)
 
 def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
     (tmp_path / "script.py").write_text(UNJOINED)
-    words = launch_words("torchrun", 2, program=[str(tmp_path / "script.py")])[:-1]
+    words = launch_words("forked", 2, program=[str(tmp_path / "script.py")])[:-1]
     with started(words, tmp_path / "log", **folder_of_an_attempt(tmp_path / "run")) as launch:
         assert launch.wait(60) == 1
     cause = (tmp_path / "run" / "logs" / "1" / "cause").read_text()

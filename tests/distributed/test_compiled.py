@@ -20,7 +20,7 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
         """Train with the cache of that name, and return which calls of the compiler have made code."""
         env = {"CXX": str(compiler), "COMPILED_BY": name, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache.{cache}")}
         env["TRAINER_ATTEMPT"] = attempt
-        train("torchrun", 2, tmp_path / name, *FLAGS, *flags, **env)
+        train("spawn", 2, tmp_path / name, *FLAGS, *flags, imports=True, **env)  # CXX is read by an import
         calls = tmp_path / f"{name}.calls"
         return [call for call in calls.read_text().splitlines() if "-shared" in call] if calls.exists() else []
 
@@ -31,7 +31,7 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
     assert not run("there", "--resume", "auto", cache="there", attempt="2")
     first, second = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("here", "there"))
     assert all(first[name].equal(second[name]) for name in first)
-    train("torchrun", 2, tmp_path / "eager", *FLAGS, "--no-compile")
+    train("forked", 2, tmp_path / "eager", *FLAGS, "--no-compile")
     eager = weights(tmp_path / "eager" / "checkpoints" / "latest")
     difference = max(float((first[name] - eager[name]).abs().max()) for name in first)
     assert difference < TOLERANCE
@@ -55,6 +55,6 @@ def test_a_model_of_which_nothing_is_compiled_is_told_of(arch, compiles, tmp_pat
 
 def test_without_a_compiler_nothing_begins(tmp_path):
     flags = ["--compile", "--arch", "mlp", "--max-steps", "2", "--no-figures"]
-    said = train("spawn", 2, tmp_path / "run", *flags, code=78, CXX="no-such-compiler")
+    said = train("spawn", 2, tmp_path / "run", *flags, code=78, imports=True, CXX="no-such-compiler")
     assert "--compile needs a C++ compiler, and there is no 'no-such-compiler' on" in said
     assert not list((tmp_path / "run" / "checkpoints").iterdir())

@@ -14,7 +14,7 @@ from trainer.data import open_data
 from trainer.data.order import TABLES, epoch_of
 from trainer.models.small import MLP
 
-WORLDS = [("torchrun", 1), ("torchrun", 2), ("torchrun", 3), ("torchrun", 4), ("horovodrun", 2), ("mpirun", 2)]
+WORLDS = [("forked", 1), ("torchrun", 2), ("forked", 3), ("forked", 4), ("horovodrun", 2), ("mpirun", 2)]
 LIMITS = {"float32": 1e-6, "float64": 1e-12}
 # 1,438 samples in batches of 479 leave one sample for the last step of an epoch: most ranks then have none.
 FLAGS = [
@@ -39,6 +39,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.core
 @pytest.mark.horovod
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_weights_after_20_steps_agree_between_all_worlds(dtype, runs, table):
@@ -56,6 +57,7 @@ def test_weights_after_20_steps_agree_between_all_worlds(dtype, runs, table):
     assert max(differences.values()) <= LIMITS[dtype]
 
 
+@pytest.mark.core
 def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
     """Hold the trainer against twenty lines of plain torch on the same batches."""
     flags = ["--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--schedule", "constant"]

@@ -67,14 +67,14 @@ def runs(tmp_path_factory):
     """Return a run with an average of its weights, for each number of ranks that trained it."""
     folder = tmp_path_factory.mktemp("runs")
     for ranks in RANKS:
-        train("torchrun", ranks, folder / str(ranks), *FLAGS, "--ema-decay", "0.9")
+        train("forked", ranks, folder / str(ranks), *FLAGS, "--ema-decay", "0.9")
     return {ranks: folder / str(ranks) for ranks in RANKS}
 
 
 @pytest.mark.parametrize(
     "way",  # ranks that trained, ranks that evaluate, by what
     [
-        *((1, 1, "single"), (2, 2, "torchrun"), (3, 3, "torchrun")),
+        *((1, 1, "single"), (2, 2, "forked"), (3, 3, "forked")),
         (3, 1, "single"),
         *(pytest.param((trained, ranks, "spawn"), marks=pytest.mark.prove) for trained, ranks in ((3, 2), (1, 3))),
         pytest.param((2, 2, "horovodrun"), marks=pytest.mark.horovod),

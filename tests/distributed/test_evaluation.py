@@ -12,7 +12,7 @@ def test_one_two_and_three_ranks_count_the_same(tmp_path, table):
     for ranks in (1, 2, 3):
         out = tmp_path / str(ranks)
         if ranks > 1:
-            train("torchrun", ranks, out, *FLAGS, "--resume", str(begun))
+            train("forked", ranks, out, *FLAGS, "--resume", str(begun))
         tables[ranks] = [(out / "figures" / name).read_text() for name in ("confusion.csv", "classes.csv")]
     total = tables[1][0].splitlines()[-1].split(",")
     table(

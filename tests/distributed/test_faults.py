@@ -63,7 +63,7 @@ def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, 
     table("a rank killed by SIGKILL", [(launcher, f"rank {victim}", f"exit {code}", f"after {seconds:.1f} s")])
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("torchrun", 2)])
+@pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("forked", 2)])
 def test_a_diverging_run_stops_and_keeps_the_last_good_checkpoint(launcher, ranks, tmp_path):
     out = tmp_path / "run"
     good = ["--arch", "mlp", "--optimizer", "sgd", "--schedule", "constant", "--no-figures"]

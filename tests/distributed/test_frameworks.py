@@ -19,7 +19,7 @@ def words(name, ranks, *flags):
     script = str(SCRIPTS / f"{name}.py")
     if ranks == 1:
         return [*INSIDE, "python" if INSIDE else sys.executable, script, *flags]
-    return [*launch_words("torchrun", ranks, program=[script])[:-1], *flags]
+    return [*launch_words("forked", ranks, program=[script])[:-1], *flags]
 
 
 def run(name, ranks, folder, *flags, until=None, act=None, code=0):
@@ -42,9 +42,7 @@ def ask_last_rank(number, ranks):
     """Return what sends a signal to the last rank alone: the oldest process of its number, before its workers."""
 
     def ask(launch):
-        wanted = f"RANK={ranks - 1}".encode()
-        pids = [pid for pid, environ in launch._processes() if wanted in environ]
-        os.kill(min(pids) if ranks > 1 else launch.process.pid, number)
+        os.kill(launch.rank_pids(ranks - 1)[0] if ranks > 1 else launch.process.pid, number)
 
     return ask
 

@@ -42,7 +42,7 @@ TOGETHER = {
 def runs(tmp_path_factory):
     """Return the folder of whole and resumed runs with each option, those of a world in one start of its ranks."""
     folder = tmp_path_factory.mktemp("options")
-    for launcher, ranks, options in (("single", 1, EVERYWHERE), ("torchrun", 2, TOGETHER)):
+    for launcher, ranks, options in (("single", 1, EVERYWHERE), ("forked", 2, TOGETHER)):
         trainings = {}
         for option, words in options.items():
             flags = ["--epochs", "1", "--max-steps", "6", *FLAGS, *words]

@@ -11,9 +11,10 @@ from support import DIGITS, digest, last_step, launch_words, started, train
 EPOCHS = 8
 FLAGS = ["--epochs", str(EPOCHS), "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
 STEPS_PER_EPOCH = 23
-WORLDS = [("single", 1), ("torchrun", 2), pytest.param("spawn", 4, marks=pytest.mark.prove)]
+WORLDS = [("single", 1), ("forked", 2), pytest.param("spawn", 4, marks=pytest.mark.prove)]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("arch", [pytest.param("mlp", marks=pytest.mark.prove), "mnist-cnn"])
 @pytest.mark.parametrize(("launcher", "ranks"), WORLDS)
 def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ranks, arch, tmp_path, table):
@@ -79,9 +80,9 @@ def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_p
     here = {"PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     words = [*launch_words("single", 1, program=(*program, "--backend")), str(config), "--output-dir"]
-    with started([*words, str(whole)], tmp_path / "whole.log", **here) as launch:
+    with started([*words, str(whole)], tmp_path / "whole.log", imports=True, **here) as launch:
         assert launch.wait() == 0, launch.output
-    with started([*words, str(broken)], tmp_path / "broken.log", **here) as launch:
+    with started([*words, str(broken)], tmp_path / "broken.log", imports=True, **here) as launch:
         launch.until(lambda: last_step(broken) >= 5, "step 5")
         launch.kill()
     killed = last_step(broken)
@@ -104,8 +105,8 @@ def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
     """Whatever the hardware of this machine would decide for a new run: one of the two is something else here."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     common = [*FLAGS, "--max-steps", "20"]
-    train("torchrun", 2, whole, *common, *flags)
-    said = train("torchrun", 2, resumed, *common, "--resume", str(whole / "checkpoints" / "step_00000010"))
+    train("forked", 2, whole, *common, *flags)
+    said = train("forked", 2, resumed, *common, "--resume", str(whole / "checkpoints" / "step_00000010"))
     layout = str(channels_last).lower()
     assert f"auto: train.amp {amp}, model.channels_last {layout}, as the checkpoint has it\n" in said
     assert "resumed with other settings" not in said
@@ -113,7 +114,7 @@ def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
     assert decided == {"train.amp": amp, "model.channels_last": channels_last, "data.decoder": "pil"}
     assert (resumed / "config.toml").read_text().count('= "auto"') == 3
     assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
-    said = train("torchrun", 2, resumed, *common, "--max-steps", "21", "--amp", "fp16", "--resume", "auto")
+    said = train("forked", 2, resumed, *common, "--max-steps", "21", "--amp", "fp16", "--resume", "auto")
     assert f"train.amp was '{amp}' and is 'fp16'" in said
     assert f"auto: model.channels_last {layout}, as the checkpoint has it\n" in said
 
@@ -131,7 +132,7 @@ def test_a_checkpoint_of_two_ddp_ranks_goes_on_under_other_backends(tmp_path, ta
     """The samples of the epoch are still seen exactly once, by the ids that each rank recorded."""
     flags = ["--epochs", "1", "--record-samples", "--no-figures"]
     begun = tmp_path / "ddp"
-    train("torchrun", 2, begun, *flags, "--max-steps", "10")
+    train("forked", 2, begun, *flags, "--max-steps", "10")
     first = recorded_ids(begun)
     assert len(first) == 640
     rows = []

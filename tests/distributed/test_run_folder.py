@@ -47,7 +47,7 @@ def test_files_have_the_umask_that_the_job_script_says_whatever_the_launcher_giv
     out.mkdir(mode=0o750)
     before = os.umask(0o002)  # as of a shell on another node
     try:
-        train("torchrun", 2, out, *SHORT, "--max-steps", "3", "--tensorboard", TRAINER_UMASK="027")
+        train("forked", 2, out, *SHORT, "--max-steps", "3", "--tensorboard", TRAINER_UMASK="027")
     finally:
         os.umask(before)
     modes = {path.stat().st_mode & 0o777 for path in out.rglob("*") if not path.is_symlink()}
@@ -98,7 +98,7 @@ class TestReproduction:
         launch = json.loads((first / "run.json").read_text())["launch"]
         assert (launch["backend"], launch["device"], launch["threads"]) == ("ddp", "cpu", 1)
         assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["facts"]["backend"] == "ddp"
-        train("torchrun", 2, second, config=first / "config.toml")
+        train("forked", 2, second, config=first / "config.toml")
         assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
 
 

@@ -18,7 +18,7 @@ FLAGS = ["--selftest", "--device", "cpu"]
     [
         ("single", 1),
         ("spawn", 2),
-        ("torchrun", 2),
+        ("forked", 2),
         pytest.param("horovodrun", 2, marks=pytest.mark.horovod),
         pytest.param("mpirun", 2, marks=pytest.mark.horovod),
     ],
@@ -33,8 +33,8 @@ def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
     assert verdict(tmp_path / "run") == "done 0 complete\n"
 
 
-def pair(tmp_path, *, source=ROOT / "src", meanwhile=lambda _: None, **env):
-    """Run two ranks, the second of them from ``source`` with ``env``; return their exit codes and what they said."""
+def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):
+    """Run two ranks, the second of them from ``source``, if given, with ``env``; return codes and what they said."""
     meeting = [
         "--init-method",
         (tmp_path / "store").as_uri(),
@@ -48,8 +48,9 @@ def pair(tmp_path, *, source=ROOT / "src", meanwhile=lambda _: None, **env):
         for rank in range(2):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
             words = [*TRAINER, str(DIGITS), *FLAGS, *meeting]
-            more = {**env, "PYTHONPATH": str(source)} if rank else {}
-            launches.append(stack.enter_context(started(words, tmp_path / f"{rank}.log", **{**place, **more})))
+            more = {**env, "PYTHONPATH": str(source or ROOT / "src")} if rank else {}
+            launch = started(words, tmp_path / f"{rank}.log", imports=bool(rank and source), **{**place, **more})
+            launches.append(stack.enter_context(launch))
         meanwhile(launches)
         codes = [launch.wait() for launch in launches]
     said = [line for launch in launches for line in launch.output.splitlines() if line.startswith("trainer: ")]

@@ -55,11 +55,13 @@ EACH_ONCE = {
     ("mpirun", "SIGTERM"),
 }
 """Each launcher and each way to stop it; `make prove` takes all their pairs."""
+CORE = ("torchrun", "STOP user")
 
 
 def cases():
     for case in itertools.product(LAUNCHERS, EXPECTED):
-        yield pytest.param(*case, marks=[] if case in EACH_ONCE else [pytest.mark.prove])
+        marks = [] if case in EACH_ONCE else [pytest.mark.prove]
+        yield pytest.param(*case, marks=[pytest.mark.core] if case == CORE else marks)
 
 
 @pytest.mark.horovod
@@ -113,7 +115,7 @@ def test_a_stop_before_the_first_step_is_not_requeued(tmp_path):
     assert verdict(out) == f"stopped {status(out)['step']} user\n"
 
 
-@pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("torchrun", 2, 0)])
+@pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("forked", 2, 0)])
 def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(tmp_path, launcher, ranks, code):
     """The workers pass over SIGTERM, by which Python's exit ends workers: it would wait for them for ever."""
     folder, out = tmp_path / "images", tmp_path / "run"

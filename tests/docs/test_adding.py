@@ -48,7 +48,7 @@ def run(tree, *words, **env):
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SLIPWAY_", "PYTHON"))}
     path = {"PATH": f"{tree}/bin:{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": f"{tree}/src"}
     return subprocess.run(
-        words, cwd=tree, env=kept | path | env, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=tree, env=kept | path | env, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -88,7 +88,7 @@ def run(clone, command):
     theirs = {name: text for name, text in os.environ.items() if not name.startswith(("SLIPWAY_", "PYTHON", "VIRTUAL"))}
     words = ["bash", "-o", "pipefail", "-c", command]
     done = subprocess.run(
-        words, cwd=clone, env=theirs | fixed, capture_output=True, text=True, timeout=200, check=False
+        words, cwd=clone, env=theirs | fixed, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

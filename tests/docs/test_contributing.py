@@ -32,7 +32,6 @@ SLOW = {"A setting of job scripts"}
 """Takes minutes, and shares most of its commands with others."""
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.prove if name in SLOW else ()) for name in RECIPES]
 )

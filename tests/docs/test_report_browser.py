@@ -34,7 +34,7 @@ def browser():
         command = [f"{folder}/usr/lib/chromium/chromium", "--headless", *quiet, f"--user-data-dir={profile}"]
         command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with one
         command += ["--enable-logging=stderr", "--hide-scrollbars", *words, page.as_uri()]
-        return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=600)
 
     return open_page
 

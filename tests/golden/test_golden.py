@@ -129,6 +129,7 @@ def test_every_script_is_valid_bash(rendered):
         subprocess.run(["bash", "-n", path], check=True)
 
 
+@pytest.mark.slow
 def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
     """In a standalone script shellcheck sees all of it: every variable has to be assigned somewhere."""
     rules = ["--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2329"]  # as in jobscripts/.shellcheckrc

@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import support
+
+support.FORKS = False  # a process that uses a GPU cannot be forked
+
 HERE = Path(__file__).parent
 
 

@@ -133,7 +133,6 @@ def test_the_plain_commands_make_an_image(registry, apptainer, stubs):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("builder", ["docker", "apptainer"])
 def test_the_plain_command_makes_the_whole_image(registry, apptainer, machine, tree, builder):
     words, folders = machine
@@ -168,7 +167,6 @@ def test_pull_leaves_nothing_where_there_is_no_image(registry, tree):
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
 def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tree):
     """A script of one's own runs in it; our trainer says what it lacks."""
     words, folders = machine

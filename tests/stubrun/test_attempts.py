@@ -182,6 +182,7 @@ class TestRequeues:
         assert "has gone on by itself 2 times (SLIPWAY_MAX_REQUEUES)" in ended[-1].err
         assert "to continue: sbatch --nodes=2 " in ended[-1].err
 
+    @pytest.mark.slow
     def test_preemption_and_lost_nodes_are_not_counted(self, project):
         run_dir = str(project.folder / "run")
         env = {"SLIPWAY_MAX_REQUEUES": "1", "SLIPWAY_RUN_DIR": run_dir}

@@ -48,7 +48,7 @@ def run(place):
         }
         words = [ROOT / "jobscripts" / script]
         return subprocess.run(
-            words, cwd=place, env=fixed | env, capture_output=True, text=True, timeout=30, check=False
+            words, cwd=place, env=fixed | env, capture_output=True, text=True, timeout=600, check=False
         )
 
     return run
@@ -176,7 +176,7 @@ def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, answer):
     before = list(theirs.iterdir())
     fixed = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "VENV": str(theirs), "PYTHON": sys.executable}
     done = subprocess.run(
-        [ROOT / "build" / "setup", "train"], env=fixed | env, capture_output=True, text=True, timeout=30, check=False
+        [ROOT / "build" / "setup", "train"], env=fixed | env, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 1
     assert done.stderr.endswith(f"{answer}\n")
@@ -198,7 +198,7 @@ def test_an_activated_environment_is_made_by_the_python_outside_of_it(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     activated = f"{tmp_path}/link/venv/bin:{venv}/bin:{venv}/bin"
     env = {"PATH": f"{activated}:{outside}:/usr/bin:/bin", "HOME": str(tmp_path), "VENV": str(venv)}
-    subprocess.run([ROOT / "build" / "setup", "train"], env=env, capture_output=True, timeout=30, check=False)
+    subprocess.run([ROOT / "build" / "setup", "train"], env=env, capture_output=True, timeout=600, check=False)
     assert f"-m venv {venv}" in (tmp_path / "calls").read_text().splitlines()
 
 
@@ -219,7 +219,7 @@ def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
         env=env | {"VARIANT": variant, "HOROVOD": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -189,7 +189,7 @@ def test_a_damaged_tar_is_named_and_ends_the_job_before_training(project, harm):
 
 def run(*words, **env):
     return subprocess.run(
-        words, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, timeout=30, check=False
+        words, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, timeout=600, check=False
     )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ class TestNotifications:
 
     def test_one_that_hangs_is_ended(self, run, program):
         program.write_text("#!/bin/sh\nexec sleep 600\n")
-        assert run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(0)).code == 0
+        ended = run(SLIPWAY_NOTIFY=str(program), SLIPWAY_NOTIFY_SECONDS="0.3", STUB_ON_TRAIN=dies(0))
+        assert ended.code == 0
 
     @pytest.mark.parametrize("kind", ["missing", "folder", "not executable"])
     def test_what_is_no_program_is_refused(self, run, program, tmp_path, kind):
@@ -221,8 +222,10 @@ class TestWhen:
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
         assert "out of time after an attempt that died; going on by itself (requeue)" in ended.err
 
+    @pytest.mark.slow
     def test_a_signal_meanwhile_ends_the_job(self, run):
-        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN='[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"')
+        ask = '[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"'
+        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN=ask, SLIPWAY_PROBE_SECONDS="0.3")
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, False)
 
 

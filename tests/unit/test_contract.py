@@ -23,7 +23,7 @@ SOURCES = sorted(
 )
 JOBSCRIPTS = ROOT / "jobscripts"
 SCRIPTS = sorted(path for path in JOBSCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
-LIBRARY = sorted((JOBSCRIPTS / "lib").iterdir())
+LIBRARY = sorted((JOBSCRIPTS / "lib").glob("*.*"))
 BUILDERS = {"venv_build.job", "image_build.job"}
 
 
@@ -73,7 +73,7 @@ def test_the_variables_that_job_scripts_export_are_those_of_the_contract():
 
 def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
     found = {path.name: set(re.findall(r"(?m)^: \"\$\{(\w+):=", path.read_text(encoding="utf-8"))) for path in SCRIPTS}
-    everywhere = {"SLIPWAY_RUN_DIR", "SLIPWAY_LIB"}
+    everywhere = {"SLIPWAY_RUN_DIR", "SLIPWAY_LIB", "SLIPWAY_NOTIFY_SECONDS", "SLIPWAY_PROBE_SECONDS"}
     assert set().union(*found.values()) | everywhere == layout.SETTINGS.keys()
     building = set(layout.BUILD_SETTINGS)
     for name, settings in found.items():
@@ -91,6 +91,7 @@ def test_every_setting_of_the_layout_has_its_row():
         assert f"`{name}`" in section("Settings of a job script")
 
 
+@pytest.mark.slow
 def test_what_is_generated_is_up_to_date():
     done = subprocess.run(
         [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False

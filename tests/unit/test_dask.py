@@ -164,6 +164,7 @@ class TestStep:
         words = [*CLIENT, "on-head-node", folder, "printf", "%s|", "a b", "$HOME", "*"]
         assert subprocess.check_output(words, text=True) == "a b|$HOME|*|"
 
+    @pytest.mark.slow
     def test_a_scheduler_that_is_gone(self, folder, tmp_path):
         (tmp_path / WORKERS).write_text(json.dumps({"scheduler": "tls://127.0.0.1:9", "workers": []}))
         make_security(tmp_path)

@@ -136,6 +136,7 @@ def test_each_value_names_its_source_and_each_question_asks(drafts, kind):
     assert draft.text.count("?") >= len(draft.asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_clean_script_comes_out_of_it(drafts, kind, tmp_path):
     spec = "ddp-local" if kind == "machine" else "ddp"

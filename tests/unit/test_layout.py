@@ -35,6 +35,7 @@ class TestLayout:
         code = "import sys, slipway.layout; print({'torch', 'numpy', 'msgspec'} & set(sys.modules))"
         assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
+    @pytest.mark.slow
     def test_what_is_generated_from_it_is_up_to_date(self):
         done = subprocess.run(
             [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False
