@@ -1,29 +1,17 @@
 # `make` lists the targets. Each runs one script of build/ or one command. Settings are given on the
 # command line: make train ARGS="--epochs 5"
 
-# Time limits in minutes for the parts of `make test`; a part that exceeds its limit is killed. Each
-# leaves room above what the part takes on two idle cores with empty caches. All of them together,
-# with the two runs of `make train`, take about an hour in CI, which allows 90 minutes.
-export BUDGET_SETUP       := 10
-export BUDGET_LINT        := 4
-export BUDGET_UNIT        := 12
-export BUDGET_DISTRIBUTED := 28
-export BUDGET_IMAGE       := 15
-export BUDGET_IN_IMAGE    := 8
-export BUDGET_CLUSTER     := 19
-export BUDGET_GPU         := 15
-
-# The parts that `make test` runs after the set-up. gpu is `make gpu`. Three more parts need root:
-# image builds the CPU image from both recipes; in-image tests it and trains in it; cluster trains on
-# a Slurm cluster of two nodes, also in the image (SYSTEM=1 installs Slurm). CI runs all of them:
-# make test SYSTEM=1 PARTS="lint unit distributed gpu image in-image cluster"
-export PARTS ?= lint unit distributed
+# The parts of the tests that `make test` runs after the set-up: core is a choice of distributed.
+# `make test-all` runs the others too: slow (of unit), distributed, gpu (`make gpu`), and three that
+# need root: image builds the CPU image from both recipes; in-image tests it and trains in it;
+# cluster trains on a Slurm cluster of two nodes, also in the image (SYSTEM=1 installs Slurm).
+export PARTS ?= lint unit core
 
 # Settings that the scripts read from the environment; each script describes its own.
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick lint cluster wheelhouse image test-image run pull \
+.PHONY: help setup train test test-all test-quick lint cluster wheelhouse image test-image run pull \
     coverage bench gpu gpu-pack mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
@@ -36,8 +24,11 @@ setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing 
 train: ## train the digits example on this machine, on its GPUs, in the image if there is one (ARGS="--epochs 5" adds flags)
 	@build/train $(ARGS)
 
-test: ## set up, lint, and run the tests, each part within its budget
+test: ## set up, lint, and run the tests of ten minutes (PARTS="unit core": these parts)
 	@build/test
+
+test-all: ## all tests that CI runs: of ranks, of the image, on a Slurm cluster (root, SYSTEM=1), and those of `make test`
+	@PARTS="$(PARTS) slow distributed gpu image in-image cluster" build/test
 
 test-quick: ## the unit tests alone, for the inner loop: under a minute
 	@build/setup test
