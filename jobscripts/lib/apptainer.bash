@@ -5,12 +5,14 @@
 # check_image: fails if the image, or what runs it, is missing.
 check_image() {
     [[ $SLIPWAY_IMAGE != *://* ]] ||
-        die "SLIPWAY_IMAGE: every process would convert $SLIPWAY_IMAGE anew: convert it once, by" \
+        die image-not-local \
+            "SLIPWAY_IMAGE: every process would convert $SLIPWAY_IMAGE anew: convert it once, by" \
             "\`$container_runtime pull my.sif $SLIPWAY_IMAGE\`"
-    require 'file or folder' SLIPWAY_IMAGE \
+    require no-image 'file or folder' SLIPWAY_IMAGE \
         "\`jobgen submit image_build --site SITE\` makes it, or set USE_CONTAINER=0"
     type -P "$container_runtime" >/dev/null ||
-        die "no $container_runtime on $HOSTNAME: name its module, or its folder as path, in the" \
+        die no-container-runtime \
+            "no $container_runtime on $HOSTNAME: name its module, or its folder as path, in the" \
             "site's file, or set USE_CONTAINER=0"
 }
 

@@ -3,14 +3,15 @@
 
 # check_clone FILE: builds need the project's folder.
 check_clone() {
-    [ -x "$1" ] || die "no $1 in $PWD: submit this job in a clone of the project"
+    [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
 }
 
 # make_build_scratch: a private folder on the local disk, with caches and temporary files, removed
 # at the end: nothing of a build is written to the home folder. Sets scratch.
 make_build_scratch() {
     [ -w "$SLIPWAY_LOCAL_DISK" ] ||
-        die "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
+        die cannot-write \
+            "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
     scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
     trap remove_build_scratch EXIT
     export TMPDIR=$scratch XDG_CACHE_HOME=$scratch/cache PIP_CACHE_DIR=$scratch/pip
@@ -28,16 +29,18 @@ remove_build_scratch() {
 # build_image: by Apptainer alone, without root: it gets the base itself, runs apptainer.def, and
 # tests the image before that takes the name SLIPWAY_IMAGE.
 build_image() {
-    type -P apptainer >/dev/null || die "no apptainer on $HOSTNAME: load its module"
+    type -P apptainer >/dev/null ||
+        die no-container-runtime "no apptainer on $HOSTNAME: load its module"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
-        BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image || die "the image could not be built: see above"
+        BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image ||
+            die build-failed "the image could not be built: see above"
     # First beside it, from whatever disk it was built on; then it takes the name at once.
     local built=$SLIPWAY_IMAGE.$job_id
     unfinished=$built
     mv --force --no-target-directory -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$built"
     unfinished='' # it is whole, and stays
     mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" ||
-        die "$SLIPWAY_IMAGE cannot be replaced; the new image is $built"
+        die cannot-write "$SLIPWAY_IMAGE cannot be replaced; the new image is $built"
     note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 
@@ -47,10 +50,11 @@ build_venv() {
     local level=train built
     case $SLIPWAY_VENV in
         local | modules | conda:*)
-            die "SLIPWAY_VENV=$SLIPWAY_VENV is no folder: set it to the one to be made" ;;
+            die bad-value "SLIPWAY_VENV=$SLIPWAY_VENV is no folder: set it to the one to be made" ;;
     esac
     [ ! -e "$SLIPWAY_VENV" ] || [ -L "$SLIPWAY_VENV" ] ||
-        die "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
+        die file-exists \
+            "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"
     built=$SLIPWAY_VENV.$(date +%Y%m%d-%H%M%S)-$$
     unfinished=$built
@@ -62,7 +66,7 @@ build_venv() {
     [ "$SLIPWAY_HOROVOD" = 0 ] || level=horovod
     PYTHONNOUSERSITE=1 VENV=$built VARIANT=$SLIPWAY_VARIANT WHEELHOUSE=$SLIPWAY_WHEELHOUSE \
         PYTHON=$SLIPWAY_PYTHON build/setup "$level" ||
-        die "the environment could not be built: see above"
+        die build-failed "the environment could not be built: see above"
     try_venv "$built"
     ln --symbolic -- "${built##*/}" "$scratch/link"
     mv --no-target-directory -- "$scratch/link" "$SLIPWAY_VENV.new"
@@ -76,9 +80,9 @@ build_venv() {
 # try_venv FOLDER: train a step in it.
 try_venv() {
     "$1/bin/trainer" --dry-run --device cpu --output-dir "$scratch/try" >"$scratch/log" 2>&1 ||
-        die "the environment does not work: $(tail --lines=1 "$scratch/log")"
+        die build-failed "the environment does not work: $(tail --lines=1 "$scratch/log")"
     [ "$SLIPWAY_HOROVOD" = 0 ] || "$1/bin/python" -c 'import horovod.torch' 2>"$scratch/log" ||
-        die "Horovod does not work: $(tail --lines=1 "$scratch/log")"
+        die build-failed "Horovod does not work: $(tail --lines=1 "$scratch/log")"
 }
 
 # list_older_venvs NEWEST: those that earlier builds left, for people to remove.

@@ -14,12 +14,12 @@ check_inputs() {
         0) find_python ;;
     esac
     if [ -n "$SLIPWAY_SCRIPT" ]; then
-        require file SLIPWAY_SCRIPT
+        require no-script file SLIPWAY_SCRIPT
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
-        require file SLIPWAY_CONFIG
+        require no-script file SLIPWAY_CONFIG
     fi
     check_data
-    require folder SLIPWAY_LOCAL_DISK
+    require no-local-disk folder SLIPWAY_LOCAL_DISK
 }
 
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
@@ -33,7 +33,7 @@ make_scratch() {
     trap end_job EXIT
     [ -z "${RUN_DIR:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
-        die "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
+        die cannot-write "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
 }
 
 # record_scratch: in the run folder, for a later attempt, which removes it where this one cannot.
@@ -58,7 +58,8 @@ make_folder_on_each_node() {
                 mkdir -m 700 -- "$1"
             [ $# = 1 ] || mkdir -p -- "$2"' sh "$@" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # as timeout(1) ends
-        [ "$try" = 2 ] || note "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"
+        [ "$try" = 2 ] ||
+            warn slow-nodes "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"
     done
     return "$code"
 }
@@ -77,7 +78,7 @@ remove_old_scratch() {
     done
     [ ${#old[@]} -eq 0 ] ||
         remove_on_each_node 60 "${old[@]}" ||
-        note "old folders stay: ${old[*]}"
+        warn scratch-left "old folders stay: ${old[*]}"
 }
 
 # remove_on_each_node SECONDS FOLDER...: also what lies in read-only folders, of a tar or of a
@@ -108,7 +109,7 @@ remove_scratch() {
         return 0
     fi
     timeout 20 rm -rf -- "$path" && [ "$nnodes" = 1 ] ||
-        note "$path stays on each node where it could not be removed"
+        warn scratch-left "$path stays on each node where it could not be removed"
 }
 
 # use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
@@ -137,7 +138,8 @@ use_container() {
     fi
     for path in "${bind_paths[@]}"; do
         [ -r "$path" ] ||
-            die "$path is missing or cannot be read, and the job needs it: see the binds in this" \
+            die cannot-read \
+                "$path is missing or cannot be read, and the job needs it: see the binds in this" \
                 "script"
     done
     [ "$USE_CONTAINER" = 1 ] || return 0
@@ -167,5 +169,5 @@ stage_to_local_disk() {
     cleanup_seconds=${cleanup_seconds:-60} # many files
     note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
     step_on_each_node 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
-        die "image or data could not be copied to every node$step_failure"
+        die staging-failed "image or data could not be copied to every node$step_failure"
 }

@@ -16,11 +16,14 @@ check_client() {
     client=(env --unset=PYTHONPATH --unset=PYTHONHOME --unset=PYTHONSTARTUP PYTHONSAFEPATH=1
         "$python" -m trainer.dask)
     [ -x "$python" ] ||
-        die "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing, and the client runs by it, also" \
+        die no-environment \
+            "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing, and the client runs by it, also" \
             "with USE_CONTAINER=1"
     output_of 120 "${client[@]}" check || {
-        [ "$step_failure" = ': see above' ] || die "Dask was not imported by $python$step_failure"
-        die "no Dask in $SLIPWAY_VENV: $python -m pip install dask-jobqueue cryptography"
+        [ "$step_failure" = ': see above' ] ||
+            die no-environment "Dask was not imported by $python$step_failure"
+        die no-environment \
+            "no Dask in $SLIPWAY_VENV: $python -m pip install dask-jobqueue cryptography"
     }
 }
 
@@ -30,7 +33,8 @@ find_allocation() {
     local minimum=${SLIPWAY_MIN_NODES:-$SLIPWAY_NODES}
     check_client
     ((minimum <= SLIPWAY_NODES)) ||
-        die "SLIPWAY_MIN_NODES is $minimum, and SLIPWAY_NODES only $SLIPWAY_NODES"
+        die conflicting-settings \
+            "SLIPWAY_MIN_NODES is $minimum, and SLIPWAY_NODES only $SLIPWAY_NODES"
     nnodes=$SLIPWAY_NODES
     cpus=$directives_cpus
     gpus_per_node=$directives_gpus
@@ -45,8 +49,9 @@ find_allocation() {
 ask_for_nodes() {
     local address name left code=0
     request=$log_dir/dask
-    mkdir --mode=700 -- "$request" || die "cannot write $request: is the disk full?"
-    node_request >"$request/request.json" || die "cannot write $request: is the disk full?"
+    mkdir --mode=700 -- "$request" || die cannot-write "cannot write $request: is the disk full?"
+    node_request >"$request/request.json" ||
+        die cannot-write "cannot write $request: is the disk full?"
     # In a session of its own: who ends this script with its whole process group does not end it.
     setsid -- "${client[@]}" nodes "$request" --workers "$SLIPWAY_NODES" \
         --min-workers "${SLIPWAY_MIN_NODES:-$SLIPWAY_NODES}" --wait "$SLIPWAY_WAIT_SECONDS" \
@@ -84,7 +89,7 @@ return_nodes() {
     kill -KILL "$nodes_holder" 2>/dev/null || :
     nodes_holder=''
     timeout --kill-after=5 120 "${client[@]}" cancel "$request" ||
-        note "some of the nodes' jobs may be left: see above, and the scheduler's queue"
+        warn jobs-left "some of the nodes' jobs may be left: see above, and the scheduler's queue"
 }
 
 # dask_each_node SECONDS COMMAND...: once on each node, for at most so long, by a task of Dask.

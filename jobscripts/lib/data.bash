@@ -102,8 +102,8 @@ inspect_data() {
 # squashfs, tar, file, or empty.
 check_data() {
     local mounts_squashfs=0
-    [ -z "$SLIPWAY_DATA" ] || require 'file or folder' SLIPWAY_DATA
+    [ -z "$SLIPWAY_DATA" ] || require no-data 'file or folder' SLIPWAY_DATA
     ! declare -F image_mount >/dev/null || mounts_squashfs=1
     inspect_data
-    [ -z "$data_refusal" ] || die "SLIPWAY_DATA: $data_refusal"
+    [ -z "$data_refusal" ] || die bad-data-path "SLIPWAY_DATA: $data_refusal"
 }

@@ -8,7 +8,7 @@
 # what it sets. Where a job cannot work, they call `die`, which ends it before a rank has started.
 
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-    echo "$0: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2
+    echo "$0: error[old-bash]: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2
     exit 78
 fi
 
@@ -17,6 +17,7 @@ set +o posix +o noclobber +o noglob
 shopt -u nullglob failglob
 
 source "${BASH_SOURCE[0]%/*}/settings.bash"
+source "${BASH_SOURCE[0]%/*}/errors.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
 source "${BASH_SOURCE[0]%/*}/data.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
@@ -70,10 +71,18 @@ note() {
     echo "$script_name: $*" >&2
 }
 
-# die MESSAGE: the same, and the end of the job.
+# error SLUG MESSAGE, warn SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.
+error() {
+    note "error[$1]: ${*:2}"
+}
+warn() {
+    note "warning[$1]: ${*:2}"
+}
+
+# die SLUG MESSAGE: an error, and the end of the job, with the exit code of the slug.
 die() {
-    note "$@"
-    exit "$EXIT_CONFIG"
+    error "$@"
+    exit "${ERROR_CODE[$1]}"
 }
 
 # export_variables NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
@@ -103,34 +112,38 @@ check_settings() {
     local name old=()
     forget_parent_job
     for name in "${!REFUSED_NAMES[@]}"; do
-        [ -z "${!name:-}" ] || die "$name is called ${REFUSED_NAMES[$name]} now: set that instead"
+        [ -z "${!name:-}" ] ||
+            die old-name "$name is called ${REFUSED_NAMES[$name]} now: set that instead"
     done
     for name in "${!IGNORED_NAMES[@]}"; do
         [ -z "${!name:-}" ] || old+=("$name (use ${IGNORED_NAMES[$name]})")
     done
     [ ${#old[@]} -eq 0 ] ||
-        note "set, but not read here: $(join_by ', ' "${old[@]}")"
+        warn ignored-variable "set, but not read here: $(join_by ', ' "${old[@]}")"
     for name in "${!SLIPWAY_@}"; do
         [ -v "SETTING_EXPECTED[$name]" ] || [[ " ${OTHER_VARIABLES[*]} " == *" $name "* ]] ||
-            note "$name is set, but is no setting: see docs/contract.md for their names"
+            warn unknown-setting \
+                "$name is set, but is no setting: see docs/contract.md for their names"
     done
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"
     done
     note_environment
     [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
-        die "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
+        die misplaced-arguments \
+            "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
     # A job that is submitted from inside this one has its own run folder and arguments.
     export -n SLIPWAY_RUN_DIR SLIPWAY_ARGS
     [ -d "$submit_folder" ] || [ -n "${kept_folder:-}" ] ||
-        die "no $submit_folder on $HOSTNAME: is its disk mounted there?"
+        die cannot-read "no $submit_folder on $HOSTNAME: is its disk mounted there?"
     for name in "${PATH_SETTINGS[@]}"; do
         make_absolute "$name"
     done
     [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
     check_notify
     # A run that is continued works in the folder where it was begun, if that is still there.
-    [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" || die "cannot enter $kept_folder"
+    [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" ||
+        die cannot-read "cannot enter $kept_folder"
 }
 
 # note_settings: those that the environment has set, or `jobgen submit`, or an earlier attempt.
@@ -150,7 +163,7 @@ note_environment() {
 # check_backend NAME...: those that this script can launch. Fails if BACKEND is another one.
 check_backend() {
     [[ " $* " != *" $BACKEND "* ]] || return 0
-    die "BACKEND=$BACKEND: this script launches $(join_by ' or ' "$@");" \
+    die wrong-backend "BACKEND=$BACKEND: this script launches $(join_by ' or ' "$@");" \
         "\`jobgen render ${BACKEND/#horovod/horovod-gloo} --site SITE\` writes one for that"
 }
 
@@ -159,7 +172,7 @@ check_setting() {
     local LC_ALL=C # bytes of file names need not be valid in the user's encoding
     local pattern=${SETTING_PATTERN[$1]:-}
     [ -n "$pattern" ] && [ -n "${!1+set}" ] || return 0
-    [[ ${!1} =~ $pattern ]] || die "$1 is ${!1@Q}: it must be ${SETTING_EXPECTED[$1]}"
+    [[ ${!1} =~ $pattern ]] || die bad-value "$1 is ${!1@Q}: it must be ${SETTING_EXPECTED[$1]}"
 }
 
 # make_absolute NAME: paths in settings are relative to the folder of submission.
@@ -174,15 +187,15 @@ make_absolute() {
     printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
 }
 
-# require KIND NAME [REMEDY]: fails if the setting NAME names nothing that can be read, or not a
-# KIND: file, folder, or `file or folder`. A FIFO would be waited for.
+# require SLUG KIND NAME [REMEDY]: fails with SLUG if the setting NAME names nothing that can be
+# read, or not a KIND: file, folder, or `file or folder`. A FIFO would be waited for.
 require() {
-    local kind=$1
-    shift
+    local slug=$1 kind=$2
+    shift 2
     [ -r "${!1}" ] ||
-        die "$1: ${!1} is missing or cannot be read; ${2:-see the settings in this script}"
+        die "$slug" "$1: ${!1} is missing or cannot be read; ${2:-see the settings in this script}"
     [[ $kind == *file* && -f ${!1} ]] || [[ $kind == *folder* && -d ${!1} ]] ||
-        die "$1: ${!1} is not a $kind"
+        die "$slug" "$1: ${!1} is not a $kind"
 }
 
 # join_by SEPARATOR WORD...: the words on one line.
@@ -206,17 +219,18 @@ library_identity() {
 load_modules() {
     local command
     type module >/dev/null 2>&1 ||
-        die "no \`module\` on $HOSTNAME, and the site's file names modules"
+        die no-modules "no \`module\` on $HOSTNAME, and the site's file names modules"
     set +u # `module` reads unset variables
     if [ "$1" = 1 ]; then
         module purge
         unset -v PYTHONPATH # of the submission's shell; the modules set theirs
     fi
     shift
-    module load "$@" || die "the modules $* cannot be loaded on $HOSTNAME"
+    module load "$@" || die no-modules "the modules $* cannot be loaded on $HOSTNAME"
     set -u
     for command in "${SCHEDULER_COMMANDS[@]}"; do
         type -P "$command" >/dev/null ||
-            die "no $command after \`module purge\`: set purge_modules = false in the site's file"
+            die no-modules \
+                "no $command after \`module purge\`: set purge_modules = false in the site's file"
     done
 }

@@ -7,22 +7,21 @@
 catch_signals() {
     cancelled=0
     step_may_run=''
-    trap 'before_launch "the time limit came before training began: give the job more time"' USR1
+    trap 'before_launch time-too-short "the time limit came before training began"' USR1
     trap 'stopped_before_launch' TERM INT
 }
 
-# before_launch MESSAGE [CODE]: end the job before a rank has started, and the step that may run.
+# before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
 before_launch() {
     end_step
-    note "$1"
-    exit "${2:-$EXIT_CONFIG}"
+    die "$@"
 }
 
 # stopped_before_launch: a signal came; it ends the job, unless nobody has sent it to this one.
 stopped_before_launch() {
     end_step
     ! signal_is_stray || continue_stray
-    before_launch "ended by a signal before training began" "$EXIT_STOPPED"
+    before_launch stopped-early "ended by a signal before training began"
 }
 
 # signal_is_stray: whether the scheduler has sent SIGTERM to a job that it does not end. SIGKILL may
@@ -109,7 +108,9 @@ repeat_killed_step() {
         [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
     step_repeated_in=$attempt
     end_old_steps
-    note "attempt $attempt: a process was killed before the launch: that step is run once more"
+    warn step-repeated \
+        "attempt $attempt: a process was killed before the launch: that step is run once" \
+        "more"
 }
 
 # wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears
@@ -146,7 +147,7 @@ run_step() {
         note_launch
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
-        note "port $MASTER_PORT of $head_node was taken (try $try of 3)"
+        warn port-taken "port $MASTER_PORT of $head_node was taken (try $try of 3)"
         first_port=$((MASTER_PORT + 1))
     done
 }
@@ -211,7 +212,7 @@ abandon_launch() {
     done
     read -r -t 30 <&"$nothing" || :
     kill -0 "$1" 2>/dev/null || return 0
-    note "the launcher waits for a node that does not answer: it is ended"
+    warn node-lost "the launcher waits for a node that does not answer: it is ended"
     end_tree "$1"
 }
 
@@ -261,7 +262,7 @@ request_stop() {
     fi
     echo "$reason" >"$RUN_DIR/.STOP.$attempt" &&
         mv --force -- "$RUN_DIR/.STOP.$attempt" "$RUN_DIR/STOP" ||
-        note "cannot write $RUN_DIR/STOP"
+        warn cannot-stop "cannot write $RUN_DIR/STOP"
 }
 
 # finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
@@ -271,7 +272,7 @@ request_stop() {
 finish() {
     account || :
     if attempt_has_cause; then
-        note "failed: $cause; exit code $cause_code; see $log_dir/stderr.log"
+        report "$cause; exit code $cause_code; see $log_dir/stderr.log"
         exit "$cause_code"
     fi
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
@@ -290,7 +291,8 @@ finish() {
     fi
     [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
-        note "ended by a signal before the ranks had saved; to continue: $(continue_command)"
+        error stopped-early \
+            "ended by a signal before the ranks had saved; to continue: $(continue_command)"
         exit "$EXIT_STOPPED"
     fi
     case $state in
@@ -302,11 +304,20 @@ finish() {
             note "stopped at step $step ($reason); to continue: $(continue_command)"
             exit "$EXIT_STOPPED"
             ;;
-        failed) note "failed: $reason" ;;
-        *) note "failed: $(last_words), exit code $code; see $log_dir/stderr.log" ;;
+        failed) report "$reason" ;;
+        *) error rank-failed "$(last_words), exit code $code; see $log_dir/stderr.log" ;;
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# report REASON: the error of a cause or a verdict, SLUG: SENTENCE.
+report() {
+    if [[ $1 =~ ^([a-z][a-z0-9-]*):\ (.*)$ ]]; then
+        error "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+    else
+        error rank-failed "$1"
+    fi
 }
 
 # saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
@@ -323,7 +334,7 @@ read_verdict() {
 }
 
 # attempt_has_cause: whether a rank was refused before training, and so has left logs/N/cause, one
-# line: CODE SENTENCE. Sets cause_code, 2 or 78, and cause, the sentence.
+# line: CODE SLUG: SENTENCE. Sets cause_code, 2 or 78, and cause, the rest.
 attempt_has_cause() {
     local LC_ALL=C line=''
     [ -f "$log_dir/cause" ] || return 1
@@ -341,10 +352,12 @@ compare_world() {
         groups+=("$size")
     done
     if [ ${#groups[@]} = 0 ] && [ "$code" = 0 ] && [ "$world_size" != 1 ]; then
-        note "no rank has joined the others, by torch.distributed or Horovod: the script ran" \
+        warn ranks-not-connected \
+            "no rank has joined the others, by torch.distributed or Horovod: the script ran" \
             "$world_size times, each by itself"
     elif [ ${#groups[@]} != 0 ] && ! { [ ${#groups[@]} = 1 ] && ((groups[0] >= world_size)); }; then
-        note "$world_size ranks formed ${#groups[@]} group(s) in place of one, with" \
+        warn ranks-not-connected \
+            "$world_size ranks formed ${#groups[@]} group(s) in place of one, with" \
             "$(join_by ', ' "${groups[@]:0:8}")${groups[8]:+, ...} rank(s): each group" \
             "trains by itself"
     fi
@@ -364,7 +377,7 @@ continue_run() {
     local count
     count=$(requeues_of_job)
     if [ "$count" -ge "$SLIPWAY_MAX_REQUEUES" ]; then
-        note "has gone on by itself $count times (SLIPWAY_MAX_REQUEUES)"
+        warn no-requeue "has gone on by itself $count times (SLIPWAY_MAX_REQUEUES)"
         return 0
     fi
     cleanup_seconds=20 # the time limit is near; what stays is removed by the next attempt
@@ -373,11 +386,11 @@ continue_run() {
     # this script.
     trap '' TERM USR1 INT
     [ "$cancelled" = 0 ] || return 0
-    note "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
+    warn requeued "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
     echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
     next_job=''
     if ! again "$1"; then
-        note "the scheduler does not let it go on by itself"
+        warn no-requeue "the scheduler does not let it go on by itself"
         return 0
     fi
     [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues"

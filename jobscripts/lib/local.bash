@@ -12,9 +12,10 @@ choose_container() {
     [ -z "$USE_CONTAINER" ] || return 0
     USE_CONTAINER=0
     if [ ! -r "$SLIPWAY_IMAGE" ]; then
-        note "no $SLIPWAY_IMAGE, so in $SLIPWAY_VENV; \`make image\` builds one"
+        warn no-image "no $SLIPWAY_IMAGE, so in $SLIPWAY_VENV; \`make image\` builds one"
     elif ! image_runs; then
-        note "$container_runtime cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
+        warn no-image \
+            "$container_runtime cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
     else
         USE_CONTAINER=1
         note "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"
@@ -42,7 +43,7 @@ count_ranks() {
     [ "$SLIPWAY_DEVICE" = cpu ] || count_gpus
     if [ "$gpus" = 0 ]; then
         [ "$SLIPWAY_DEVICE" != cuda ] ||
-            die "SLIPWAY_DEVICE=cuda, but $why; SLIPWAY_DEVICE=cpu runs without GPUs"
+            die no-gpu "SLIPWAY_DEVICE=cuda, but $why; SLIPWAY_DEVICE=cpu runs without GPUs"
         plan_ranks "$RANKS_ON_CPU"
         note "$(plural "$ranks_per_node" rank) on the CPU: $why"
         return
@@ -53,7 +54,8 @@ count_ranks() {
     if ((gpus_per_node > gpus)); then
         fewer=SLIPWAY_RANKS_PER_NODE=$((gpus / each))
         ((each <= gpus)) || fewer=SLIPWAY_DEVICES_PER_RANK=$gpus
-        die "$(plural "$ranks" rank) with $(plural "$each" GPU) each need $gpus_per_node, and" \
+        die too-few-gpus \
+            "$(plural "$ranks" rank) with $(plural "$each" GPU) each need $gpus_per_node, and" \
             "$gpus can be used here ($why): set $fewer, or SLIPWAY_DEVICE=cpu"
     fi
     plan_ranks
@@ -66,11 +68,13 @@ count_gpus() {
     local output line=$'\nslipway-gpus ([0-9]{1,4}) ([^\n]*)\n'
     isolate_python
     output_of 60 "${container[@]}" python3 "$lib/count_gpus.py" ||
-        die "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
+        die broken-gpu \
+            "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
             "them alone, should the driver hang (see nvidia-smi)"
     # The last such line, as an image's entry point may print too.
     [[ $'\n'$output$'\n' =~ .*$line ]] ||
-        die "the GPUs of this machine cannot be counted: count_gpus.py printed ${output@Q}"
+        die broken-gpu \
+            "the GPUs of this machine cannot be counted: count_gpus.py printed ${output@Q}"
     gpus=${BASH_REMATCH[1]} why=${BASH_REMATCH[2]}
 }
 

@@ -26,5 +26,6 @@ notify_of_end() {
 # check_notify: fails if SLIPWAY_NOTIFY cannot be run here.
 check_notify() {
     [ -z "${SLIPWAY_NOTIFY:-}" ] || { [ -f "$SLIPWAY_NOTIFY" ] && [ -x "$SLIPWAY_NOTIFY" ]; } ||
-        die "SLIPWAY_NOTIFY=$SLIPWAY_NOTIFY is no program here: give the path of an executable file"
+        die no-notify-program \
+            "SLIPWAY_NOTIFY=$SLIPWAY_NOTIFY is no program here: give the path of an executable file"
 }

@@ -16,7 +16,7 @@ read_arguments() {
     arguments=()
     [ -n "${SLIPWAY_ARGS:-}" ] || return 0
     "${container[@]}" python3 "$lib/split_arguments.py" "$SLIPWAY_ARGS" >"$log_dir/arguments" ||
-        die "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}, in which a quote is not closed"
+        die unclosed-quote "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}, in which a quote is not closed"
     mapfile -d '' -t arguments <"$log_dir/arguments"
 }
 
@@ -27,17 +27,19 @@ find_allocation() {
     local asked limit
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-    ((${#nodes[@]} > 0)) || die "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
+    ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
     this_node=${nodes[0]}
     reserve_spares
-    asked=$(ask_for_job) || note "qstat does not answer: without it nothing warns of the time limit"
+    asked=$(ask_for_job) ||
+        warn scheduler-silent "qstat does not answer: without it nothing warns of the time limit"
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$asked")
     gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$asked")
     limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$asked")")
     [ -z "$limit" ] || ((limit > save_seconds)) ||
-        die "the job's time of $limit s is not longer than the $save_seconds s that are kept for" \
+        die time-too-short \
+            "the job's time of $limit s is not longer than the $save_seconds s that are kept for" \
             "saving: give it more"
     scratch_id=$job_id
     # from 20000 on, as clients get 32768 and up; it differs from job to job
@@ -119,7 +121,7 @@ stop_for_signal() {
 # next_job.
 again() {
     if [ -n "${interactive:-}" ]; then
-        note "an interactive job does not return to the queue"
+        warn no-requeue "an interactive job does not return to the queue"
         return 1
     fi
     local after=(-W "depend=afterany:$PBS_JOBID")

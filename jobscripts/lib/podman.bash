@@ -5,10 +5,12 @@
 # check_image: fails if what runs the image is missing. Podman itself says where there is no image.
 check_image() {
     type -P podman >/dev/null ||
-        die "no podman on $HOSTNAME: name its module, or its folder as path, in the site's file," \
+        die no-container-runtime \
+            "no podman on $HOSTNAME: name its module, or its folder as path, in the site's file," \
             "or set USE_CONTAINER=0"
     ! [ -e "$SLIPWAY_IMAGE" ] ||
-        die "SLIPWAY_IMAGE: podman runs no file or folder: docker-archive:$SLIPWAY_IMAGE, or" \
+        die image-not-local \
+            "SLIPWAY_IMAGE: podman runs no file or folder: docker-archive:$SLIPWAY_IMAGE, or" \
             "oci-archive:, names an archive; a SIF or a sandbox is for container = \"apptainer\""
 }
 

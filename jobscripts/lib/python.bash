@@ -11,7 +11,8 @@ find_python() {
         modules)
             venv=''
             type -P python3 >/dev/null ||
-                die "SLIPWAY_VENV=modules: no python3 on $HOSTNAME: name its module in the" \
+                die no-environment \
+                    "SLIPWAY_VENV=modules: no python3 on $HOSTNAME: name its module in the" \
                     "site's file"
             ;;
         conda:*)
@@ -25,7 +26,8 @@ find_python() {
 # use_venv FOLDER: an environment with its own Python.
 use_venv() {
     [ -x "$1/bin/python" ] ||
-        die "SLIPWAY_VENV: $1/bin/python is missing; \`jobgen submit venv_build --site SITE\`" \
+        die no-environment \
+            "SLIPWAY_VENV: $1/bin/python is missing; \`jobgen submit venv_build --site SITE\`" \
             "makes it, or set USE_CONTAINER=1"
     venv=$1
     PATH=$venv/bin:$PATH
@@ -42,7 +44,8 @@ find_conda() {
         done <"$HOME/.conda/environments.txt"
     fi
     [ -n "$found" ] ||
-        die "SLIPWAY_VENV: no environment $1 in ${HOME:-}/.conda/environments.txt: set it to the" \
+        die no-environment \
+            "SLIPWAY_VENV: no environment $1 in ${HOME:-}/.conda/environments.txt: set it to the" \
             "folder that \`conda env list\` shows"
     echo "$found"
 }
@@ -53,7 +56,7 @@ check_packages() {
     [ "$USE_CONTAINER" = 0 ] && [ -z "$SLIPWAY_SCRIPT" ] || return 0
     output_of 120 "${on_head_node[@]}" python3 "$lib/check_packages.py" ||
         [ $? != "$EXIT_CONFIG" ] || # whatever else it is, the preflight finds it
-        die "SLIPWAY_VENV=$SLIPWAY_VENV: its Python lacks $output." \
+        die no-environment "SLIPWAY_VENV=$SLIPWAY_VENV: its Python lacks $output." \
             "\`python3 -m venv --system-site-packages FOLDER\`, with the site's modules loaded," \
             "and \`FOLDER/bin/pip install '.[train]'\` in a clone add them: set SLIPWAY_VENV to" \
             "that folder. A script of your own (SLIPWAY_SCRIPT) needs none of them"
@@ -89,7 +92,8 @@ activate_conda() {
         env --null
     )
     [ ${#environment[@]} -gt 0 ] ||
-        die "SLIPWAY_VENV: a script in $venv/etc/conda/activate.d has ended its shell: see above"
+        die no-environment \
+            "SLIPWAY_VENV: a script in $venv/etc/conda/activate.d has ended its shell: see above"
     for pair in "${environment[@]}"; do
         export_pair "$pair"
     done
@@ -102,9 +106,10 @@ build_local_venv() {
     cleanup_seconds=60 # it has thousands of files
     venv=$scratch/venv
     PATH=$venv/bin:$PATH
-    [ -x build/setup ] || die "no build/setup in $PWD: submit this job in a clone of the project"
+    [ -x build/setup ] ||
+        die no-clone "no build/setup in $PWD: submit this job in a clone of the project"
     step_on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
         WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
         build/setup train ||
-        die "no environment could be made on every node$step_failure"
+        die build-failed "no environment could be made on every node$step_failure"
 }

@@ -6,10 +6,11 @@
 check_image() {
     local help
     [[ $SLIPWAY_IMAGE == *://* ]] ||
-        require file SLIPWAY_IMAGE "\`enroot import\` makes one, or set USE_CONTAINER=0"
+        require no-image file SLIPWAY_IMAGE "\`enroot import\` makes one, or set USE_CONTAINER=0"
     help=$(timeout 20 srun --help 2>&1) || :
     [[ $help == *--container-image* ]] ||
-        die "srun has no option --container-image on $HOSTNAME: this Slurm is without Pyxis, so" \
+        die no-container-runtime \
+            "srun has no option --container-image on $HOSTNAME: this Slurm is without Pyxis, so" \
             "set USE_CONTAINER=0, or another container in the site's file"
 }
 
@@ -19,7 +20,7 @@ set_container() {
     local path mounts=()
     for path in "${bind_paths[@]}"; do
         [[ $path != *[:,]* ]] ||
-            die "$path: Pyxis cannot bind a path with a colon or a comma: rename it"
+            die bad-path "$path: Pyxis cannot bind a path with a colon or a comma: rename it"
         [ "$path" = / ] || mounts+=("$path:$path") # the image has its own root
     done
     container=(--container-image="${image#docker://}" --container-workdir="$PWD"

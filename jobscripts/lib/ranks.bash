@@ -20,7 +20,8 @@ plan_ranks() {
     [ "$BACKEND" != single ] || ranks_per_node=1
     check_gpu_count
     ((ranks_per_node > 0)) ||
-        die "the job was given ${gpus_per_node/#0/no} GPU, and a rank needs $devices_per_rank:" \
+        die no-gpu \
+            "the job was given ${gpus_per_node/#0/no} GPU, and a rank needs $devices_per_rank:" \
             "ask the scheduler for GPUs, or set SLIPWAY_RANKS_PER_NODE and SLIPWAY_DEVICE=cpu"
     world_size=$((nnodes * ranks_per_node))
     refuse_mig_slices
@@ -37,7 +38,8 @@ check_gpu_count() {
     [ -n "$SLIPWAY_DEVICES_PER_RANK" ] && [ "$SLIPWAY_DEVICE" != cpu ] && ((gpus_per_node > 0)) ||
         return 0
     ((needed <= gpus_per_node)) ||
-        die "$((needed / devices_per_rank)) rank(s) a node with $devices_per_rank GPUs each need" \
+        die too-few-gpus \
+            "$((needed / devices_per_rank)) rank(s) a node with $devices_per_rank GPUs each need" \
             "$needed, and the job was given $gpus_per_node: ask the scheduler for more, or lower" \
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
 }
@@ -48,7 +50,8 @@ refuse_mig_slices() {
     [[ ${CUDA_VISIBLE_DEVICES:-} == *MIG-* ]] && [ "$SLIPWAY_DEVICE" != cpu ] || return 0
     [ "$scheduler" != local ] || return 0 # there torch has counted them
     ((world_size == 1)) ||
-        die "the job was given MIG slices, and NCCL cannot connect $world_size ranks on slices:" \
+        die mig-slices \
+            "the job was given MIG slices, and NCCL cannot connect $world_size ranks on slices:" \
             "ask for whole GPUs; \`jobgen submit single --site SITE\` takes one slice"
 }
 
@@ -69,7 +72,8 @@ note_idle_gpus() {
         ((each <= ranks_per_node)) ||
             advice+="; the $world_size ranks fit on $((world_size / each)) node(s) with $each"
     fi
-    note "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
+    warn idle-gpus \
+        "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
 }
 
 # set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan, what
@@ -102,7 +106,8 @@ export_plan() {
 set_environment() {
     isolate_python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
-        note "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
+        warn kept-variable \
+            "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
     export_variables \
@@ -126,9 +131,10 @@ choose_rendezvous() {
     rendezvous=1
     if [ -n "$port_is_given" ]; then
         [[ $MASTER_PORT =~ ^[1-9][0-9]{0,4}$ ]] && ((MASTER_PORT < 65536)) ||
-            die "MASTER_PORT is ${MASTER_PORT@Q}: it must be the number of a port"
+            die bad-value "MASTER_PORT is ${MASTER_PORT@Q}: it must be the number of a port"
     fi
-    [ -z "$given_address" ] || note "MASTER_ADDR=$given_address was set outside and is kept"
+    [ -z "$given_address" ] ||
+        warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"
     find_master
 }
 
@@ -136,9 +142,10 @@ choose_rendezvous() {
 find_master() {
     MASTER_ADDR=$given_address
     [ -n "$given_address" ] || read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
-        die "$head_node has no address here: set MASTER_ADDR"
+        die no-master-address "$head_node has no address here: set MASTER_ADDR"
     if [ "$nnodes" != 1 ] && [[ $MASTER_ADDR =~ ^(localhost|127\..*|::1)$ ]]; then
-        die "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
+        die no-master-address \
+            "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
             "set MASTER_ADDR, or have it fixed"
     fi
     export_variables MASTER_ADDR="$MASTER_ADDR"
@@ -175,12 +182,12 @@ choose_port() {
     local output=${MASTER_PORT:-}
     [ -n "$port_is_given" ] ||
         output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" || {
-        note "no free port was found on $head_node$step_failure"
+        error no-free-port "no free port was found on $head_node$step_failure"
         return 1
     }
     output=${output##*$'\n'} # the last line, as an image's entry point may print too
     [[ $output =~ ^[1-9][0-9]{0,4}$ ]] || {
-        note "no free port was found on $head_node: free_port.py printed ${output@Q}"
+        error no-free-port "no free port was found on $head_node: free_port.py printed ${output@Q}"
         return 1
     }
     export_variables MASTER_PORT="$output"
@@ -202,7 +209,7 @@ start_horovod_server() {
         # Second by second, as Bash runs traps only when `read` has returned.
         read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < limit)); } || {
             explain_failure 124 "$limit" "$((SECONDS - waited))"
-            note "Horovod's rendezvous server did not start$step_failure"
+            error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
             return 1
         }
     done
@@ -231,7 +238,8 @@ end_horovod_server() {
 check_mpi() {
     local output
     output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
-        die "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \
+        die mpi-mismatch \
+            "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \
             "\`jobgen submit horovod-gloo --site SITE\`, which needs none; $1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large
     # message hangs.
@@ -278,7 +286,7 @@ preflight() {
         check=(python3 -m trainer.preflight "${trainer_arguments[@]}")
     fi
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
-        die "not every node was ready$step_failure"
+        die node-not-ready "not every node was ready$step_failure"
     check_profiler
 }
 
@@ -286,6 +294,7 @@ preflight() {
 check_profiler() {
     [ -z "${SLIPWAY_PROFILER:-}" ] ||
         step_on_each_node 0 "${container[@]}" "$SLIPWAY_PROFILER" --version ||
-        die "SLIPWAY_PROFILER=$SLIPWAY_PROFILER does not run on every node$step_failure; it must" \
+        die no-profiler \
+            "SLIPWAY_PROFILER=$SLIPWAY_PROFILER does not run on every node$step_failure; it must" \
             "be on PATH there: in the image, or by a module with USE_CONTAINER=0"
 }

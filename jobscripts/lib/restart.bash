@@ -13,7 +13,8 @@ reserve_spares() {
     allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") lost_nodes=() failed=''
     declare -gA failures=()
     ((spares < ${#nodes[@]})) ||
-        die "SLIPWAY_SPARES=$spares: the job has $(plural ${#nodes[@]} node), and one has to" \
+        die too-few-nodes \
+            "SLIPWAY_SPARES=$spares: the job has $(plural ${#nodes[@]} node), and one has to" \
             "train: ask for more nodes, or lower it"
     planned_nodes=$((${#nodes[@]} - spares))
     spare_nodes=("${allocation[@]:planned_nodes}")
@@ -83,20 +84,34 @@ plan_restart() {
         return 1
     fi
     failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
-    note "attempt $attempt: $(cause_of_death "$lost")"
+    warn_of_death "$lost"
     [ "$lost" = 0 ] || notify exclude "$last_note"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
-        note "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
+        warn no-restart "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
         return 1
     fi
     step=$(saved_step)
     if ((step > first_step)); then
         fruitless=0
     elif [ "$lost" = 0 ] && ((++fruitless > 1)); then
-        note "two attempts have died at step $step and saved nothing further: it is not restarted"
+        warn no-restart \
+            "two attempts have died at step $step and saved nothing further: it is not restarted"
         return 1
     fi
     choose_nodes
+}
+
+# warn_of_death LOST: say why the last attempt died, after which so many more nodes were lost.
+warn_of_death() {
+    local said
+    said="attempt $attempt: $(cause_of_death "$1")"
+    if [ "$1" != 0 ]; then
+        warn node-lost "$said"
+    elif [ -n "$failed" ]; then
+        warn rank-killed "$said"
+    else
+        warn rank-failed "$said"
+    fi
 }
 
 # cause_of_death LOST: of the last attempt, after which so many more nodes were lost.
@@ -152,7 +167,8 @@ find_healthy_nodes() {
     if [ ${#healthy_nodes[@]} = 0 ] || {
         [ -n "${this_node:-}" ] && [[ " ${lost[*]} " == *" $this_node "* ]]
     }; then
-        [ "$cancelled" = 1 ] || note "no process can be started on this node: it is not restarted"
+        [ "$cancelled" = 1 ] ||
+            warn no-restart "no process can be started on this node: it is not restarted"
         return 1
     fi
 }
@@ -184,7 +200,8 @@ choose_nodes() {
         done
     done
     if ((count == 0 || (count < planned_nodes && !${SLIPWAY_SHRINK:-0}))); then
-        note "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
+        warn no-restart \
+            "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
             "ready, and SLIPWAY_SHRINK=1 goes on with fewer"
         go_on="lost $(plural ${#lost_nodes[@]} node)"
         return 1
@@ -194,7 +211,8 @@ choose_nodes() {
         [[ $chosen != *" $node "* ]] || chosen_nodes+=("$node")
     done
     ((count == planned_nodes)) ||
-        note "goes on with $(plural "$count" node) in place of $planned_nodes: the same samples," \
+        warn fewer-nodes \
+            "goes on with $(plural "$count" node) in place of $planned_nodes: the same samples," \
             "in other sums, so not bitwise as with all; the next job has all again"
 }
 
@@ -217,7 +235,8 @@ count_failures() {
     failures[$failed]=$((${failures[$failed]:-0} + 1))
     ((failures[$failed] > 1)) || return 0
     failures[$failed]=2
-    note "a process on $failed was killed for the second time: its administrator should look at it"
+    warn node-suspect \
+        "a process on $failed was killed for the second time: its administrator should look at it"
     notify exclude "$last_note"
 }
 
@@ -246,7 +265,7 @@ replace_lost_nodes() {
     find_healthy_nodes || return 1
     count=$((${#lost_nodes[@]} - count))
     [ "$count" != 0 ] || return 1
-    note "attempt $attempt: $(cause_of_death "$count")"
+    warn_of_death "$count"
     notify exclude "$last_note"
     choose_nodes || return 1
     use_chosen_nodes
@@ -262,7 +281,8 @@ next_attempt() {
     held_since=$SECONDS
     use_chosen_nodes
     begin_attempt $((attempt + 1))
-    note "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
+    warn restarted \
+        "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
         "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
     notify restart "$last_note"
     export_plan
@@ -310,7 +330,8 @@ end_ranks() {
         nodes=("${healthy_nodes[@]}")
         for_each_node apart end_ranks_of_node "$pattern"
     } >/dev/null 2>&1 &
-    wait_limited $! || note "ranks of an earlier attempt may live on: not every node could be" \
+    wait_limited $! ||
+        warn old-ranks "ranks of an earlier attempt may live on: not every node could be" \
         "asked to end them"
 }
 

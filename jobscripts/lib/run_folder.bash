@@ -11,23 +11,26 @@ open_run_folder() {
     (
         [ "$mode" != 750 ] || umask g=rx
         mkdir --parents -- "$(dirname -- "$RUN_DIR")"
-    ) || die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
+    ) || die cannot-write "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
     if [ "$mode" = 750 ]; then # the site lets the group read it, and write nothing
         umask 027
         export_variables TRAINER_UMASK=027
     fi
     [ -d "$RUN_DIR" ] || mkdir --mode="$mode" -- "$RUN_DIR" || [ -d "$RUN_DIR" ] ||
-        die "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
+        die cannot-write \
+            "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
-        die "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
+        die not-your-folder "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
-        die "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
+        die folder-holds-run \
+            "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
             "or set SLIPWAY_OUTPUT to another folder"
     fi
     [[ $(stat --format=%A -- "$RUN_DIR") != ????????w? ]] ||
-        die "anybody can write $RUN_DIR, and what it holds is run: chmod o-w"
+        die writable-by-others "anybody can write $RUN_DIR, and what it holds is run: chmod o-w"
     refuse_foreign_folder
-    mkdir --parents -- "$RUN_DIR/logs" || die "cannot write $RUN_DIR/logs: is the disk full?"
+    mkdir --parents -- "$RUN_DIR/logs" ||
+        die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))
     refuse_company
     begin_attempt "$attempt"
@@ -45,7 +48,8 @@ begin_attempt() {
     attempt=$1
     # Another job may begin in the same folder at the same time: mkdir gives each its own number.
     while ! mkdir -- "$RUN_DIR/logs/$attempt" 2>/dev/null; do
-        [ -e "$RUN_DIR/logs/$attempt" ] || die "cannot write $RUN_DIR/logs: is the disk full?"
+        [ -e "$RUN_DIR/logs/$attempt" ] ||
+            die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
         attempt=$((attempt + 1))
     done
     log_dir=$RUN_DIR/logs/$attempt
@@ -67,7 +71,8 @@ refuse_foreign_folder() {
     done
     for other in "$RUN_DIR"/*; do
         [ ! -e "$other" ] || [ "$other" = "$RUN_DIR/logs" ] ||
-            die "$RUN_DIR holds ${other##*/}, and no run: set SLIPWAY_RUN_DIR to a new folder"
+            die folder-holds-other-files \
+                "$RUN_DIR holds ${other##*/}, and no run: set SLIPWAY_RUN_DIR to a new folder"
     done
 }
 
@@ -88,7 +93,8 @@ refuse_company() {
         code=0
         job_is_over "$job" || code=$?
         [ "$code" = 1 ] || return 0
-        ((SECONDS < limit)) || die "job $job runs in $RUN_DIR: wait for its end, or stop it"
+        ((SECONDS < limit)) ||
+            die folder-in-use "job $job runs in $RUN_DIR: wait for its end, or stop it"
         sleep 2
     done
 }
@@ -109,7 +115,7 @@ last_attempt() {
 keep_library() {
     local temporary=$RUN_DIR/.lib.$attempt
     if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
-        copy_library "$temporary" || die "cannot write $RUN_DIR/lib: is the disk full?"
+        copy_library "$temporary" || die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
         # Another job that begins here with the same library goes on using the one that is there.
         if ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
             rm -rf -- "${RUN_DIR:?}/lib" 2>/dev/null || :
@@ -117,7 +123,8 @@ keep_library() {
         # Two jobs in one folder may both come here: the second finds the first one's.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
-        [ -r "$RUN_DIR/lib/free_port.py" ] || die "cannot write $RUN_DIR/lib: is the disk full?"
+        [ -r "$RUN_DIR/lib/free_port.py" ] ||
+            die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
     fi
     lib=$RUN_DIR/lib
 }
@@ -136,13 +143,15 @@ keep_script() {
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
         ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
         cp --no-preserve=mode -- "$SLIPWAY_CONFIG" "$RUN_DIR/input.toml" ||
-            die "cannot write $RUN_DIR/input.toml: is the disk full?"
+            die cannot-write "cannot write $RUN_DIR/input.toml: is the disk full?"
         SLIPWAY_CONFIG=$RUN_DIR/input.toml
     fi
-    kept_lines "$@" >"$kept.settings" || die "cannot write $RUN_DIR/job.sh: is the disk full?"
+    kept_lines "$@" >"$kept.settings" ||
+        die cannot-write "cannot write $RUN_DIR/job.sh: is the disk full?"
     sed --expression='/^# Kept settings (/,/^# Kept settings end\.$/d' \
         --expression="/^readonly job_id\$/r $kept.settings" \
-        -- "$script_file" >"$kept" || die "cannot write $RUN_DIR/job.sh: is the disk full?"
+        -- "$script_file" >"$kept" ||
+            die cannot-write "cannot write $RUN_DIR/job.sh: is the disk full?"
     rm -- "$kept.settings"
     chmod -- u+x "$kept"
     mv --force -- "$kept" "$RUN_DIR/job.sh"

@@ -9,12 +9,13 @@ terminal=''
 # container to see.
 open_output_folder() {
     mkdir --parents -- "$SLIPWAY_OUTPUT" ||
-        die "cannot write $SLIPWAY_OUTPUT: set SLIPWAY_OUTPUT to a folder on a disk of all nodes"
+        die cannot-write \
+            "cannot write $SLIPWAY_OUTPUT: set SLIPWAY_OUTPUT to a folder on a disk of all nodes"
 }
 
 # place_library: the part of the library that is run by path, on the node's own disk. Sets lib.
 place_library() {
-    copy_library "$scratch/lib" || die "cannot write $scratch: is the disk full?"
+    copy_library "$scratch/lib" || die cannot-write "cannot write $scratch: is the disk full?"
     lib=$scratch/lib
 }
 

@@ -12,15 +12,17 @@ readonly verdict_seconds=20 # after scancel srun can end while the ranks still s
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1}
     [ "$size" = 1 ] ||
-        die "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
+        die heterogeneous-job \
+            "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    [ ${#nodes[@]} -gt 0 ] || die "scontrol names no nodes for $SLURM_JOB_NODELIST"
+    [ ${#nodes[@]} -gt 0 ] || die no-nodes "scontrol names no nodes for $SLURM_JOB_NODELIST"
     this_node=${SLURMD_NODENAME:-}
     reserve_spares
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" = 00 ] || [ -n "${interactive:-}" ] ||
         grep --quiet '^#SBATCH --no-kill' "$script_file" ||
-        note "Slurm ends a job with the first node that it loses, unless it has --no-kill, which" \
+        warn no-kill-missing \
+            "Slurm ends a job with the first node that it loses, unless it has --no-kill, which" \
             "\`jobgen submit\` adds where SLIPWAY_SPARES or SLIPWAY_SHRINK is set"
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
@@ -56,7 +58,7 @@ join_interactively() {
     [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
     output_of 60 "${step[@]}" sh -c 'echo "${SLURM_GPUS_ON_NODE:-0}"' ||
-        die "no step starts on $head_node: see above"
+        die node-not-ready "no step starts on $head_node: see above"
     gpus_per_node=$output
 }
 
@@ -65,9 +67,10 @@ note_environment() {
     local why="the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT)"
     [ "${SLURM_EXPORT_ENV:-ALL}" = NONE ] || return 0
     if declare -F given >/dev/null; then # this script is from \`jobgen submit\`
-        note "$why; its settings are, and PATH is the node's own"
+        warn environment-left "$why; its settings are, and PATH is the node's own"
     else
-        note "$why: \`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them" \
+        warn environment-left \
+            "$why: \`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them" \
             "into the script"
     fi
 }
@@ -105,14 +108,14 @@ watch_time_limit() {
 # job is being cancelled, and inside salloc.
 again() {
     if [ -n "${interactive:-}" ]; then
-        note "an interactive allocation does not return to the queue"
+        warn no-requeue "an interactive allocation does not return to the queue"
         return 1
     fi
     # Slurm would requeue a job that somebody is cancelling at this moment.
     local state
     state=$(job_field JobState)
     if [ "$state" != RUNNING ]; then
-        note "the job is ${state:-unknown to Slurm}, not RUNNING"
+        warn no-requeue "the job is ${state:-unknown to Slurm}, not RUNNING"
         return 1
     fi
     timeout 60 scontrol requeue "$job_id" || return 1

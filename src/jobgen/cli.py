@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.errors import JobgenError, note, printable
+from jobgen.errors import JobgenError, note, printable, warn
 from jobgen.studies.options import add_study
 from jobgen.sweeps.options import add_sweep
+from slipway.errors import message_of
 from slipway.layout import VERSION
+from slipway.parser import Parser
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -22,7 +24,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
-        note(str(error))
+        note(message_of(error))
         return error.exit_code
     except KeyboardInterrupt:  # how people leave `logs --follow`
         return 130
@@ -48,7 +50,7 @@ _SETTINGS = "change a key of either file; options.NAME=VALUE is a scheduler's op
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, from which shell completion is made too."""
     about = "Make job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
-    top = argparse.ArgumentParser(prog="jobgen", description=about)
+    top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     job = _job(_SETTINGS)
@@ -82,6 +84,29 @@ def parser() -> argparse.ArgumentParser:
     what = "SECTION.KEY=A,B: values of a key of the trainer's configuration; --FLAG=A,B: of a flag of your own script; "
     add_sweep(commands, _job(f"{what}KEY=VALUE: a key of either file"))
 
+    _add_following(commands)
+
+    command = commands.add_parser("site", help="draft a site file from what this login node tells")
+    command.add_argument("--detect", action="store_true", required=True, help="ask the scheduler and this machine")
+    command.add_argument("--name", help="the site's name (default: the cluster's own)")
+    command.add_argument("--output", metavar="FILE", help="the file to write; without it, standard output")
+    command.set_defaults(command=_site)
+
+    command = commands.add_parser(
+        "explain", help="explain an error, or a warning, by its slug: when it occurs, what to do"
+    )
+    what = "what stands in the brackets of error[...], such as too-few-gpus (default: list all)"
+    command.add_argument("slug", metavar="SLUG", nargs="?", help=what)
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_explain)
+
+    command = commands.add_parser("completion", help="print the completion of these commands for Bash")
+    command.set_defaults(command=_completion)
+    return top
+
+
+def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands for what was submitted."""
     newest = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
     command = commands.add_parser("status", help="show the state of a job and how far its run is")
     what = f"a run, study or sweep folder, or the number of a job {newest}"
@@ -97,16 +122,6 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("cancel", help="end a job, or a run on this machine, after a last save")
     command.add_argument("target", metavar="RUN", help="a run folder or the number of a job")
     command.set_defaults(command=_cancel)
-
-    command = commands.add_parser("site", help="draft a site file from what this login node tells")
-    command.add_argument("--detect", action="store_true", required=True, help="ask the scheduler and this machine")
-    command.add_argument("--name", help="the site's name (default: the cluster's own)")
-    command.add_argument("--output", metavar="FILE", help="the file to write; without it, standard output")
-    command.set_defaults(command=_site)
-
-    command = commands.add_parser("completion", help="print the completion of these commands for Bash")
-    command.set_defaults(command=_completion)
-    return top
 
 
 def _job(settings: str) -> argparse.ArgumentParser:
@@ -144,7 +159,7 @@ def _check(arguments: argparse.Namespace) -> int:
         for line in script.difference:
             print(printable(line))
         made = f"jobgen {script.version} made it, and this is {VERSION}" if script.version != VERSION else "see above"
-        note(f"{script.path} is not what its files give ({made}); generate it anew: {script.command}")
+        warn("stale-script", f"{script.path} is not what its files give ({made}); generate it anew: {script.command}")
     return 1 if found else 0
 
 
@@ -189,6 +204,12 @@ def _site(arguments: argparse.Namespace) -> int:
     from jobgen.detect import write_draft  # noqa: PLC0415
 
     return write_draft(name=arguments.name, output=arguments.output)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from jobgen.explain import explain  # noqa: PLC0415
+
+    return explain(arguments.slug, as_json=arguments.json)
 
 
 def _completion(_: argparse.Namespace) -> int:

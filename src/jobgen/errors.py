@@ -2,19 +2,15 @@
 
 import sys
 
-from slipway.layout import EXIT_CONFIG, EXIT_USAGE
+from slipway.errors import SlipwayError, labelled
 
 
-class JobgenError(Exception):
+class JobgenError(SlipwayError):
     """No script can be made, or none submitted; the message says why and what to do."""
-
-    exit_code = EXIT_CONFIG
 
 
 class UsageError(JobgenError):
     """An argument is unknown or impossible."""
-
-    exit_code = EXIT_USAGE
 
 
 def nearest(name: str, choices: "list[str]", *, cutoff: float = 0.5) -> str:
@@ -35,3 +31,8 @@ def printable(text: str) -> str:
 def note(text: str) -> None:
     """Print one line to standard error."""
     sys.stderr.write(f"{printable(f'jobgen: {text}')}\n")
+
+
+def warn(slug: str, text: str) -> None:
+    """Print one line of warning to standard error; ``slug`` as in ``slipway.slugs``."""
+    note(labelled("warning", slug, text))

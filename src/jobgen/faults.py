@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional
 from jobgen.containers import container_of
 from jobgen.data import data_folder
 from jobgen.datafile import data_refusal
-from jobgen.errors import JobgenError, UsageError, nearest, note
+from jobgen.errors import JobgenError, UsageError, nearest, warn
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
 from jobgen.settings import settings_of
@@ -56,12 +56,12 @@ def find_config(path: Path) -> Path:
     return path if path.exists() or path.parent != Path("configs") or not packaged.is_file() else packaged
 
 
-def need(name: str, path: str, remedy: str, *, file: bool = False) -> Iterator[JobgenError]:
-    """Yield why the file or folder ``path`` of the setting ``name`` cannot be used."""
+def need(slug: str, name: str, path: str, remedy: str, *, file: bool = False) -> Iterator[JobgenError]:
+    """Yield why the file or folder ``path`` of the setting ``name`` cannot be used, as errors with ``slug``."""
     if not os.access(path, os.R_OK):
-        yield JobgenError(f"{name}: {path} is missing or cannot be read from here: {remedy}.")
+        yield JobgenError(slug, f"{name}: {path} is missing or cannot be read from here: {remedy}.")
     elif file and not Path(path).is_file():
-        yield JobgenError(f"{name}: {path} is no file: {remedy}.")
+        yield JobgenError(slug, f"{name}: {path} is no file: {remedy}.")
 
 
 def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
@@ -70,47 +70,54 @@ def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
     for setting in SETTINGS.values():
         if environment.get(setting.old):
             if setting.refuse_old:
-                yield JobgenError(f"{setting.old} is called {setting.name} now: set that instead.")
+                yield JobgenError("old-name", f"{setting.old} is called {setting.name} now: set that instead.")
             else:
                 ignored.append(f"{setting.old} (use {setting.name})")
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
-            yield JobgenError(f"{why}.")
+            yield JobgenError("bad-value", f"{why}.")
     ignored += [f"{old} (use {new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
     if ignored:
-        note(f"set, but not read: {', '.join(ignored)}")
+        warn("ignored-variable", f"set, but not read: {', '.join(ignored)}")
     for name in environment:
         if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
-            note(f"{name} is no setting.{nearest(name, list(SETTINGS))}")
+            warn("unknown-setting", f"{name} is no setting.{nearest(name, list(SETTINGS))}")
 
 
 def _of_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
     """Look at what a job that builds needs: a clone, which it makes the image or the environment from."""
     program = BUILDERS[job.spec.task]
     if not os.access(program, os.X_OK):
-        yield JobgenError(f"{job.spec.name} needs a clone of the project: there is no {program} in {Path.cwd()}.")
+        yield JobgenError(
+            "no-clone", f"{job.spec.name} needs a clone of the project: there is no {program} in {Path.cwd()}."
+        )
         return
     if arguments:
-        yield UsageError(f"{job.spec.name} takes no arguments, and these stand behind --: {shlex.join(arguments)}.")
+        yield UsageError(
+            "unexpected-argument",
+            f"{job.spec.name} takes no arguments, and these stand behind --: {shlex.join(arguments)}.",
+        )
     variant = settings["SLIPWAY_VARIANT"] or ""
     known = [path.stem for path in Path("containers", "pins").glob("*.env")]
     if variant not in known:
-        yield JobgenError(f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}")
+        yield JobgenError(
+            "unknown-name", f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}"
+        )
         return
     _compare_gpus(lambda: variant)
     if wheelhouse := settings.get("SLIPWAY_WHEELHOUSE"):
-        yield from need("SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
 
 
 def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
     """Look for flags that the trainer does not have, which would end the job on the nodes."""
     if given := settings.get("SLIPWAY_ARGS"):
         if arguments:
-            yield UsageError("arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
+            yield UsageError("flag-conflict", "arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
             return
         try:
             arguments = shlex.split(given)
         except ValueError as error:
-            yield JobgenError(f"SLIPWAY_ARGS is {given!r}: {error}.")
+            yield JobgenError("unclosed-quote", f"SLIPWAY_ARGS is {given!r}: {error}.")
             return
     if not arguments or settings.get("SLIPWAY_SCRIPT"):
         return
@@ -119,11 +126,12 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
     try:
         files = read_arguments(arguments, load_schema()).files
     except ArgumentError as error:
-        yield UsageError(str(error) if str(error).endswith("?") else f"{error}.")
+        yield UsageError(error.slug, str(error) if str(error).endswith("?") else f"{error}.")
         return
     if files:
         yield UsageError(
-            f"unexpected argument {files[0]!r}: a job trains by SLIPWAY_CONFIG alone, which its run keeps."
+            "unexpected-argument",
+            f"unexpected argument {files[0]!r}: a job trains by SLIPWAY_CONFIG alone, which its run keeps.",
         )
 
 
@@ -132,8 +140,9 @@ def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenEr
     if backend not in known:
         instead = "horovod-gloo" if backend == "horovod" else backend
         yield JobgenError(
+            "wrong-backend",
             f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}: "
-            f"`jobgen submit {instead} --site {shlex.quote(site)}` launches that."
+            f"`jobgen submit {instead} --site {shlex.quote(site)}` launches that.",
         )
 
 
@@ -146,41 +155,44 @@ def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[Jobg
         image = settings["SLIPWAY_IMAGE"]
         if image is not None and container_of(job.site.container).runs_file(image):
             made = f"`jobgen submit image_build --site {shlex.quote(site)}`{here} makes it"
-            yield from need("SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
+            yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
             _compare_gpus(lambda: _variant_of(image))
         return
     venv = settings["SLIPWAY_VENV"]
     if venv == "local":
         if not os.access(BUILDERS["venv"], os.X_OK):
             yield JobgenError(
+                "no-clone",
                 f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
-                f"there is no {BUILDERS['venv']} in {Path.cwd()}."
+                f"there is no {BUILDERS['venv']} in {Path.cwd()}.",
             )
     elif venv == "modules":
         if not job.site.modules:
-            yield JobgenError(f"SLIPWAY_VENV=modules: site {job.site.name} names no modules: add modules to its file.")
+            yield JobgenError(
+                "no-modules", f"SLIPWAY_VENV=modules: site {job.site.name} names no modules: add modules to its file."
+            )
     elif venv is not None and not venv.startswith("conda:"):
         made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{here} makes it"
-        yield from need("SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
+        yield from need("no-environment", "SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
 
 
 def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
     """Look for what the job trains, and on what."""
     if script := settings.get("SLIPWAY_SCRIPT"):
-        yield from need("SLIPWAY_SCRIPT", script, "correct it", file=True)
+        yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
     else:
         path = Path(settings["SLIPWAY_CONFIG"] or "")
-        yield from need("SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
+        yield from need("no-script", "SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
     yield from _of_data(job, settings)
 
 
 def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
     if data := settings["SLIPWAY_DATA"]:
-        missing = list(need("SLIPWAY_DATA", data, "correct it"))
+        missing = list(need("no-data", "SLIPWAY_DATA", data, "correct it"))
         yield from missing
         mounts = container_of(job.site.container).mounts_squashfs
         if not missing and (why := data_refusal(settings, mounts_squashfs=mounts)):
-            yield JobgenError(f"SLIPWAY_DATA: {why}.")
+            yield JobgenError("bad-data-path", f"SLIPWAY_DATA: {why}.")
 
 
 def _variant_of(image: str) -> str:
@@ -197,7 +209,8 @@ def _variant_of(image: str) -> str:
 def _compare_gpus(find_variant: Callable[[], str]) -> None:
     """Say where a variant does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
     if (gpus := gpus_of_this_machine()) and not fits(variant := find_variant(), gpus):
-        note(
+        warn(
+            "gpu-mismatch",
             f"the {variant} variant does not run on this machine, which has {describe(gpus)}; for nodes like it: "
-            f"{advice(gpus)}"
+            f"{advice(gpus)}",
         )

@@ -30,7 +30,9 @@ def newest_run() -> Run:
     runs = _runs_in(output_folder())
     if not runs:
         where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to your site's output"
-        raise JobgenError(f"no run in {output_folder()}: name a run folder or the number of a job{where}.")
+        raise JobgenError(
+            "no-such-run", f"no run in {output_folder()}: name a run folder or the number of a job{where}."
+        )
     return max(runs, key=lambda run: run.changed)
 
 

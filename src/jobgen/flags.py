@@ -30,7 +30,9 @@ def load_schema() -> Dict[str, Any]:
             continue
         if isinstance(schema, dict) and schema.get("title") == TITLE:
             return schema
-    raise JobgenError(f"no {SCHEMA} in this folder, and none in {package / 'data'}: install slipway again.")
+    raise JobgenError(
+        "incomplete-install", f"no {SCHEMA} in this folder, and none in {package / 'data'}: install slipway again."
+    )
 
 
 def keys_of(arguments: List[str], schema: Mapping[str, Any]) -> Set[str]:

@@ -53,7 +53,9 @@ class Target(NamedTuple):
         """
         if len(self.runs) > 1:
             paths = ", ".join(str(run.path) for run in self.runs[:3])
-            raise JobgenError(f"job {self.job} has {len(self.runs)} runs: name one of their folders: {paths} ...")
+            raise JobgenError(
+                "several-runs", f"job {self.job} has {len(self.runs)} runs: name one of their folders: {paths} ..."
+            )
 
     def __str__(self) -> str:
         """Return what people call it."""
@@ -108,7 +110,7 @@ def logs(name: str, *, follow: bool) -> int:
         if path and path.is_file():
             shown, position = path, _copy(path, position if path == shown else 0)
         elif over:
-            raise JobgenError(f"no log of {target} can be found here.")
+            raise JobgenError("no-log", f"no log of {target} can be found here.")
         if over:
             return 0
         if (why := _waits(seen)) != said:
@@ -128,7 +130,7 @@ def cancel(name: str) -> int:
     target, seen = _target(name)
     seen = target.look() if seen is None else seen
     if _over(target, seen):
-        raise JobgenError(f"{target} has ended: there is nothing to cancel.")
+        raise JobgenError("already-ended", f"{target} has ended: there is nothing to cancel.")
     if target.job and target.queue and seen:
         command = target.queue.cancel(target.job, seen)
         done = subprocess.run(command, check=False)
@@ -141,7 +143,7 @@ def cancel(name: str) -> int:
     try:
         run.stop.write_text("user\n", encoding="ascii")  # of this machine's own runs; also from far away
     except OSError as error:
-        raise JobgenError(f"cannot write {run.stop}: {error.strerror}.") from error
+        raise JobgenError("cannot-write", f"cannot write {run.stop}: {error.strerror}.") from error
     obeyed = "; a script of its own that does not use slipway ignores that: end it by Ctrl-C" if run.foreign else ""
     _warn(f"{run.path} has been asked to save and stop, by its file {run.stop.name}{obeyed}")
     return 0
@@ -150,7 +152,9 @@ def cancel(name: str) -> int:
 def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return what ``name`` means, and what a scheduler said of it where one had to be asked for that."""
     if name and (is_study(Path(name)) or is_sweep(Path(name))):
-        raise JobgenError(f"{name} holds many runs: name one of its run folders, or the number of a job.")
+        raise JobgenError(
+            "several-runs", f"{name} holds many runs: name one of its run folders, or the number of a job."
+        )
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()
         last = run.job
@@ -163,7 +167,7 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     if not job:
         if re.match(r"\d", name) and (runs := runs_named(name)):
             return _of(None, runs, ""), None
-        raise JobgenError(f"{name!r} is neither a run folder nor the number of a job.")
+        raise JobgenError("no-such-run", f"{name!r} is neither a run folder nor the number of a job.")
     runs = runs_of(job, output_folder())
     for run in runs:
         started = run.started_by(job)
@@ -194,7 +198,9 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
             known += [(queue, seen)] if seen else []
     names = " and ".join(queue.name for queue in here)
     if len(known) > 1:
-        raise JobgenError(f"{names} both have a job {job}: name its run folder, or its number with PBS's server.")
+        raise JobgenError(
+            "several-runs", f"{names} both have a job {job}: name its run folder, or its number with PBS's server."
+        )
     if known:
         queue, seen = known[0]
         found = job_id(seen[0].job_id)  # of a task that was named by Slurm's own number for it
@@ -206,9 +212,11 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
     if away:
         raise away[0]
     if not here:
-        raise JobgenError(f"no scheduler on this machine knows job {job}: ask on a login node, or name a run folder.")
+        raise JobgenError(
+            "no-such-job", f"no scheduler on this machine knows job {job}: ask on a login node, or name a run folder."
+        )
     verb = "does" if len(here) == 1 else "do"
-    raise JobgenError(f"{names} {verb} not know job {job} (any more), nor is it in {output_folder()}/.")
+    raise JobgenError("no-such-job", f"{names} {verb} not know job {job} (any more), nor is it in {output_folder()}/.")
 
 
 def _over(target: Target, seen: List[Seen]) -> bool:

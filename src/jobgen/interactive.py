@@ -44,7 +44,7 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
         folder = tempfile.TemporaryDirectory(prefix=".jobgen-shell-", dir=Path.cwd())
     except OSError as error:
         raise JobgenError(
-            f"cannot write {Path.cwd()}: {error.strerror}: open the shell in a folder of yours."
+            "cannot-write", f"cannot write {Path.cwd()}: {error.strerror}: open the shell in a folder of yours."
         ) from error
     with folder:
         path = Path(folder.name, "shell")
@@ -55,7 +55,10 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
 def _run(session: Submission, command: List[str]) -> int:
     """Run the command at this terminal, and return its exit code as a shell says it."""
     if not shutil.which(command[0]):
-        raise JobgenError(f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.")
+        raise JobgenError(
+            "no-scheduler-command",
+            f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.",
+        )
     note(shlex.join(command))
     process: Optional[subprocess.Popen[bytes]] = None
     terminated = False

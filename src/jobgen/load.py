@@ -49,31 +49,36 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
         *above, last = key.split(".", 1)
         target = table.setdefault(above[0], {}) if above else table
         if not isinstance(target, dict):
-            raise JobgenError(f"--set {setting}: {above[0]!r} is no table.")
+            raise JobgenError("bad-value", f"--set {setting}: {above[0]!r} is no table.")
         read = _value(value)
         target[last] = value if above == ["env"] and not isinstance(read, str) else read
     known = list(kind.__struct_fields__)
     for key in table:
         if key not in known:
             place = _place(path, settings, key)
-            raise JobgenError(f"{place}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}.")
+            raise JobgenError(
+                "unknown-key", f"{place}: unknown key {_shown(key)}.{_hint(key, kind)} Valid: {', '.join(known)}."
+            )
     for name, choices in choices_of_names().items():
         if name in table and table[name] not in choices:
             hint = nearest(table[name], choices) if isinstance(table[name], str) else ""
             place = _place(path, settings, name)
-            raise JobgenError(f"{place}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}")
+            raise JobgenError(
+                "bad-value", f"{place}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}"
+            )
     try:
         found = msgspec.convert(table, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         name, why = _explanation(table, kind)
-        raise JobgenError(f"{_place(path, settings, name)}: {why}") from error
+        raise JobgenError("bad-value", f"{_place(path, settings, name)}: {why}") from error
     for name, value in _values("", table):
         _check(_place(path, settings, name), name, value)
     # a spec's name is that of its job, its log, and its run folders
     if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= LONGEST_NAME):
         raise JobgenError(
+            "bad-value",
             f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must be letters, digits, dot, dash "
-            f"and underscore, at most {LONGEST_NAME}, the first a letter or digit."
+            f"and underscore, at most {LONGEST_NAME}, the first a letter or digit.",
         )
     return found
 
@@ -101,9 +106,11 @@ def divide(settings: List[str]) -> Tuple[List[str], List[str]]:
         key, equals, _ = setting.partition("=")
         name = key.split(".", 1)[0]
         if not equals:
-            raise JobgenError(f"--set {setting}: write key=value.")
+            raise JobgenError("bad-value", f"--set {setting}: write key=value.")
         if name not in spec + site:
-            raise JobgenError(f"--set {setting}: unknown key {_shown(name)}.{nearest(name, spec + site)}")
+            raise JobgenError(
+                "unknown-key", f"--set {setting}: unknown key {_shown(name)}.{nearest(name, spec + site)}"
+            )
         groups[name not in spec].append(setting)
     return groups
 
@@ -112,19 +119,21 @@ def _read(path: str) -> Dict[str, Any]:
     try:
         data = read_start(path, limit=LIMIT + 1)
     except OSError as error:
-        raise JobgenError(f"cannot read {path}: {error.strerror}. See jobscripts/ for examples.") from error
+        raise JobgenError(
+            "cannot-read", f"cannot read {path}: {error.strerror}. See jobscripts/ for examples."
+        ) from error
     except ValueError as error:  # NUL
-        raise JobgenError(f"{path!r} is no path of a file: {error}.") from error
+        raise JobgenError("cannot-read", f"{path!r} is no path of a file: {error}.") from error
     if len(data) > LIMIT:
-        raise JobgenError(f"{path} has more than {LIMIT} bytes: it is no site or spec.")
+        raise JobgenError("bad-toml", f"{path} has more than {LIMIT} bytes: it is no site or spec.")
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise JobgenError(f"{path} is not valid TOML: byte {error.start} is not UTF-8.") from error
+        raise JobgenError("bad-toml", f"{path} is not valid TOML: byte {error.start} is not UTF-8.") from error
     except ValueError as error:
-        raise JobgenError(f"{path} is not valid TOML: {str(error)[:200]}.") from error
+        raise JobgenError("bad-toml", f"{path} is not valid TOML: {str(error)[:200]}.") from error
     except RecursionError as error:
-        raise JobgenError(f"{path} is not valid: it is nested too deeply.") from error
+        raise JobgenError("bad-toml", f"{path} is not valid: it is nested too deeply.") from error
 
 
 def _value(text: str) -> Any:
@@ -247,12 +256,14 @@ def _values(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
 def _check(path: str, name: str, value: Any) -> None:
     """Refuse what no script can hold, and numbers that no cluster has."""
     if isinstance(value, str) and (bad := [char for char in value if ord(char) < ord(" ") or char == "\x7f"]):
-        raise JobgenError(f"{path}: {name} holds the control character {bad[0]!r}: remove it.")
+        raise JobgenError("bad-value", f"{path}: {name} holds the control character {bad[0]!r}: remove it.")
     option = name.startswith(("options.", "cpu_options."))
     if option and not _is_name(name.partition(".")[2]):
-        raise JobgenError(f"{path}: {_shown(name)} is no option of a scheduler: write its long name without dashes.")
+        raise JobgenError(
+            "unknown-key", f"{path}: {_shown(name)} is no option of a scheduler: write its long name without dashes."
+        )
     if isinstance(value, bool) or not isinstance(value, int) or (option and _short(value)):
         return
     least = 1 if name in AT_LEAST_ONE else 0
     if not least <= value <= LARGEST:
-        raise JobgenError(f"{path}: {name} is {_shown(value)}: it must be {least} to {LARGEST}.")
+        raise JobgenError("bad-value", f"{path}: {name} is {_shown(value)}: it must be {least} to {LARGEST}.")

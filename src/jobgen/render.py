@@ -39,7 +39,9 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     """
     if job.spec.task == "shell":
         where = shlex.join(job.origin[3:5])
-        raise JobgenError(f"{job.spec.name} is no job: `jobgen shell {where}` opens it; --dry-run shows its script.")
+        raise JobgenError(
+            "not-a-job", f"{job.spec.name} is no job: `jobgen shell {where}` opens it; --dry-run shows its script."
+        )
     scheduler = scheduler_of(job.scheduler)
     values = _values(job, scheduler, path=path, given=given)
     values["header"] = header.contract(job, scheduler, values)
@@ -250,7 +252,7 @@ def _path(job: Job) -> str:
 def _exports(job: Job) -> str:
     for name in job.site.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII):
-            raise JobgenError(f"site {job.site.name}: {name!r} in [env] is no name of a variable.")
+            raise JobgenError("bad-site", f"site {job.site.name}: {name!r} in [env] is no name of a variable.")
     return "\n".join(f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items())
 
 

@@ -79,7 +79,9 @@ def _mem(site: Site, cpus: int) -> int:
         return 0
     found = re.fullmatch(r"([1-9][0-9]{0,6})([MGT])", site.mem, flags=re.ASCII)
     if not found:
-        raise JobgenError(f"site {site.name}: mem is {site.mem[:60]!r}: write a number and M, G or T, such as '480G'.")
+        raise JobgenError(
+            "bad-value", f"site {site.name}: mem is {site.mem[:60]!r}: write a number and M, G or T, such as '480G'."
+        )
     all_cpus = max(site.gpus_per_node, 1) * site.cpus_per_gpu
     return int(found[1]) * UNITS[found[2]] * min(cpus, all_cpus) // all_cpus
 
@@ -89,20 +91,25 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
     possible = [*scheduler.resumes, "none"]
     if site.resume not in possible and not scheduler.one_machine:
         known = " or ".join(repr(name) for name in possible)
-        raise JobgenError(f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it can be {known}.")
+        raise JobgenError(
+            "bad-site", f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it can be {known}."
+        )
     if site.gpu_type and scheduler.node_properties:
-        raise JobgenError(f"site {site.name}: gpu_type is for Slurm; with PBS use node_properties.")
+        raise JobgenError("bad-site", f"site {site.name}: gpu_type is for Slurm; with PBS use node_properties.")
     for name in SETTINGS:
         if name in site.env:
             field = FIELDS_OF_SETTINGS.get(name)
             instead = f"set the field {field}" if field else "it belongs to a job: set it at submission"
-            raise JobgenError(f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
+            raise JobgenError("bad-site", f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
     if "PATH" in site.env:
         raise JobgenError(
-            f"site {site.name}: PATH in [env] would have no effect, as every node has one: use the field path."
+            "bad-site",
+            f"site {site.name}: PATH in [env] would have no effect, as every node has one: use the field path.",
         )
     if site.node_properties and not scheduler.node_properties:
-        raise JobgenError(f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint.")
+        raise JobgenError(
+            "bad-site", f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint."
+        )
 
 
 def _here(where: str) -> str:
@@ -114,15 +121,23 @@ def _refuse_client(spec: JobSpec, site: Site, client: Scheduler, where: str) -> 
     """Refuse what a client cannot do at the site."""
     giver = scheduler_of(site.scheduler)
     if not giver.dask_cluster:
-        raise JobgenError(f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: {_here(where)}")
+        raise JobgenError(
+            "no-scheduler", f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: {_here(where)}"
+        )
     if spec.backend != "ddp" or spec.task != "train":
-        raise JobgenError(f"{spec.name}: client = {spec.client!r} trains with backend = 'ddp' only.")
+        raise JobgenError(
+            "conflicting-settings", f"{spec.name}: client = {spec.client!r} trains with backend = 'ddp' only."
+        )
     if spec.launcher not in {"", client.launcher}:
-        raise JobgenError(f"{spec.name}: client = {spec.client!r} starts the ranks itself: leave launcher out.")
+        raise JobgenError(
+            "conflicting-settings",
+            f"{spec.name}: client = {spec.client!r} starts the ranks itself: leave launcher out.",
+        )
     if giver.time_option in {**site.options, **site.cpu_options, **spec.options}:
         raise JobgenError(
+            "conflicting-settings",
             f"{spec.name} at {site.name}: options.{giver.time_option}: a client has to know the time limit of its "
-            f"nodes: leave it out, and add --set minutes=N."
+            f"nodes: leave it out, and add --set minutes=N.",
         )
 
 
@@ -132,30 +147,35 @@ def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: 
     if launcher.schedulers and scheduler.name not in launcher.schedulers:
         owner = " or ".join(launcher.schedulers)
         raise JobgenError(
+            "launcher-conflict",
             f"{pair}: the launcher {launcher.name} works under {owner} only: add --set launcher=mpirun, or "
-            f"--set launcher=ssh."
+            f"--set launcher=ssh.",
         )
     container = container_of(site.container)
     if container.of_launcher and launcher.name != container.of_launcher:
         raise JobgenError(
+            "launcher-conflict",
             f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, and {launcher.name} "
-            f"starts the ranks: add --set launcher={container.of_launcher}, or --set container=none."
+            f"starts the ranks: add --set launcher={container.of_launcher}, or --set container=none.",
         )
     if spec.mpi and not launcher.mpi_probe:
         raise JobgenError(
+            "launcher-conflict",
             f"{pair}: {launcher.name} starts no MPI: `jobgen render horovod-gloo {where}` needs none; or add "
-            f"--set launcher=mpirun."
+            f"--set launcher=mpirun.",
         )
     if spec.placement == "node-by-node" and (spec.mpi or not launcher.has_node_loop):
         what = "MPI" if spec.mpi else launcher.name
         raise JobgenError(
+            "launcher-conflict",
             f"{pair}: placement = 'node-by-node': {what} starts the ranks of all nodes by one command: "
-            f"leave placement out{'' if spec.mpi else ', or add --set launcher=ssh'}."
+            f"leave placement out{'' if spec.mpi else ', or add --set launcher=ssh'}.",
         )
     if site.mpi == "other" and (spec.mpi or launcher.is_openmpi):
         instead = "horovod-gloo" if spec.mpi else "ddp"
         raise JobgenError(
-            f"{pair}: the MPI there is not the images' Open MPI: `jobgen render {instead} {where}` needs none."
+            "launcher-conflict",
+            f"{pair}: the MPI there is not the images' Open MPI: `jobgen render {instead} {where}` needs none.",
         )
 
 
@@ -163,39 +183,48 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     """Refuse a spec that cannot be run at ``site``."""
     pair = f"{spec.name} at {site.name}"
     if scheduler.one_machine and (spec.nodes > 1 or spec.placement != "per-node" or spec.mpi):
-        raise JobgenError(f"{spec.name} needs a scheduler, and site {site.name} is one machine: {_here(where)}")
+        raise JobgenError(
+            "no-scheduler", f"{spec.name} needs a scheduler, and site {site.name} is one machine: {_here(where)}"
+        )
     if spec.task == "venv" and (site.venv in {"local", "modules"} or site.venv.startswith("conda:")):
-        raise JobgenError(f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one.")
+        raise JobgenError(
+            "nothing-to-build", f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one."
+        )
     if spec.task == "image" and site.container in {"podman", "pyxis"}:
         raise JobgenError(
+            "nothing-to-build",
             f"{pair}: it builds a SIF, which {site.container} does not run: `podman build --tag slipway .` in a clone "
-            f"builds the Dockerfile."
+            f"builds the Dockerfile.",
         )
     if spec.backend == "single" and spec.nodes > 1:
-        raise JobgenError(f"{spec.name}: backend 'single' is one process: add --set nodes=1.")
+        raise JobgenError("conflicting-settings", f"{spec.name}: backend 'single' is one process: add --set nodes=1.")
     each, there = spec.devices_per_rank, site.gpus_per_node
     needed = each * max(ranks, 1)
     if each > 1 and needed > there and not (on_cpus or scheduler.one_machine):
         raise JobgenError(
+            "too-few-gpus",
             f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs of a node, "
             f"and the nodes there have {there} (gpus_per_node): lower one of the two, as by "
-            f"--set devices_per_rank=N, or take another site."
+            f"--set devices_per_rank=N, or take another site.",
         )
     if ranks * spec.nodes > 1 and not on_cpus and re.search(MIG_PROFILE, site.gpu_type, flags=re.ASCII):
         raise JobgenError(
+            "mig-slices",
             f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL cannot connect ranks on slices: "
-            f"`jobgen render single {where}` takes one."
+            f"`jobgen render single {where}` takes one.",
         )
     if ranks < 1 and there:
         raise JobgenError(
+            "too-few-gpus",
             f"{pair}: a rank takes {each} devices (devices_per_rank), and gpus_per_node is {there}: add "
-            f"--set ranks_per_node=N."
+            f"--set ranks_per_node=N.",
         )
     if ranks < 1:
-        raise JobgenError(f"{pair}: the site has no GPUs (gpus_per_node = 0): add --set ranks_per_node=N.")
+        raise JobgenError("no-gpu", f"{pair}: the site has no GPUs (gpus_per_node = 0): add --set ranks_per_node=N.")
     early = scheduler.early_seconds
     if not scheduler.one_machine and spec.task in TRAINS and spec.minutes * 60 <= spec.save_seconds + early:
         raise JobgenError(
+            "time-too-short",
             f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
-            f"{spec.save_seconds} and {early} s more: add --set minutes=N."
+            f"{spec.save_seconds} and {early} s more: add --set minutes=N.",
         )

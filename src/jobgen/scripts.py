@@ -38,7 +38,7 @@ class Script(NamedTuple):
             if path.is_file():  # root could take /dev/null from everybody else
                 path.chmod(0o755)
         except OSError as error:
-            raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
+            raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
 def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] = None, standalone: bool = False) -> Job:
@@ -100,7 +100,7 @@ def _scripts_of(path: Path) -> List[Path]:
     suffixes = {scheduler_of(name).suffix for name in scheduler_names()}
     paths = sorted(file for file in path.glob("*.*") if file.suffix in suffixes and file.is_file())
     if not paths:
-        raise JobgenError(f"no script in {path}: run it in the project's folder, or name theirs.")
+        raise JobgenError("no-job-script", f"no script in {path}: run it in the project's folder, or name theirs.")
     return paths
 
 
@@ -110,14 +110,16 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
     try:
         text = read_start(str(path), limit=LIMIT).decode(errors="replace")
     except (OSError, ValueError) as error:
-        raise JobgenError(f"cannot read {path}: {getattr(error, 'strerror', error)}.") from error
+        raise JobgenError("cannot-read", f"cannot read {path}: {getattr(error, 'strerror', error)}.") from error
     command = origin_of(text)
     try:
         words = shlex.split(command)
     except ValueError:  # a quote is open
         words = []
     if words[:2] != ["jobgen", "render"]:
-        raise JobgenError(f"{path} does not say how it was generated: it is no script of `jobgen render`.")
+        raise JobgenError(
+            "no-job-script", f"{path} does not say how it was generated: it is no script of `jobgen render`."
+        )
     given = parse(words[1:])
     chosen = {"output": given.output, "standalone": given.standalone}
     made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen).text
@@ -159,7 +161,7 @@ def _find(name: str, kind: Literal["specs", "sites"]) -> Tuple[str, str]:
         remedy = f"`jobgen site --detect --output {mine}` drafts one, which --site {mine} takes"
     else:
         remedy = f"{folders[-1]} has them, as files to copy"
-    raise JobgenError(f"no {kind[:-1]} {name[:80]!r}.{hint} There are: {', '.join(known)}; {remedy}.")
+    raise JobgenError("unknown-name", f"no {kind[:-1]} {name[:80]!r}.{hint} There are: {', '.join(known)}; {remedy}.")
 
 
 def _names(folder: Path) -> List[str]:

@@ -31,7 +31,7 @@ def words_of(text: str, *, what: str) -> List[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise JobgenError(f"{what} {text!r} has a quote that is not closed.") from error
+        raise JobgenError("unclosed-quote", f"{what} {text!r} has a quote that is not closed.") from error
 
 
 def option(name: str, variable: str) -> Expansion:
@@ -83,9 +83,11 @@ def one_line(text: str) -> str:
         JobgenError: if it holds a control character, behind which anything could follow, or bytes that are not UTF-8.
     """
     if any(ord(char) < 32 or ord(char) == 127 for char in text):  # noqa: PLR2004 -- ASCII's control characters
-        raise JobgenError(f"{text!r} holds a line break or control character, which no script can: remove it.")
+        raise JobgenError(
+            "bad-path", f"{text!r} holds a line break or control character, which no script can: remove it."
+        )
     if any("\ud800" <= char <= "\udfff" for char in text):  # how Python shows such bytes
-        raise JobgenError(f"{text!r} is not UTF-8, and a script is: rename it.")
+        raise JobgenError("bad-path", f"{text!r} is not UTF-8, and a script is: rename it.")
     return text
 
 
@@ -96,5 +98,7 @@ def default(text: str) -> str:
         JobgenError: for a single quote: there Bash takes it for the start of a string, and a backslash does not help.
     """
     if "'" in text:
-        raise JobgenError(f"{text!r} holds a single quote, which no default can: rename it, or set it outside.")
+        raise JobgenError(
+            "bad-path", f"{text!r} holds a single quote, which no default can: rename it, or set it outside."
+        )
     return "".join("\\" + char if char in '\\"$`}' else char for char in one_line(text))

@@ -18,6 +18,7 @@ from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_of
 from jobgen.scripts import Script, job_of, script_of
 from jobgen.settings import given_in, settings_of
+from slipway.errors import message_of
 
 LIBRARY = Path("jobscripts", "lib")
 """Where a clone has the library."""
@@ -91,9 +92,11 @@ def prepare(
         why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
         file = f"{job.spec.name}{scheduler.suffix}"
         command = f"{shlex.join([*job.origin, '--output', file])} && {shlex.join(['bash', file, *arguments])}"
-        raise JobgenError(f"{why}: `{command}` trains here.")
+        raise JobgenError("no-scheduler", f"{why}: `{command}` trains here.")
     if test_only and not scheduler.test_option:
-        raise JobgenError(f"--test-only: {scheduler.submit} has no such question: look with --dry-run.")
+        raise JobgenError(
+            "unsupported-option", f"--test-only: {scheduler.submit} has no such question: look with --dry-run."
+        )
     return examine(job, arguments, environment, site=site, dry_run=dry_run)
 
 
@@ -127,11 +130,11 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
     if not is_standalone(environment):
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or name the folder of the library"
-        faults += need("SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
+        faults += need("incomplete-install", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault
-        note(f"would be refused now: {fault}")
+        note(f"would be refused now: {message_of(fault)}")
     if job.spec.task in TRAINS and not environment.get("SLIPWAY_SCRIPT"):
         _copy_config(Path(environment.get("SLIPWAY_CONFIG") or job.spec.config), dry_run=dry_run)
     return Submission(job, arguments, environment, library)
@@ -151,7 +154,10 @@ def hand_over(
         script.write(path)
         command = scheduler.submission(str(path), submission.arguments)
         if not shutil.which(command[0]):
-            raise JobgenError(f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.")
+            raise JobgenError(
+                "no-scheduler-command",
+                f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.",
+            )
         if test_only:
             command.insert(1, scheduler.test_option)
         output = subprocess.PIPE if capture else None
@@ -171,7 +177,8 @@ def hand_over_for_number(submission: Submission, script: Script) -> str:
     number = next((word for word in reversed(words) if job_id(word)), "")
     if not number:
         raise JobgenError(
-            f"the scheduler took a job and named no number: {done.stdout[:200]!r}. Look for it there, and cancel it."
+            "no-job-number",
+            f"the scheduler took a job and named no number: {done.stdout[:200]!r}. Look for it there, and cancel it.",
         )
     return number
 
@@ -205,5 +212,5 @@ def _copy_config(path: Path, *, dry_run: bool) -> None:
         path.parent.mkdir(exist_ok=True)
         shutil.copyfile(packaged, path)
     except OSError as error:
-        raise JobgenError(f"SLIPWAY_CONFIG: cannot write {path}: {error.strerror}.") from error
+        raise JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {error.strerror}.") from error
     note(f"copied {packaged} to {path}: change it as you like")

@@ -24,11 +24,14 @@ def fill(name: str, values: Dict[str, str], *, folder: Path = TEMPLATES) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise JobgenError(f"cannot read the template {path}: {error.strerror}.") from error
+        raise JobgenError("cannot-read", f"cannot read the template {path}: {error.strerror}.") from error
     for line in text.splitlines():
         for placeholder in PLACEHOLDER.findall(line):
             if placeholder not in values:
-                raise JobgenError(f"{path}: no placeholder @{{{placeholder}}}.{nearest(placeholder, list(values))}")
+                raise JobgenError(
+                    "incomplete-install",
+                    f"{path}: no placeholder @{{{placeholder}}}.{nearest(placeholder, list(values))}",
+                )
         filled = PLACEHOLDER.sub(lambda found: values[found[1]], line)
         if filled or not line:
             lines.append(filled)

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from slipway.errors import SlipwayError, one_line
+from slipway.errors import SlipwayError, code_of, message_of
 from slipway.layout import VERSION
+from slipway.parser import Parser
 
 OLDEST_PYTHON = (3, 11)
 SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -23,15 +24,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway"}:
             raise
-        print(f"slipway: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
+        print(f"slipway: error[missing-package]: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
     except (SlipwayError, OSError) as error:
-        print(f"slipway: {one_line(str(error))}", file=sys.stderr)
+        print(f"slipway: {message_of(error)}", file=sys.stderr)
+        return code_of(error)
     return 1
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="slipway", description="Work with the run folder of a training.")
+    top = Parser(prog="slipway", description="Work with the run folder of a training.")
     top.add_argument("--version", action="version", version=VERSION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
@@ -58,7 +60,7 @@ def _target(text: str) -> Path:
 
 def _export(arguments: argparse.Namespace) -> int:
     if sys.version_info < OLDEST_PYTHON:
-        raise SlipwayError(f"this is Python {sys.version.split()[0]}: {GET_ONE}")
+        raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {GET_ONE}")
     from slipway.export import export  # noqa: PLC0415 -- loads torch
 
     what = export(arguments.run, arguments.target, best=arguments.best, model=arguments.model)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import RootOnly
 from slipway.environment import Environment
-from slipway.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, one_line
+from slipway.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, reason_of
 from slipway.files import write_atomically, write_json
 from slipway.layout import CONFIG, PROVENANCE, STATUS, STOP
 from slipway.lock import Lock
 from slipway.runfolder import RunFolder
+from slipway.slugs import EXIT_FAILED
 from slipway.status import Status, read_status, write_status, write_verdict
 from slipway.stop import Reason, read_stop_file
 
@@ -138,24 +139,19 @@ class Ownership:
         self._clear_stop_request(attempt.number)
         return attempt
 
-    def fail(self, error: BaseException, why: str) -> None:
+    def fail(self, error: BaseException) -> None:
         """Record that ``error`` ended what was done here, and free the folder; leave it alone if it is another run's.
 
         There is a verdict only where trying again unchanged cannot help. Before an attempt has begun it is refused:
         there is a verdict if its number is the job script's, and nothing else changes where the folder holds a run.
-
-        Args:
-            error: what ended it.
-            why: one line for status.json and the verdict.
         """
-        why = one_line(why) or type(error).__name__
         with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide what went wrong
             self._lock.check()
             if self.attempt:
                 status = self.attempt.status
             else:
                 status = Status(attempt=self._environment.attempt or 1 + self.folder.last_attempt, state="running")
-            status = status.failed(why, step=self.folder.last_step)
+            status = status.failed(reason_of(error), step=self.folder.last_step)
             if not is_retryable(error) and (self.attempt or self._environment.attempt):
                 with contextlib.suppress(OSError):
                     write_verdict(self.folder.path, status)
@@ -194,7 +190,7 @@ def acquire(folder: RunFolder, environment: Environment) -> Ownership:
     Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
 
     Raises:
-        RefusedError: if the folder cannot be written, or another run is in it.
+        RunError: if the folder cannot be written, or another run is in it.
     """
     lock = Lock(folder.path, job_id=environment.job_id, attempt=environment.attempt)
     stop_before = _identity(folder.path / STOP)
@@ -218,7 +214,6 @@ def open_folder(
     folder: RunFolder,
     environment: Environment,
     comm: Communicator,
-    describe: Callable[[BaseException], str],
     *,
     may_continue: bool,
 ) -> Iterator[RootOnly[Ownership]]:
@@ -228,18 +223,17 @@ def open_folder(
         folder: of the run.
         environment: of this process.
         comm: of this rank.
-        describe: returns an error as text for people.
         may_continue: whether to go on with a run that the folder holds.
 
     Raises:
-        RefusedError: on every rank, if the folder cannot be had, or holds a run that is not to be continued.
+        RunError: on every rank, if the folder cannot be had, or holds a run that is not to be continued.
         RuntimeError: if an attempt has begun, and not been concluded.
     """
     try:
         ownership = RootOnly(comm, lambda: acquire(folder, environment))
     except BaseException as error:
         if comm.world.is_root and not is_retryable(error):
-            folder.refuse(describe(error), environment)
+            folder.refuse(error, environment)
         raise
     owned = ownership.on_root
     try:
@@ -250,7 +244,7 @@ def open_folder(
             owned.require_concluded()
     except BaseException as error:
         if owned:
-            owned.fail(error, describe(error))
+            owned.fail(error)
         raise
     finally:
         if owned:
@@ -261,7 +255,7 @@ def cannot_write(folder: Path, error: OSError) -> FolderNotWritableError:
     """Return what to raise where ``error`` says that ``folder`` cannot be written; trying again may help, or not."""
     failure = FolderNotWritableError(folder=folder, reason=error.strerror)
     if error.errno in TRANSIENT:
-        failure.retryable, failure.exit_code = True, SlipwayError.exit_code
+        failure.retryable, failure.exit_code = True, EXIT_FAILED
     return failure
 
 

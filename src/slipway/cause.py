@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipway.environment import read_environment
-from slipway.errors import SlipwayError, one_line
+from slipway.errors import SlipwayError, explain, one_line
 from slipway.layout import ATTEMPT_CAUSE, CAUSE_CODES, LOGS
 
 LONGEST = 1000
@@ -21,14 +21,13 @@ _left: list[Path] = []
 """The files that this process has written, and not withdrawn."""
 
 
-def leave_cause(error: SlipwayError, why: str, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
+def leave_cause(error: SlipwayError, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
     """Write the cause, if the exit code of ``error`` is in CAUSE_CODES and this rank has not trained before it.
 
     The first rank wins. Nothing is written without a job script, which makes logs/N. An error in writing is ignored.
 
     Args:
         error: what ends this rank.
-        why: the same as a sentence for people.
         folder: the run folder; None if it has no name yet.
         variables: the environment of this process.
     """
@@ -44,7 +43,7 @@ def leave_cause(error: SlipwayError, why: str, *, folder: str | Path | None, var
             where = ""
         path = Path(folder, LOGS, str(environment.attempt), ATTEMPT_CAUSE)
         with path.open("x", encoding="utf-8") as file:
-            file.write(f"{error.exit_code} {one_line(where + why)[:LONGEST]}\n")
+            file.write(f"{error.exit_code} {error.slug}: {one_line(where + explain(error))[:LONGEST]}\n")
         _left.append(path)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from slipway.environment import Environment
+from slipway.errors import warn
 from slipway.files import replacing
 from slipway.layout import COMPILED
 from slipway.reading import open_regular
@@ -66,7 +67,7 @@ class CompiledCode:
             pass
         except Exception as error:  # noqa: BLE001 -- zlib, zipfile and the disk have many
             self._is_damaged = not isinstance(error, OSError)  # which may be a full disk here
-            log.warning("%s is not used, so torch.compile compiles anew: %s", self._archive, error)
+            warn(log, "compiled-code-lost", "%s is not used, so torch.compile compiles anew: %s", self._archive, error)
 
     def save(self, *, settled: float = SETTLED) -> None:
         """Keep what the cache holds; rank 0 alone calls this.
@@ -79,7 +80,7 @@ class CompiledCode:
         try:
             self._save(self._cache, time.time() - settled)
         except Exception as error:  # noqa: BLE001 -- likewise
-            log.warning("what torch.compile has made is not kept for the next attempt: %s", error)
+            warn(log, "compiled-code-lost", "what torch.compile has made is not kept for the next attempt: %s", error)
 
     def _save(self, cache: Path, latest: float) -> None:
         """Add to the archive the files of ``cache`` that were last changed before ``latest``."""

@@ -46,12 +46,16 @@ def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
     """
     require_new(target)
     if best and not (run / CHECKPOINTS / BEST).exists():
-        raise ExportError(f"{run} has no best checkpoint, as no metric was recorded to choose it by.")
+        raise ExportError(
+            "no-best-checkpoint", f"{run} has no best checkpoint, as no metric was recorded to choose it by."
+        )
     found = read_newest(run / CHECKPOINTS / BEST if best else run)
     states = _states(found, model)
     only = next(iter(states.values())) if len(states) == 1 else None
     if only is None and target.suffix == SAFETENSORS:
-        raise ExportError(f"a .safetensors file holds one model: choose it by --model, of {', '.join(states)}.")
+        raise ExportError(
+            "several-models", f"a .safetensors file holds one model: choose it by --model, of {', '.join(states)}."
+        )
     write(target, states if only is None else only)
     return f"{', '.join(states)} at step {found.header.position.step}"
 
@@ -59,7 +63,7 @@ def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
 def require_new(target: Path) -> None:
     """Raise an ExportError if there is something in the place of ``target``."""
     if os.path.lexists(target):
-        raise ExportError(f"{target} is there already: name another file, or remove it.")
+        raise ExportError("file-exists", f"{target} is there already: name another file, or remove it.")
 
 
 def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | None = None) -> None:
@@ -80,7 +84,9 @@ def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | N
         with replacing(target) as temporary:
             save(temporary)
     except Exception as error:  # torch and safetensors have their own errors for a full disk
-        raise ExportError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise ExportError(
+            "cannot-write", f"{target} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
@@ -92,7 +98,7 @@ def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
     elif model is not None:
         components = {name: component for name, component in components.items() if name == model}
     if not components:
-        raise ExportError(f"there is no model {model or ''} in it: it holds {', '.join(saved)}.")
+        raise ExportError("no-such-model", f"there is no model {model or ''} in it: it holds {', '.join(saved)}.")
     states = {
         name: join(found.tensors.get(component, {}), found.header.trees.get(component))
         for name, component in components.items()
@@ -106,6 +112,7 @@ def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return ``state`` if it holds nothing but tensors."""
     if other := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise ExportError(
-            f"the model holds more than tensors ({other[0]}), which a .safetensors file cannot: take .pt."
+            "not-only-tensors",
+            f"the model holds more than tensors ({other[0]}), which a .safetensors file cannot: take .pt.",
         )
     return state

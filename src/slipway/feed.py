@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from slipway.errors import StateMismatchError
+from slipway.errors import StateMismatchError, warn
 from slipway.loading import Origin, Pass, Replay, can_replay, start_unindexed
 from slipway.seeding import Purpose, derive
 from slipway.workers import has_running_workers
@@ -97,7 +97,11 @@ class Feed:
             StateMismatchError: if these are not known for this loader, or on this number of ranks.
         """
         if id(loader) not in self._warned and has_running_workers(loader):
-            log.warning("workers of a loader run since before the session: a signal to all processes ends them")
+            warn(
+                log,
+                "early-workers",
+                "workers of a loader run since before the session: a signal to all processes ends them",
+            )
         self._warned.add(id(loader))
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
@@ -111,16 +115,18 @@ class Feed:
         size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
         if size not in {None, self.size}:
             raise StateMismatchError(
+                "different-data",
                 f"the data set has {self.size} samples, and had {size} when the run was saved in mid-epoch: use the "
-                "same data."
+                "same data.",
             )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
         found = self._start(loader, epoch)
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
+                "different-data",
                 f"the loader has {found.total} batches, and had {expected} when the run was saved: use the same data, "
-                "batch size and sampler."
+                "batch size and sampler.",
             )
         self.total = found.total
         return found
@@ -140,7 +146,12 @@ class Feed:
                 skip=self.batch, origin=self._origin, world=self._world, order_seed=order_seed, fetch_seed=fetch_seed
             )
         if self.batch:
-            log.warning("this loader has no index: its first %d batches are fetched again, and dropped", self.batch)
+            warn(
+                log,
+                "slow-resume",
+                "this loader has no index: its first %d batches are fetched again, and dropped",
+                self.batch,
+            )
         return start_unindexed(loader, skip=self.batch, order_seed=order_seed)
 
     def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
@@ -163,10 +174,11 @@ class Feed:
             return True
         if not self._repeat_epoch:
             raise StateMismatchError(
+                "different-ranks",
                 f"the run was saved by {len(places)} rank(s) in mid-epoch, and {self._world.size} continue it: only "
-                "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch."
+                "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch.",
             )
-        log.warning("epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+        warn(log, "epoch-repeated", "epoch %d begins anew, because the number of ranks has changed", epoch + 1)
         self._saved_place = [0, 0, None]
         return False
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.errors import warn
 from slipway.reading import open_without_waiting
 
 log = logging.getLogger(__name__)
@@ -99,11 +100,17 @@ class LineFile:
             self._write()
         except OSError as error:
             if not self._failing:
-                log.warning("%s cannot be written: %s; its lines are kept for later", self._path, error.strerror)
+                warn(
+                    log,
+                    "cannot-append",
+                    "%s cannot be written: %s; its lines are kept for later",
+                    self._path,
+                    error.strerror,
+                )
             self._failing = True
         else:
             if self._failing:
-                log.warning("%s is written again; %s", self._path, self._loss())
+                warn(log, "cannot-append", "%s is written again; %s", self._path, self._loss())
             self._failing = False
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from slipway.errors import SlipwayError
+
 Key = Mapping[str, Any]
 """What the schema says of one key of the configuration."""
 
@@ -25,7 +27,7 @@ REQUESTS = {
 CONFIG_SUFFIX = ".toml"
 
 
-class ArgumentError(ValueError):
+class ArgumentError(SlipwayError):
     """What is wrong with the arguments, in one line."""
 
 
@@ -101,9 +103,14 @@ def _is_flag(argument: str) -> bool:
 def _add_file(name: str, found: Arguments, names: Optional[Sequence[str]]) -> None:
     if names is not None:
         if len(found.files) == len(names):
-            raise ArgumentError(f"unexpected argument {name!r}: the command takes {' and '.join(names)} besides flags")
+            raise ArgumentError(
+                "unexpected-argument",
+                f"unexpected argument {name!r}: the command takes {' and '.join(names)} besides flags",
+            )
     elif found.files and not name.endswith(CONFIG_SUFFIX):  # more likely the value of a switch
-        raise ArgumentError(f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file")
+        raise ArgumentError(
+            "unexpected-argument", f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file"
+        )
     found.files.append(name)
 
 
@@ -112,7 +119,9 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
     typed, equals, value = argument.partition("=")
     flag = typed[:2] + typed[2:].replace("_", "-")
     if flag not in flags:
-        raise ArgumentError(f"unknown flag {typed if typed.isprintable() else repr(typed)}; {_hint(flag, flags)}")
+        raise ArgumentError(
+            "unknown-flag", f"unknown flag {typed if typed.isprintable() else repr(typed)}; {_hint(flag, flags)}"
+        )
     section, name, key = flags[flag]
     table = found.tables.setdefault(section, {})
     if equals:
@@ -123,7 +132,7 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
     values = []
     for spec in key.get("prefixItems", [key]):
         if not equals and (not left or left[0] == "--" or _is_flag(left[0])):
-            raise ArgumentError(f"{flag} lacks a value: {_expected(key)}")
+            raise ArgumentError("bad-flag-value", f"{flag} lacks a value: {_expected(key)}")
         equals = ""
         values.append(_value(flag, left.pop(0), spec))
     table[name] = values if "prefixItems" in key else values[0]
@@ -137,7 +146,7 @@ def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
     if equals:
         other = key["no_flag"] if flag == key["flag"] else key["flag"]
         but = f" but {' or '.join(words)}" if words and flag == key["flag"] else ""
-        raise ArgumentError(f"{flag} takes no value{but}; {other} is its opposite")
+        raise ArgumentError("bad-flag-value", f"{flag} takes no value{but}; {other} is its opposite")
     return flag == key["flag"]
 
 
@@ -157,7 +166,7 @@ def _value(flag: str, text: str, spec: Key) -> Any:
             return value
     near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError(f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
+    raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
 
 
 def _fits(value: Any, spec: Key) -> bool:

@@ -135,7 +135,9 @@ def choice(*values: str) -> Kind:
 SWITCH = Kind("^[01]$", "0 or 1")
 COUNT = Kind("^[1-9][0-9]{0,5}$", "a whole number, at least 1")
 NUMBER = Kind("^(0|[1-9][0-9]{0,5})$", "a whole number, at least 0")
-SECONDS = Kind("^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5")
+SECONDS = Kind(
+    "^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5"
+)
 PATH = Kind("^[^[:cntrl:]]+$", "a path without control characters")
 NAME = Kind("^[A-Za-z0-9._-]+$", "a name of letters, digits, dot, dash and underscore")
 TEXT = Kind("^[^[:cntrl:]]*$", "text on one line")

@@ -69,7 +69,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             SessionError: if ``keep`` is not above 0.
         """
         if keep <= 0:
-            raise SessionError(f"keep={keep!r} must be a number above 0.")
+            raise SessionError("session-arguments", f"keep={keep!r} must be a number above 0.")
         self._path = folder
         self._keep, self._timeout = keep, timeout
         self._stack = contextlib.ExitStack()
@@ -97,7 +97,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         """Lock the run folder, once the ranks have joined.
 
         Raises:
-            RefusedError: on every rank, if the folder cannot be had.
+            RunError: on every rank, if the folder cannot be had.
         """
         if stage != "fit" or pl_trainer.fast_dev_run:
             return
@@ -171,8 +171,9 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         resumed = str(pl_trainer.ckpt_path or "")
         if any(all_gather_json(comm, bool(newest) and not resumed.startswith(newest))):
             error = SessionError(
+                "not-resumed",
                 f"{folder.path} holds a run, saved in {newest}, and the Trainer went on from {resumed or 'nothing'}: "
-                "trainer.fit(model, ckpt_path=callback.ckpt_path), or SlipwayCallback(folder=...) for another one."
+                "trainer.fit(model, ckpt_path=callback.ckpt_path), or SlipwayCallback(folder=...) for another one.",
             )
             error.raised_on_all_ranks = True
             raise error

@@ -109,7 +109,9 @@ class Replay:
         """Copy ``loader``; its workers start with the first pass, and persist if the loader's would."""
         inner = getattr(loader.batch_sampler, "sampler", None)
         if isinstance(loader.sampler, Sampler) != isinstance(inner, Sampler):
-            raise SessionError("slipway.Sampler makes the batches itself: give DataLoader a batch_size with it.")
+            raise SessionError(
+                "sampler-batch-size", "slipway.Sampler makes the batches itself: give DataLoader a batch_size with it."
+            )
         self._original = loader
         self._requests = Requests()
         self._iterator: Iterator[Any] | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.errors import warn
 from slipway.files import LineFile, write_atomically
 from slipway.reading import read_whole
 
@@ -34,7 +35,14 @@ class JsonLines:
             names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
             aside = next(name for name in names if not name.exists())
             shutil.copyfile(path, aside)  # not os.link, which some shared file systems refuse
-            log.warning("%d line(s) of %s are no records; the file is kept as %s", damaged, path, aside.name)
+            warn(
+                log,
+                "damaged-metrics",
+                "%d line(s) of %s are no records; the file is kept as %s",
+                damaged,
+                path,
+                aside.name,
+            )
         kept = [record for record in found if record and record["step"] <= step]
         write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
         self._lines = LineFile(path)
@@ -76,7 +84,7 @@ class TensorBoard:
             yield
         except OSError as error:
             if not self._failed:
-                log.warning("TensorBoard events end here: %s; metrics.jsonl has all records", error)
+                warn(log, "tracker-ended", "TensorBoard events end here: %s; metrics.jsonl has all records", error)
             self._failed = True
 
 

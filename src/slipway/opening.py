@@ -24,9 +24,6 @@ from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_ro
 from slipway.compiled import CompiledCode
 from slipway.environment import Environment, Launcher, read_environment
 from slipway.errors import (
-    AloneError,
-    FolderInUseError,
-    FolderNotWritableError,
     SessionError,
     SlipwayError,
     StateMismatchError,
@@ -42,13 +39,6 @@ from slipway.weights import read_weights
 from slipway.workers import shielded_workers
 
 log = logging.getLogger(__name__)
-
-REMEDIES: dict[type[SlipwayError], str] = {
-    FolderInUseError: "Name another one by Session(folder=...), or stop that run.",
-    FolderNotWritableError: "Name another one by Session(folder=...), or by RUN_DIR.",
-    AloneError: "Join the process group, or call horovod.torch.init, before the session; or start one process.",
-}
-"""What to do about an error, in the words of a script."""
 
 
 class Joined(NamedTuple):
@@ -96,7 +86,7 @@ def open_run(
         timeout: seconds that the ranks wait for each other.
 
     Raises:
-        RefusedError: on every rank, if the folder cannot be had.
+        RunError: on every rank, if the folder cannot be had.
         SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker.
     """
     with joined_ranks(path, timeout=timeout) as joined:
@@ -126,18 +116,18 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
         timeout: seconds that the ranks wait for each other.
 
     Raises:
-        RefusedError: on every rank, if the folder cannot be had.
+        RunError: on every rank, if the folder cannot be had.
         SessionError: if this is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise SessionError("a session listens to signals: open it in the main thread.")
+        raise SessionError("session-thread", "a session listens to signals: open it in the main thread.")
     environment, folder = read_environment(os.environ), folder_of_script(path)
     try:
         with _joined(environment, path, timeout=timeout) as joined:
             withdraw_cause()  # of an earlier session, whose error the script has caught
             yield joined
     except SlipwayError as error:
-        leave_cause(error, describe(error), folder=folder, variables=environment.variables)
+        leave_cause(error, folder=folder, variables=environment.variables)
         raise
 
 
@@ -151,18 +141,13 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
         startup.mark(startup.IMPORTS)
-        try:
-            comm = adopt_ranks(environment, timeout=timeout)
-            startup.mark(startup.RANKS)
-            request.answers = comm.world.is_root
-            stack.enter_context(shown_log(comm.world))
-            folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
-            ownership = stack.enter_context(open_folder(folder, environment, comm, describe, may_continue=True))
-            startup.mark(startup.FOLDER)
-        except SlipwayError as error:
-            if remedy := _remedy(error):
-                error.add_note(remedy)
-            raise
+        comm = adopt_ranks(environment, timeout=timeout)
+        startup.mark(startup.RANKS)
+        request.answers = comm.world.is_root
+        stack.enter_context(shown_log(comm.world))
+        folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
+        ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
+        startup.mark(startup.FOLDER)
         try:
             yield Joined(comm, environment, request, folder, ownership)
         except Stopped:
@@ -215,7 +200,8 @@ def _require_fitting(
         differing = ["another program has made it"]
     if differing:
         raise StateMismatchError(
-            f"{folder} holds a run that does not fit: {'; '.join(differing)}. Set it back, or name another folder."
+            "different-run",
+            f"{folder} holds a run that does not fit: {'; '.join(differing)}. Set it back, or name another folder.",
         )
 
 
@@ -223,14 +209,3 @@ def _begin(owned: Ownership, comm: Communicator, compiled: CompiledCode, step: i
     """Begin an attempt at ``step``; rank 0 alone calls this."""
     attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
     return Recorder(attempt, compiled, keep=keep, step=step)
-
-
-def describe(error: BaseException) -> str:
-    """Return any error as text for people."""
-    if isinstance(error, SlipwayError):
-        return f"{error} {_remedy(error)}".rstrip()
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(": ")
-
-
-def _remedy(error: SlipwayError) -> str:
-    return next((REMEDIES[cls] for cls in type(error).__mro__ if cls in REMEDIES), "")

@@ -85,12 +85,12 @@ class PackedImages(Dataset[tuple[Any, int]]):
         try:
             self._archive = Archive(Path(path))
         except (OSError, ArchiveError) as error:
-            raise SessionError(f"cannot open {path}: {error}") from error
+            raise SessionError("data-unreadable", f"cannot open {path}: {error}") from error
         names = self._archive.names
         self._numbers, self.targets, self.classes = find_images(names, "/".join(filter(None, (root_of(names), folder))))
         if not self.classes:
             inside = f" below {folder}/" if folder else ""
-            raise SessionError(f"{path}: no images{inside}; it must hold a folder of them for each class.")
+            raise SessionError("no-images", f"{path}: no images{inside}; it must hold a folder of them for each class.")
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         self.transform = transform
 
@@ -113,5 +113,7 @@ class PackedImages(Dataset[tuple[Any, int]]):
         except MemoryError:
             raise
         except Exception as error:  # PIL has many of damage
-            raise SessionError(f"cannot read {self._archive.path}/{self._archive.names[number]}: {error}") from error
+            raise SessionError(
+                "data-unreadable", f"cannot read {self._archive.path}/{self._archive.names[number]}: {error}"
+            ) from error
         return (self.transform(sample) if self.transform else sample), self.targets[index]

@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 
 from slipway.environment import Environment
-from slipway.errors import FolderHoldsRunError, NotAFileError, one_line
+from slipway.errors import FolderHoldsRunError, NotAFileError, reason_of
 from slipway.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -56,10 +56,10 @@ class RunFolder:
             if path.exists() and not path.is_file():
                 raise NotAFileError(path=path, kind="a folder" if path.is_dir() else "no regular file")
 
-    def refuse(self, why: str, environment: Environment) -> None:
-        """Leave the verdict of an attempt that ended before it had the folder, if a job script waits for it."""
+    def refuse(self, error: BaseException, environment: Environment) -> None:
+        """Leave the verdict of an attempt that ``error`` ended before it had the folder, if a job waits for it."""
         self.write_verdict_if_awaited(
-            Status(attempt=0, state="failed", reason=one_line(why), step=self.last_step), environment
+            Status(attempt=0, state="failed", reason=reason_of(error), step=self.last_step), environment
         )
 
     def write_verdict_if_awaited(self, status: Status, environment: Environment) -> None:

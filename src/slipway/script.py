@@ -114,8 +114,9 @@ class Script:
         names = self.window.not_finite
         if names and not self._allow_nonfinite:
             error = SessionError(
+                "diverged",
                 f"{', '.join(names)} became inf or nan by step {furthest}: training diverged. Nothing of "
-                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same."
+                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same.",
             )
             error.raised_on_all_ranks = True
             raise error

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import under_horovod
-from slipway.errors import SessionError
+from slipway.errors import SessionError, warn
 from slipway.loading import Pass
 from slipway.opening import open_run
 from slipway.run import Policy, Run
@@ -106,11 +106,14 @@ class Session:
             name: component(name, value) for named in self._objects.values() for name, value in named.items()
         }
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
-            raise SessionError("a session needs what trains, to save it: Session(model=model, optimizer=optimizer).")
+            raise SessionError(
+                "session-arguments",
+                "a session needs what trains, to save it: Session(model=model, optimizer=optimizer).",
+            )
         for name in ("log_interval", "checkpoint_steps", "checkpoint_minutes", "keep"):
             value = locals()[name]
             if value is not None and not value > 0:
-                raise SessionError(f"{name}={value!r} must be a number above 0.")
+                raise SessionError("session-arguments", f"{name}={value!r} must be a number above 0.")
         models = {name: self._components[name] for name in self._objects["model"]}
         self._weights = named_weights(weights, models)
         self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes)
@@ -126,7 +129,7 @@ class Session:
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
         if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script"}:
-            raise SessionError("the session is not open: with Session(...) as session.")
+            raise SessionError("session-not-open", "the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
     @property
@@ -168,11 +171,11 @@ class Session:
         """Open the run folder, and resume what it holds.
 
         Raises:
-            RefusedError: if the folder cannot be written, or is in use.
+            RunError: if the folder cannot be written, or is in use.
             SessionError: if it holds what does not fit the objects, or if a session is open already.
         """
         if Session._is_open:
-            raise SessionError("a session is open already: a process has one at a time.")
+            raise SessionError("session-not-open", "a session is open already: a process has one at a time.")
         with contextlib.ExitStack() as stack:
             opened = self._opened = stack.enter_context(
                 open_run(
@@ -253,13 +256,17 @@ class Session:
             yield self.epoch
             self._in_epoch = False
             if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
-                log.warning("the steps of an epoch without session.batches count as one")
+                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
             self._end_pass()
             if self._feed.is_resuming:
-                raise SessionError("the run was saved within session.batches, which this epoch has not called.")
+                raise SessionError(
+                    "batches-not-called", "the run was saved within session.batches, which this epoch has not called."
+                )
             self._count_step_outside()
             if self.step == 0:
-                raise SessionError(f"no optimiser of the session has stepped in an epoch: {self._optimizers()}.")
+                raise SessionError(
+                    "no-optimizer-step", f"no optimiser of the session has stepped in an epoch: {self._optimizers()}."
+                )
             self._run.position = self._run.position.next_epoch()
             self._feed.next_epoch()
             self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
@@ -331,7 +338,9 @@ class Session:
         numbers = {name: float(value) for name, value in values.items()}
         if self._best is not None:
             if self._best not in numbers:
-                raise SessionError(f"best={self._best!r} is not among the metrics {', '.join(numbers)}.")
+                raise SessionError(
+                    "unknown-metric", f"best={self._best!r} is not among the metrics {', '.join(numbers)}."
+                )
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
         if self._feed.is_resuming:
             return  # it was recorded before
@@ -372,7 +381,9 @@ class Session:
         self._end_pass()
 
     def _refuse_pass(self) -> NoReturn:
-        raise SessionError("there is one session.batches at a time, called in each epoch and iterated at once.")
+        raise SessionError(
+            "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
+        )
 
     def _end_body(self) -> None:
         """Count a batch that is done, and a step if an optimiser has taken one since the last."""
@@ -418,8 +429,10 @@ class Session:
         log.info("%d rank(s), run folder %s", ranks, self.folder)
         models = self._objects["model"].values()
         if ranks > 1 and not under_horovod() and not any(map(is_wrapped, models)):
-            log.warning(
-                "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone"
+            warn(
+                log,
+                "no-ddp-model",
+                "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone",
             )
         if self.is_root:
             warn_of_skipping(self._objects["optimizer"], self._objects["scaler"].values())

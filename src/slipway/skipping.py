@@ -9,6 +9,8 @@ from typing import Any
 from torch.amp import GradScaler
 from torch.optim import SGD
 
+from slipway.errors import warn
+
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +25,13 @@ def warn_of_skipping(optimizers: Mapping[str, Any], scalers: Iterable[Any]) -> N
         return
     for name, given in optimizers.items():
         if fault := _fault(getattr(given, "optimizer", given)):
-            log.warning("%s: under GradScaler %s; build it with foreach=True or fused=False", name, fault)
+            warn(
+                log,
+                "unsafe-fused-optimizer",
+                "%s: under GradScaler %s; build it with foreach=True or fused=False",
+                name,
+                fault,
+            )
 
 
 def _fault(optimizer: Any) -> str:

@@ -40,7 +40,7 @@ def named_objects(kind: str, value: Any) -> dict[str, Any]:
         return {kind: value}
     for name in value:
         if not NAME.fullmatch(str(name)):
-            raise SessionError(f"{kind} has the name {name!r}: use letters, digits, '_', '.' and '-'.")
+            raise SessionError("bad-name", f"{kind} has the name {name!r}: use letters, digits, '_', '.' and '-'.")
     return {f"{kind}.{name}": item for name, item in value.items()}
 
 
@@ -60,7 +60,8 @@ def component(name: str, value: Any) -> Stateful:
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return value
     raise SessionError(
-        f"{name} is of {type(value).__name__}, which has no state_dict and load_state_dict: give it an object that has."
+        "no-state-dict",
+        f"{name} is of {type(value).__name__}, which has no state_dict and load_state_dict: pass an object that has.",
     )
 
 
@@ -99,7 +100,10 @@ class Model:
         self.module = unwrap(module)
         for parameter, tensor in self.module.named_parameters():
             if hasattr(tensor, "full_tensor") or type(module).__name__ == "FullyShardedDataParallel":
-                raise SessionError(f"{name} is sharded ({parameter}): a session saves models that each rank has whole.")
+                raise SessionError(
+                    "sharded-model",
+                    f"{name} is sharded ({parameter}): a session saves models that each rank has whole.",
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters and buffers."""
@@ -124,7 +128,7 @@ class Model:
             SessionError: if they are another model's, naming what differs.
         """
         if differing := self.differences(state_dict, source="the checkpoint"):
-            raise SessionError(f"{self._name} is not what was saved: {differing}.")
+            raise SessionError("different-state", f"{self._name} is not what was saved: {differing}.")
         own = self.module.state_dict()
         if hasattr(own, "_metadata"):  # versions of layers, for which some ask
             state_dict = type(own)(state_dict)
@@ -156,10 +160,13 @@ class OptimizerState:
         saved, own = ({key for group in either for key in group} - OF_SCHEDULERS for either in groups)
         if saved - own and own - saved:  # one of them alone: another version of torch
             raise SessionError(
-                f"{self._name} was of another kind when it was saved: with {_first(sorted(saved - own))}."
+                "different-state",
+                f"{self._name} was of another kind when it was saved: with {_first(sorted(saved - own))}.",
             )
         if before != now:
-            raise SessionError(f"{self._name} had groups of {before} parameters when it was saved, and has {now}.")
+            raise SessionError(
+                "different-state", f"{self._name} had groups of {before} parameters when it was saved, and has {now}."
+            )
         for was, group in zip(state_dict["param_groups"], self._optimizer.param_groups, strict=True):
             key = "initial_lr" if "initial_lr" in was and "initial_lr" in group else "lr"
             if was.get(key) != group.get(key):

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from slipway.errors import TrackerError, one_line
+from slipway.errors import TrackerError, one_line, warn
 from slipway.files import write_json
 from slipway.layout import MLFLOW, TENSORBOARD, TRACKERS, WANDB
 from slipway.metrics import Record, TensorBoard, numbers_of
@@ -71,7 +71,7 @@ class Background:
         self._thread.start()
         # Until then, for libraries may draw from the global generators while they start.
         if not self._has_started.wait(START_LIMIT):
-            log.warning("%s does not answer; training begins without it", name)
+            warn(log, "tracker-silent", "%s does not answer; training begins without it", name)
 
     def write(self, record: Record) -> None:
         """Hand over one record."""
@@ -90,7 +90,12 @@ class Background:
         self._records.put(complete)
         self._thread.join(END_LIMIT)
         if self._thread.is_alive():
-            log.warning("%s does not answer, and may lack the last records; metrics.jsonl has them all", self._name)
+            warn(
+                log,
+                "tracker-silent",
+                "%s does not answer, and may lack the last records; metrics.jsonl has them all",
+                self._name,
+            )
 
     def _run(self) -> None:
         try:
@@ -101,7 +106,7 @@ class Background:
             backend.end(complete=record)
         except BaseException as error:  # noqa: BLE001 -- whatever a library raises, SystemExit too
             text = one_line(str(error)) or type(error).__name__
-            log.warning("%s ends here: %s; metrics.jsonl has all records", self._name, text)
+            warn(log, "tracker-ended", "%s ends here: %s; metrics.jsonl has all records", self._name, text)
         finally:
             self._has_started.set()
 
@@ -235,10 +240,12 @@ def require_trackers(names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in KINDS:
-            raise TrackerError(f"there is no tracker {name!r}: take {', '.join(KINDS)}.")
+            raise TrackerError("unknown-tracker", f"there is no tracker {name!r}: take {', '.join(KINDS)}.")
         found = importlib.util.find_spec(KINDS[name].module)
         if found is None or found.origin is None:  # the latter is a mere folder, such as a run's
-            raise TrackerError(f"the tracker {name} is not installed: pip install {KINDS[name].package}.")
+            raise TrackerError(
+                "tracker-not-installed", f"the tracker {name} is not installed: pip install {KINDS[name].package}."
+            )
 
 
 def start_trackers(names: Iterable[str], place: Place) -> list[Background]:

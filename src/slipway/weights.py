@@ -81,9 +81,12 @@ def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]
     for name in given:
         if name not in models:
             names = ", ".join(models) or "none"
-            raise SessionError(f"weights is a path for one model, or a dictionary by name for several; here: {names}.")
+            raise SessionError(
+                "session-arguments",
+                f"weights is a path for one model, or a dictionary by name for several; here: {names}.",
+            )
         if not isinstance(models[name], Model):
-            raise SessionError(f"weights are for a torch.nn.Module, which {name} is not.")
+            raise SessionError("session-arguments", f"weights are for a torch.nn.Module, which {name} is not.")
     return given
 
 
@@ -103,8 +106,8 @@ def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Che
         try:
             found = fitted(read_file(path), model.state_dict())
         except WeightsError as error:
-            raise SessionError(f"weights {path} {error}") from error
+            raise SessionError("bad-weights", f"weights {path} {error}") from error
         if differing := model.differences(found, source="the file"):
-            raise SessionError(f"weights {path} do not fit {name}: {differing}.")
+            raise SessionError("bad-weights", f"weights {path} do not fit {name}: {differing}.")
         tensors[name] = {key: tensor.contiguous() for key, tensor in found.items()}
     return Checkpoint(tensors, Header(Position()))

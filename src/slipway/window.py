@@ -47,11 +47,13 @@ class Window:
         total: Any = 0.0
         if isinstance(value, Tensor):
             if value.numel() != 1:
-                raise SessionError(f"log({name}=...) takes a number, not a tensor of {list(value.shape)}.")
+                raise SessionError(
+                    "not-a-number", f"log({name}=...) takes a number, not a tensor of {list(value.shape)}."
+                )
             if not value.is_cpu:
                 total = torch.zeros_like(value, dtype=torch.float64, requires_grad=False)
         elif not isinstance(value, Real):
-            raise SessionError(f"log({name}=...) takes a number, not a {type(value).__name__}.")
+            raise SessionError("not-a-number", f"log({name}=...) takes a number, not a {type(value).__name__}.")
         return self._own.setdefault(name, [total, 0])
 
     def take(self) -> Sums:
@@ -91,4 +93,4 @@ class Window:
 def require_free_names(names: Iterable[str]) -> None:
     """Raise a SessionError if a name belongs to what each record says by itself."""
     if taken := RESERVED.intersection(names):
-        raise SessionError(f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")
+        raise SessionError("bad-name", f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")

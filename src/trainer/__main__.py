@@ -23,7 +23,10 @@ def main() -> int:
     """Run the command line and return the exit code (docs/contract.md lists them)."""
     if sys.version_info < OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:2]))
-        print(f"trainer: the trainer needs Python 3.11 or later, and this is {found}: {REMEDY}", file=sys.stderr)
+        print(
+            f"trainer: error[old-python]: Python 3.11 or later is needed, and this is {found}: {REMEDY}",
+            file=sys.stderr,
+        )
         return EXIT_CONFIG
     request = StopRequest()
     request.listen()  # before the slow imports, during which a signal would otherwise end the rank

@@ -71,16 +71,21 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
     try:
         found = read_arguments(argv, flags, names=names)
     except ArgumentError as error:
-        raise UsageError(f"{command}: {error}") from error
+        raise UsageError(error.slug, f"{command}: {error}") from error
     match found.request:
         case "help":
             exit_with(_help(command, flags))
         case "version":
             exit_with(f"slipway {VERSION}\n")
         case "print-config":
-            raise UsageError(f"{command}: --print-config is of training; config.toml in the run folder has it.")
+            raise UsageError(
+                "flag-conflict", f"{command}: --print-config is of training; config.toml in the run folder has it."
+            )
     if missing := names[len(found.files) :]:
-        raise UsageError(f"{command}: {' and '.join(missing)} missing: trainer {command} {COMMANDS[command].usage}")
+        raise UsageError(
+            "missing-argument",
+            f"{command}: {' and '.join(missing)} missing: trainer {command} {COMMANDS[command].usage}",
+        )
     values = {key: row["default"] for key, row in own.items()} | found.tables.pop(OWN, {})
     launch = convert({LAUNCH: found.tables.pop(LAUNCH, {})}).launch
     return Arguments(found.files, values, found.tables, launch)

@@ -19,6 +19,7 @@ from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json, run_on_root, sum_numbers
+from slipway.errors import warn
 from trainer.amp import AMP_TYPES
 from trainer.checkpoint import CONFIG
 from trainer.config import Settings
@@ -39,6 +40,7 @@ BF16_CAPABILITY = (8, 0)
 """The first GPUs whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 """What multiplies bf16 in CPUs, as torch.cpu.get_capabilities names it; the last one is of ARM."""
+
 log = logging.getLogger(__name__)
 
 
@@ -71,8 +73,11 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
     if found.train.amp == "bf16" and comm.device.type == "cuda" and not here:
-        log.warning(
-            "%s emulates bf16, which is slow: --amp none, or other nodes", torch.cuda.get_device_name(comm.device)
+        warn(
+            log,
+            "slow-bf16",
+            "%s emulates bf16, which is slow: --amp none, or other nodes",
+            torch.cuda.get_device_name(comm.device),
         )
     return found
 
@@ -105,7 +110,7 @@ def saved(header: Header) -> dict[str, Any]:
         except AttributeError:  # no tables
             value = None
         if type(value) is not type(plain) or value not in VALUES[key]:
-            raise ConfigError(f"the manifest of the checkpoint is damaged: it says no {key}.")
+            raise ConfigError("damaged-checkpoint", f"the manifest of the checkpoint is damaged: it says no {key}.")
         values[key] = value
     return values
 

@@ -18,6 +18,7 @@ from slipway.checkpoint import components
 from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
+from slipway.errors import warn
 from slipway.position import Position
 from trainer.config import Config, experiment
 from trainer.data import Dataset, order
@@ -101,9 +102,11 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
         learner.ema.module.load_state_dict(learner.model.state_dict())
     learner.use_randomness(restored.header.facts.get("randomness_version", StepSeeder.version))
     if learner.pipeline and learner.randomness == StepSeeder.version:
-        log.warning(
+        warn(
+            log,
+            "different-random-numbers",
             "the checkpoint is of a version that draws random numbers step by step: in stages, dropout and the like "
-            "draw others than they would in the whole model"
+            "draw others than they would in the whole model",
         )
     return restored.header
 
@@ -164,8 +167,9 @@ def require_of_trainer(found: Checkpoint) -> None:
     """Raise a ConfigError where there is nothing that the trainer could resume."""
     if not is_of_trainer(found):
         raise ConfigError(
+            "checkpoint-of-script",
             "cannot resume: the checkpoint is of a script with a Session, not of the trainer. Continue it with that "
-            "script, or start anew in another --output-dir."
+            "script, or start anew in another --output-dir.",
         )
 
 
@@ -178,11 +182,14 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
     facts = found.header.facts
     if facts[ORDER] not in order.VERSIONS:
         raise ConfigError(
+            "newer-format",
             f"the checkpoint orders samples by version {facts[ORDER]}, and this trainer knows "
-            f"{' and '.join(map(str, order.VERSIONS))}: it cannot continue in mid-epoch. Use the trainer that wrote it."
+            f"{' and '.join(map(str, order.VERSIONS))}: it cannot continue in mid-epoch. Use the one that wrote it.",
         )
     if changed := differences(found.header, identity_of(config) | learner.data):
-        raise ConfigError(f"cannot resume: {changed}. Set it back, or start anew in another --output-dir.")
+        raise ConfigError(
+            "different-run", f"cannot resume: {changed}. Set it back, or start anew in another --output-dir."
+        )
 
 
 class NamedOptimizer:

@@ -35,11 +35,13 @@ def parse(argv: Sequence[str]) -> Settings:
         ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
     """
     if not argv:
-        raise UsageError("nothing to train: name a CONFIG.toml (configs/ has some), or say it by flags (--help).")
+        raise UsageError(
+            "missing-argument", "nothing to train: name a CONFIG.toml (configs/ has some), or say it by flags (--help)."
+        )
     try:
         arguments = read_arguments(argv, schema())
     except ArgumentError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(error.slug, str(error)) from error
     match arguments.request:
         case "help":
             exit_with(_help())
@@ -49,7 +51,7 @@ def parse(argv: Sequence[str]) -> Settings:
     try:
         settings = convert(_merge([*files, arguments.tables]))
     except ConfigError as error:  # the files were valid, so a flag is at fault
-        raise UsageError(str(error)) from error
+        raise UsageError("bad-flag-value", str(error)) from error
     if arguments.request == "print-config":
         import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
 
@@ -93,18 +95,20 @@ def _read_tables(path: Path) -> Tables:
     try:
         text = read_start(path, limit=LARGEST + 1)
         if len(text) > LARGEST:
-            raise ConfigError(f"{path} has more than {LARGEST} bytes: it is no configuration.")
+            raise ConfigError("bad-toml", f"{path} has more than {LARGEST} bytes: it is no configuration.")
         tables = tomllib.loads(text.decode())
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. See configs/ for some.") from error
+        raise ConfigError(
+            "cannot-read", f"cannot read the configuration {path}: {error.strerror}. See configs/ for some."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+        raise ConfigError("bad-toml", f"{path} is not valid TOML: {error}.") from error
     try:
         tables = _moved(tables)
         _refuse_unknown(tables)
         convert(_merge([tables]))
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError("bad-value", f"{path}: {error}") from None
     return tables
 
 
@@ -152,7 +156,7 @@ def _merge(layers: Sequence[Tables]) -> Tables:
                 given = [key for key in keys if section == name and table.get(key)]
                 if len(given) > 1:
                     flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
-                    raise ConfigError(f"{flags} say the same in two ways: give one of them.")
+                    raise ConfigError("conflicting-settings", f"{flags} say the same in two ways: give one of them.")
                 for key in keys if given else ():
                     into.pop(key, None)
             into |= table
@@ -170,7 +174,7 @@ def convert(tables: Tables) -> Settings:
         return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
         found = invalid_value(error)
-        raise ConfigError(f"{found.section}.{found.key}: {_with_choices(found)}") from error
+        raise ConfigError("bad-value", f"{found.section}.{found.key}: {_with_choices(found)}") from error
 
 
 def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
         if section not in sections:
             _refuse(section, "section", sections, homes)
         if not isinstance(table, dict):
-            raise ConfigError(f"{section!r} is a section: write [{section}] and its keys below it.")
+            raise ConfigError("unknown-key", f"{section!r} is a section: write [{section}] and its keys below it.")
         for key in table:
             if key not in (hints := get_type_hints(sections[section])):
                 _refuse(key, f"key in [{section}]", hints, homes)
@@ -199,8 +203,8 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
 
 def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) -> None:
     if name in homes:
-        raise ConfigError(f"unknown {kind}: {name!r} belongs into [{homes[name]}].")
-    raise ConfigError(f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
+        raise ConfigError("unknown-key", f"unknown {kind}: {name!r} belongs into [{homes[name]}].")
+    raise ConfigError("unknown-key", f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
 
 
 def _with_choices(found: InvalidValue) -> str:

@@ -50,8 +50,9 @@ def find_command(argv: Sequence[str]) -> Main | None:
         return cast("Main", importlib.import_module(COMMANDS[word].module).main)
     if re.fullmatch(r"[A-Za-z][A-Za-z-]*", word) and not os.path.lexists(word):
         raise UsageError(
+            "unknown-command",
             f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)} Commands: {', '.join(COMMANDS)}; "
-            "without one, the trainer takes .toml files and flags (--help)."
+            "without one, the trainer takes .toml files and flags (--help).",
         )
     return None
 

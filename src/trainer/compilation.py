@@ -12,6 +12,7 @@ from torch import nn
 
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json
+from slipway.errors import warn
 from trainer.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,9 @@ def require_compiler(comm: Communicator) -> None:
     hosts = [host for host in all_gather_json(comm, socket.gethostname() if is_missing else None) if host]
     if hosts:
         error = ConfigError(
+            "no-compiler",
             f"--compile needs a C++ compiler, and there is no {compiler!r} on {', '.join(sorted(set(hosts)))}: install "
-            "one, name another by CXX, or train in the image, which has one."
+            "one, name another by CXX, or train in the image, which has one.",
         )
         error.raised_on_all_ranks = True
         raise error
@@ -55,4 +57,8 @@ def warn_if_not_compiled() -> None:
     from torch._dynamo.utils import counters  # noqa: PLC0415 -- half a second of imports that other runs do without
 
     if not counters["stats"]["unique_graphs"]:
-        log.warning("--compile: torch.compile has found nothing in the model to compile; it was trained as it is")
+        warn(
+            log,
+            "nothing-compiled",
+            "--compile: torch.compile has found nothing in the model to compile; it was trained as it is",
+        )

@@ -23,7 +23,7 @@ def check_gpus() -> None:
     """
     gpus = find_gpus() if torch.version.cuda else None  # else it is built for CPUs, or for AMD's GPUs
     if gpus and (why := why_unusable(torch, gpus)):
-        raise ConfigError(f"{why}; --device cpu trains without GPUs.")
+        raise ConfigError("gpu-mismatch", f"{why}; --device cpu trains without GPUs.")
 
 
 def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torch.device:
@@ -62,7 +62,9 @@ def _device_of(settings: Settings, local_rank: int, launcher: Launcher, *, gpus:
     if gpus:
         return torch.device("cuda", _first_gpu(gpus, each, local_rank, bound=launcher.binds_gpus))
     if launch.device == "cuda":
-        raise ConfigError("--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?")
+        raise ConfigError(
+            "no-gpu", "--device cuda, but torch sees no GPU here: is the driver passed in (apptainer --nv)?"
+        )
     return CPU
 
 
@@ -75,8 +77,9 @@ def ranks_for_gpus(settings: Settings) -> int:
     count, each = _count_gpus(settings), devices_of_rank(settings)
     if count < each:
         raise ConfigError(
+            "no-gpu",
             f"--nproc-per-node auto starts a rank for each {'GPU' if each == 1 else f'{each} GPUs'}, and there are "
-            f"{count} to use: give the number of ranks, as --nproc-per-node 2."
+            f"{count} to use: give the number of ranks, as --nproc-per-node 2.",
         )
     return count // each
 
@@ -98,8 +101,9 @@ def _first_gpu(count: int, each: int, local_rank: int, *, bound: bool) -> int:
     if first + each > count:
         takes = "has no GPU" if each == 1 else f"takes GPUs {first} to {first + each - 1}"
         raise ConfigError(
+            "too-few-gpus",
             f"local rank {local_rank} {takes}, torch sees {count}: start at most one rank per "
-            f"{'GPU' if each == 1 else f'{each} GPUs'}."
+            f"{'GPU' if each == 1 else f'{each} GPUs'}.",
         )
     return first
 
@@ -117,7 +121,9 @@ def stages_of(settings: Settings) -> int:
         return len(launch.stage_devices.split(","))
     if launch.devices_per_rank:
         return launch.devices_per_rank
-    raise ConfigError("--split auto needs --devices-per-rank, or --stage-devices: the number of stages.")
+    raise ConfigError(
+        "conflicting-settings", "--split auto needs --devices-per-rank, or --stage-devices: the number of stages."
+    )
 
 
 def cuts_of(config: Config) -> list[str]:
@@ -148,16 +154,26 @@ def stage_devices(settings: Settings, first: torch.device) -> list[torch.device]
 def _named_devices(named: str, stages: int, *, gpus: int) -> list[torch.device]:
     names = named.split(",")
     if len(names) != stages:
-        raise ConfigError(f"--stage-devices {named} names {len(names)} device(s), and the model has {stages} stage(s).")
+        raise ConfigError(
+            "bad-stage-devices",
+            f"--stage-devices {named} names {len(names)} device(s), and the model has {stages} stage(s).",
+        )
     found = []
     for name in names:
         try:
             device = torch.device(name)
         except RuntimeError as error:
-            raise ConfigError(f"--stage-devices {named}: {name!r} is no device; write cpu, or cuda:0.") from error
+            raise ConfigError(
+                "bad-stage-devices", f"--stage-devices {named}: {name!r} is no device; write cpu, or cuda:0."
+            ) from error
         if device.type not in {"cpu", "cuda"} or (device.type == "cuda" and device.index is None):
-            raise ConfigError(f"--stage-devices {named}: write cpu, or cuda and a number, as cuda:0, for {name!r}.")
+            raise ConfigError(
+                "bad-stage-devices",
+                f"--stage-devices {named}: write cpu, or cuda and a number, as cuda:0, for {name!r}.",
+            )
         if device.type == "cuda" and device.index >= gpus:
-            raise ConfigError(f"--stage-devices {named}: there are {gpus} GPU(s) to use, and no {name}.")
+            raise ConfigError(
+                "bad-stage-devices", f"--stage-devices {named}: there are {gpus} GPU(s) to use, and no {name}."
+            )
         found.append(device)
     return found

@@ -13,11 +13,10 @@ from slipway.attempt import cannot_write
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from slipway.environment import Environment
-from slipway.errors import is_retryable
+from slipway.errors import is_retryable, warn
 from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.status import read_status
-from trainer.errors import describe
 from trainer.results.summary import SCHEDULE
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ def temporary_folder(
     done there goes to ``folder``, if a job script waits for it.
 
     Raises:
-        RefusedError: on every rank, if ``folder`` cannot be written, is in use, or holds a run that is not to be
+        RunError: on every rank, if ``folder`` cannot be written, is in use, or holds a run that is not to be
             continued.
     """
     path: Path | None = None
@@ -44,13 +43,13 @@ def temporary_folder(
             folder.write_verdict_if_awaited(status, environment)
     except BaseException as error:
         if comm.world.is_root and not is_retryable(error):
-            folder.refuse(describe(error), environment)
+            folder.refuse(error, environment)
         raise
     finally:
         if path:
             shutil.rmtree(path, ignore_errors=True)
             if path.exists():
-                log.warning("%s could not be removed", path)
+                warn(log, "cannot-remove", "%s could not be removed", path)
 
 
 def keep_schedule(temporary: RunFolder, folder: RunFolder) -> Path | None:
@@ -62,7 +61,7 @@ def keep_schedule(temporary: RunFolder, folder: RunFolder) -> Path | None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(drawn, kept))
     except OSError as error:  # a picture must not fail what works
-        log.warning("the figure of the schedule is not kept: %s", error)
+        warn(log, "figure-not-drawn", "the figure of the schedule is not kept: %s", error)
         return None
 
 

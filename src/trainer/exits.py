@@ -6,32 +6,29 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from slipway.errors import SlipwayError, one_line
-from trainer.errors import ConfigError, explain
+from slipway.errors import SlipwayError, code_of, message_of
+from trainer.errors import ConfigError
 
 REMEDY = "take the image, or an environment made by build/setup, or pip install '.[train]' in a clone."
 """For a Python that lacks something, as the base install does, which is made for ``jobgen`` on login nodes."""
 
 
-def exit_code_of(work: Callable[[], int], *, leave: Callable[[SlipwayError, str], None] | None = None) -> int:
+def exit_code_of(work: Callable[[], int], *, leave: Callable[[SlipwayError], None] | None = None) -> int:
     """Return the exit code of ``work``, or of its error: in one line, and with a traceback if it is not a user's.
 
     Args:
         work: what the process does.
-        leave: leaves an error, and what it says, for the job script; for a rank.
+        leave: leaves an error for the job script; for a rank.
     """
     try:
         return _missing_module_explained(work)
-    except SlipwayError as error:
-        sentence = explain(error)
-        if leave:
-            leave(error, sentence)
-        _tell(sentence)
-        return error.exit_code
     except Exception as error:  # noqa: BLE001 -- the process ends
-        traceback.print_exception(error)
-        _tell(f"{type(error).__name__}: {error}")
-        return SlipwayError.exit_code
+        if not isinstance(error, SlipwayError):
+            traceback.print_exception(error)
+        elif leave:
+            leave(error)
+        print(f"trainer: {message_of(error)}", file=sys.stderr, flush=True)
+        return code_of(error)
 
 
 def _missing_module_explained(work: Callable[[], int]) -> int:
@@ -40,8 +37,4 @@ def _missing_module_explained(work: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway", "trainer"}:
             raise
-        raise ConfigError(f"this Python lacks {error.name}: {REMEDY}") from error
-
-
-def _tell(text: str) -> None:
-    print(f"trainer: {one_line(text)}", file=sys.stderr, flush=True)
+        raise ConfigError("missing-package", f"this Python lacks {error.name}: {REMEDY}") from error

@@ -183,14 +183,16 @@ class Learner:
         except (ValueError, RuntimeError) as error:
             if unused_parameters(error):
                 raise ConfigError(
+                    "unused-parameters",
                     "the model has parameters that took no part in the last step, and DistributedDataParallel waits "
-                    "for their gradients: --find-unused-parameters trains such a model."
+                    "for their gradients: --find-unused-parameters trains such a model.",
                 ) from error
             if not too_few_for_batch_norm(error):
                 raise
             raise TrainerError(
+                "batch-too-small",
                 f"batch norm cannot look at a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
-                "leaves each rank and micro-step two, also in the last step of an epoch, or a model without it."
+                "leaves each rank and micro-step two, also in the last step of an epoch, or a model without it.",
             ) from error
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
@@ -252,9 +254,10 @@ class Learner:
             tensors |= {f"average of {name}": value.data for name, value in self.ema.module.named_parameters()}
         if differing := differences(self.comm, tensors):
             error = TrainerError(
+                "replicas-differ",
                 f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, nodes are not alike, "
                 "or an operation is not deterministic. Nothing of it is saved: leave that node out, and resume from "
-                "the last checkpoint."
+                "the last checkpoint.",
             )
             error.raised_on_all_ranks = True
             raise error
@@ -264,6 +267,7 @@ class Learner:
         norms = torch._foreach_norm(list(self.model.parameters()))  # noqa: SLF001 -- one host sync for all of them
         if not torch.stack([norm.to(self.comm.device) for norm in norms]).isfinite().all():
             raise TrainerError(
+                "diverged",
                 "the weights are no longer finite: training diverged and is not saved. "
-                "Resume with a lower --lr, with --clip-grad, or with --amp none."
+                "Resume with a lower --lr, with --clip-grad, or with --amp none.",
             )

@@ -122,7 +122,9 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
         raise
     except Exception as error:  # a forward of somebody else's may do anything with its tensors
         why = reason_of(error)
-        raise ConfigError(f"--memory: {type(model).__name__} cannot be computed without data: {why}") from error
+        raise ConfigError(
+            "memory-unknown", f"--memory: {type(model).__name__} cannot be computed without data: {why}"
+        ) from error
     found = []
     for number, stage in enumerate(pipeline.stages):
         parameters = _bytes([*stage.parameters(), *stage.buffers()])
@@ -163,8 +165,9 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm:
         log.info("%s: a rank needs %s of %s", device, _megabytes(need), _megabytes(has))
         if need > has:
             raise ConfigError(
+                "out-of-memory",
                 f"{device} has {_megabytes(has)} for a rank, which needs {_megabytes(need)}: more --grad-accum-steps, "
-                "a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or stages (docs/split.md)."
+                "a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or stages (docs/split.md).",
             )
 
 
@@ -179,7 +182,9 @@ def out_of_memory_explained() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         said = str(error).partition("\n")[0]
-        raise ConfigError(f"{said} `trainer --dry-run --memory` says what a rank needs (docs/split.md).") from error
+        raise ConfigError(
+            "out-of-memory", f"{said} `trainer --dry-run --memory` says what a rank needs (docs/split.md)."
+        ) from error
 
 
 def report_peaks(devices: Iterable[torch.device]) -> None:

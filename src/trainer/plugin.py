@@ -33,7 +33,7 @@ def call_factory(option: str, name: str, *arguments: Any) -> Any:
     except TrainerError:
         raise
     except Exception as error:  # likewise
-        raise ConfigError(f"{option} {name} fails: {reason_of(error)}") from error
+        raise ConfigError("bad-plugin", f"{option} {name} fails: {reason_of(error)}") from error
 
 
 def find_factory(option: str, name: str) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def find_factory(option: str, name: str) -> Callable[..., Any]:
         ConfigError: naming what cannot be imported, or is not there.
     """
     if not re.fullmatch(PLUGIN, name):
-        raise ConfigError(f"{option} {name}: write package.module:factory.")
+        raise ConfigError("bad-plugin", f"{option} {name}: write package.module:factory.")
     path, _, attribute = name.partition(SEPARATOR)
     folder = os.getcwd()  # noqa: PTH109 -- sys.path holds strings
     if folder not in sys.path:
@@ -53,15 +53,17 @@ def find_factory(option: str, name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
             raise ConfigError(
-                f"{option} {name}: there is no module {error.name!r} in this environment or in {folder}."
+                "bad-plugin", f"{option} {name}: there is no module {error.name!r} in this environment or in {folder}."
             ) from error
-        raise ConfigError(f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
+        raise ConfigError("bad-plugin", f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
     except Exception as error:  # a module of somebody else's may raise anything
-        raise ConfigError(f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
+        raise ConfigError("bad-plugin", f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         hint = did_you_mean(attribute, [key for key, value in vars(module).items() if callable(value)])
-        raise ConfigError(f"{option} {name}: {module.__file__} has no function or class {attribute!r}.{hint}")
+        raise ConfigError(
+            "bad-plugin", f"{option} {name}: {module.__file__} has no function or class {attribute!r}.{hint}"
+        )
     return factory
 
 

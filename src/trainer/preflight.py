@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipway.environment import Environment, read_environment
-from slipway.errors import FolderNotWritableError, SlipwayError, one_line
+from slipway.errors import FolderNotWritableError, SlipwayError, message_of
 from slipway.lock import Lock
-from trainer.errors import ConfigError, explain
+from trainer.errors import ConfigError
 from trainer.plugin import SEPARATOR, find_factory
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main() -> int:
         check_plugins(settings)
         check_device(settings, environment)
     except SlipwayError as error:
-        print(f"trainer: {socket.gethostname()}: {one_line(explain(error))}", file=sys.stderr)
+        print(f"trainer: {socket.gethostname()}: {message_of(error)}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -74,8 +74,9 @@ def check_packages() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
+            "missing-package",
             f"this Python ({sys.executable}) lacks {', '.join(missing)}: take an image that `make image` built, or "
-            "run a script of your own (SLIPWAY_SCRIPT) in this one."
+            "run a script of your own (SLIPWAY_SCRIPT) in this one.",
         )
 
 
@@ -89,14 +90,18 @@ def check_folders(settings: Settings) -> None:
     name = settings.data.dataset
     needs_folder = name not in BUNDLED and SEPARATOR not in name and not settings.data.download
     if needs_folder and not os.access(data, os.R_OK if data.is_file() else os.R_OK | os.X_OK):
-        raise ConfigError(f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?")
+        raise ConfigError(
+            "data-unreadable",
+            f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?",
+        )
     try:
         with tempfile.NamedTemporaryFile(dir=output, prefix=".preflight."):
             pass
     except OSError as error:
         raise ConfigError(
+            "cannot-write",
             f"cannot write to --output-dir {output}: {error.strerror}. It must be on a disk that all nodes share, and "
-            "bound into the container."
+            "bound into the container.",
         ) from error
 
 
@@ -139,7 +144,9 @@ def check_head(address: str) -> None:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
     except OSError as error:
-        raise ConfigError(f"no way to the head node at {address}: {error.strerror}; is the network up?") from error
+        raise ConfigError(
+            "no-network", f"no way to the head node at {address}: {error.strerror}; is the network up?"
+        ) from error
 
 
 def check_mpi(outside: str, pmix: str) -> None:
@@ -163,11 +170,17 @@ def check_mpi(outside: str, pmix: str) -> None:
     remedy = "Use horovod-gloo, which needs no MPI, or an image built with the MPI of the nodes."
     if "plugin" in outside:  # srun lists what it can speak
         if "pmix" not in outside or "Open MPI" not in inside:
-            raise ConfigError(f"{inside} needs PMIx, and srun offers {' '.join(outside.split()[4:])}. {remedy}")
+            raise ConfigError(
+                "mpi-mismatch", f"{inside} needs PMIx, and srun offers {' '.join(outside.split()[4:])}. {remedy}"
+            )
     elif _family(outside) != _family(inside):
-        raise ConfigError(f"the ranks' MPI is {inside}, and what starts them {outside.splitlines()[0]}. {remedy}")
+        raise ConfigError(
+            "mpi-mismatch", f"the ranks' MPI is {inside}, and what starts them {outside.splitlines()[0]}. {remedy}"
+        )
     if pmix and [int(number) for number in re.findall(r"\d+", pmix)[:2]] < OLDEST_PMIX:
-        raise ConfigError(f"the nodes' PMIx {pmix} cannot speak to newer ones, such as that of {inside}. {remedy}")
+        raise ConfigError(
+            "mpi-mismatch", f"the nodes' PMIx {pmix} cannot speak to newer ones, such as that of {inside}. {remedy}"
+        )
 
 
 def _family(version: str) -> tuple[str, str]:
@@ -194,7 +207,7 @@ def check_device(settings: Settings, environment: Environment) -> None:
     count = torch.cuda.device_count()
     if requested == "cuda" and not count:
         raise ConfigError(
-            "--device cuda, but torch sees no GPU: ask the scheduler for some, or set SLIPWAY_DEVICE=cpu."
+            "no-gpu", "--device cuda, but torch sees no GPU: ask the scheduler for some, or set SLIPWAY_DEVICE=cpu."
         )
     check_gpu_count(settings, environment, count)
     for index in range(count):
@@ -202,7 +215,9 @@ def check_device(settings: Settings, environment: Environment) -> None:
             torch.zeros(1, device=f"cuda:{index}")
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise ConfigError(f"GPU {index} does not work: {reason}; what does nvidia-smi say there?") from error
+            raise ConfigError(
+                "broken-gpu", f"GPU {index} does not work: {reason}; what does nvidia-smi say there?"
+            ) from error
 
 
 def check_gpu_count(settings: Settings, environment: Environment, count: int) -> None:
@@ -223,15 +238,17 @@ def check_gpu_count(settings: Settings, environment: Environment, count: int) ->
     if bound.isdecimal():
         if each != int(bound):
             raise ConfigError(
-                f"each rank takes {each} GPU(s), and the job binds it to {bound}: set SLIPWAY_DEVICES_PER_RANK={each}."
+                "too-few-gpus",
+                f"each rank takes {each} GPU(s), and the job binds it to {bound}: set SLIPWAY_DEVICES_PER_RANK={each}.",
             )
         return
     if count == each == 1:  # a launcher may have bound this process, and be going to bind each rank, to one GPU
         return
     if each * int(ranks) > count:
         raise ConfigError(
+            "too-few-gpus",
             f"{ranks} rank(s) with {each} GPU(s) each take {each * int(ranks)} on a node, and torch sees {count} here: "
-            + _fewer_ranks(each, count)
+            + _fewer_ranks(each, count),
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from slipway.errors import one_line
+from slipway.errors import one_line, warn
 from slipway.files import replacing, write_json
 from slipway.goodput import describe_start
 from slipway.layout import PROFILE
@@ -101,7 +101,7 @@ class Profiler:
                 profile.export_chrome_trace(str(temporary))
             write_json(self._folder / f"rank{self._rank}.json", found)
         except (OSError, RuntimeError) as error:  # the latter is torch's
-            log.warning("the profile cannot be written: %s", one_line(str(error)))
+            warn(log, "no-profile", "the profile cannot be written: %s", one_line(str(error)))
         else:
             log.info("profile of %s; https://ui.perfetto.dev opens %s", describe(found), trace)
 
@@ -153,7 +153,7 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     elif max(ranks) >= world.size:
         wrong = f"launch.profile_ranks: there is no rank {max(ranks)}: they are 0 to {world.size - 1}."
     if wrong:
-        error = ConfigError(wrong)
+        error = ConfigError("bad-profile", wrong)
         error.raised_on_all_ranks = True
         raise error
     if launch.profile == START or world.rank not in ranks:
@@ -174,7 +174,7 @@ def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
         folder.mkdir(exist_ok=True)
         write_json(folder / f"start.rank{rank}.json", {"rank": rank, "seconds": dict(parts)})
     except OSError as error:
-        log.warning("the profile of the start cannot be written: %s", error.strerror)
+        warn(log, "no-profile", "the profile of the start cannot be written: %s", error.strerror)
     else:
         log.info("rank %d: %s", rank, describe_start(dict(parts)))
 
@@ -183,7 +183,9 @@ def warn_if_missed(launch: Launch, steps: int) -> None:
     """Say so where an attempt that took so many steps ended before those that --profile names."""
     first = 1 if launch.profile == START else _first_and_end(launch.profile or "0")[0]
     if launch.profile and steps < first:
-        log.warning("--profile %s: nothing is profiled, as this attempt took %d steps", launch.profile, steps)
+        warn(
+            log, "no-profile", "--profile %s: nothing is profiled, as this attempt took %d steps", launch.profile, steps
+        )
 
 
 def _first_and_end(steps: str) -> tuple[int, int]:

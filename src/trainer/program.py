@@ -70,8 +70,9 @@ class TrainerProgram:
         position = position.with_observed(bad=int(bad), seconds=0)
         if not math.isfinite(loss):
             raise TrainerError(
+                "diverged",
                 f"the loss is {loss} at step {position.step}: training diverged. Nothing of it is saved; resume "
-                "with a lower --lr, with --clip-grad, or with --amp none."
+                "with a lower --lr, with --clip-grad, or with --amp none.",
             )
         self._require_few_bad(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
         self._loss += loss
@@ -91,8 +92,9 @@ class TrainerProgram:
         share = self._settings.data.bad_image_share
         if bad > share * samples:
             error = TrainerError(
+                "too-many-bad-images",
                 f"{bad} of {of} cannot be decoded (paths above), more than bad_image_share={share} of the set: fix the "
-                "data, or raise --bad-image-share."
+                "data, or raise --bad-image-share.",
             )
             error.raised_on_all_ranks = True
             raise error

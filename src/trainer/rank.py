@@ -17,14 +17,13 @@ from slipway.cause import leave_cause
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json
 from slipway.environment import Environment, Launcher
-from slipway.errors import SlipwayError, is_retryable, one_line
+from slipway.errors import SlipwayError, code_of, is_retryable, labelled, message_of, slug_of
 from slipway.memory_limits import describe_memory, describe_shared_memory
 from slipway.runfolder import RunFolder
 from slipway.stop import Reason, StopRequest
 from slipway.third_party_errors import lost_peer, lost_worker
 from slipway.world import World
 from trainer.config import Settings
-from trainer.errors import explain
 from trainer.run import run
 from trainer.strategies import connect
 
@@ -44,14 +43,14 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     except SlipwayError as error:
         # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.
         if launch.output_dir and environment.may_be_root and not error.retryable:
-            RunFolder(Path(launch.output_dir)).refuse(explain(error), environment)
+            RunFolder(Path(launch.output_dir)).refuse(error, environment)
         raise
     start_logging(comm.world)
     try:
         reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
     except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
         if isinstance(error, SlipwayError):
-            leave_cause(error, explain(error), folder=launch.output_dir, variables=environment.variables)
+            leave_cause(error, folder=launch.output_dir, variables=environment.variables)
         abandon(error, comm.world)
     return leave(comm, environment, reason)
 
@@ -89,19 +88,19 @@ def abandon(error: Exception, world: World) -> NoReturn:
     """
     with contextlib.suppress(OSError):  # the terminal is gone
         _report(error, world)
-    _end(getattr(error, "exit_code", SlipwayError.exit_code))
+    _end(code_of(error))
 
 
 def _report(error: Exception, world: World) -> None:
     who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
     if isinstance(error, SlipwayError):
         if world.is_root or not error.raised_on_all_ranks:
-            print(who, one_line(explain(error)), file=sys.stderr)
+            print(who, message_of(error), file=sys.stderr)
         return
     known = _in_a_line(error)
     if not known:
         traceback.print_exception(error)
-    print(who, one_line(known or f"{type(error).__name__}: {error}"), file=sys.stderr)
+    print(who, labelled("error", slug_of(error), known or f"{type(error).__name__}: {error}"), file=sys.stderr)
 
 
 def _in_a_line(error: Exception) -> str:

@@ -36,8 +36,9 @@ def recompute_blocks(model: nn.Module, cuts: Sequence[str], *, replay: Replay) -
     names = [name for name in blocks(model) if not any(cut.startswith(f"{name}.") for cut in cuts)]
     if not names:
         raise ConfigError(
+            "no-blocks",
             f"--recompute: {type(model).__name__} has no blocks: modules with children of their own in an "
-            "nn.Sequential or nn.ModuleList."
+            "nn.Sequential or nn.ModuleList.",
         )
     for name in names:
         block = model.get_submodule(name)

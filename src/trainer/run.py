@@ -32,7 +32,6 @@ from trainer.data.feed import recorded
 from trainer.data.loader import Batch
 from trainer.device import stage_devices
 from trainer.dry_run import keep_schedule, temporary_folder
-from trainer.errors import describe
 from trainer.evaluation import Evaluation, evaluate
 from trainer.learner import Learner
 from trainer.loop import train_epoch
@@ -89,7 +88,7 @@ def _train(
     launch = settings.launch
     profiler = profiler_for(launch, folder.path, comm.world)
     with (
-        open_folder(folder, environment, comm, describe, may_continue=bool(launch.resume)) as ownership,
+        open_folder(folder, environment, comm, may_continue=bool(launch.resume)) as ownership,
         out_of_memory_explained(),
     ):
         trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)

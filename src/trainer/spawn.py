@@ -53,10 +53,13 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
             GPUs, or if another launcher has started this process.
     """
     if settings.launch.backend not in ("auto", "ddp"):
-        raise ConfigError(f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones.")
+        raise ConfigError(
+            "conflicting-settings", f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones."
+        )
     if found := environment.siblings:
         raise ConfigError(
-            f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks."
+            "ranks-of-ranks",
+            f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks.",
         )
     ranks = _ranks(settings)
     request.answers = False  # rank 0 does
@@ -103,7 +106,8 @@ def _start(processes: Sequence[BaseProcess]) -> None:
             process.kill()
             process.join()
         raise TrainerError(
-            f"cannot start rank {len(started)}: {error.strerror}: too many processes, or too little memory."
+            "cannot-start-rank",
+            f"cannot start rank {len(started)}: {error.strerror}: too many processes, or too little memory.",
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -207,7 +211,9 @@ def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
             return answer
         case Exception():
             raise answer
-    raise TrainerError(f"the process that counts GPUs ended with exit code {process.exitcode}: look at the driver.")
+    raise TrainerError(
+        "broken-gpu", f"the process that counts GPUs ended with exit code {process.exitcode}: look at the driver."
+    )
 
 
 def _answer(function: Callable[[Settings], int], settings: Settings, sender: Connection) -> None:
@@ -220,7 +226,9 @@ def _answer(function: Callable[[Settings], int], settings: Settings, sender: Con
 def _require_cpus(ranks: int) -> None:
     cpus = len(os.sched_getaffinity(0))
     if ranks > (most := RANKS_PER_CPU * cpus):
-        raise ConfigError(f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started.")
+        raise ConfigError(
+            "too-few-cpus", f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started."
+        )
 
 
 def _ranks_for_gpus(settings: Settings) -> int:

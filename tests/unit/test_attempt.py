@@ -17,7 +17,7 @@ from slipway.errors import (
     FolderNotWritableError,
     LostFolderError,
     NotAFileError,
-    RefusedError,
+    RunError,
     SlipwayError,
 )
 from slipway.layout import VERDICTS
@@ -28,7 +28,7 @@ from slipway.stop import Reason
 ALONE = Alone(torch.device("cpu"))
 
 
-class InvalidError(RefusedError):
+class InvalidError(RunError):
     """What the program finds wrong."""
 
     text = "{what}"

@@ -8,7 +8,7 @@ import torch
 
 from slipway import Session
 from slipway.cause import LONGEST, leave_cause
-from slipway.errors import RefusedError, SlipwayError, StateMismatchError, TrackerError
+from slipway.errors import RunError, SlipwayError, StateMismatchError, TrackerError
 from trainer.errors import ConfigError, TrainerError, UsageError
 
 HOST = socket.gethostname()
@@ -40,7 +40,7 @@ class TestLeave:
         ("error", "line"),
         [
             (ConfigError("x"), f"78 {HOST}: why\n"),
-            (RefusedError(), f"78 {HOST}: why\n"),
+            (RunError(), f"78 {HOST}: why\n"),
             (UsageError("x"), f"2 {HOST}: why\n"),
             (TrainerError("x"), None),
             (SlipwayError("x"), None),

@@ -12,9 +12,9 @@ from slipway.errors import (
     RanksNotNamedError,
     RendezvousError,
     WorldSizeError,
+    explain,
 )
 from slipway.stop import Reason
-from trainer.errors import explain
 
 
 def variables(rank, size, local_rank):

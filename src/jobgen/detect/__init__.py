@@ -31,17 +31,17 @@ def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
         JobgenError: if the file exists, which may hold answers, or cannot be written.
     """
     if name is not None and not (name.strip() and name.isprintable()):
-        raise UsageError(f"--name {name[:60]!r}: a name is printable text.")
+        raise UsageError("bad-flag-value", f"--name {name[:60]!r}: a name is printable text.")
     path = Path(output) if output else None
     if path and os.path.lexists(path):
-        raise JobgenError(f"{path} exists, and may hold your answers: name another file, or remove it.")
+        raise JobgenError("file-exists", f"{path} exists, and may hold your answers: name another file, or remove it.")
     draft = detect(name)
     if path:
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(draft.text)
         except OSError as error:
-            raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
+            raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
     else:
         sys.stdout.write(draft.text)
     where = f" in {path}" if path else ""

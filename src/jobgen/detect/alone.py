@@ -24,8 +24,9 @@ def draft_alone(draft: Draft, asker: Asker) -> None:
     for command, scheduler in OTHERS.items():
         if shutil.which(command):
             raise JobgenError(
+                "unknown-scheduler",
                 f"this is a cluster of {scheduler} ({command}), and jobgen knows Slurm, PBS and single machines: "
-                "docs/adding.md says how to add a scheduler."
+                "docs/adding.md says how to add a scheduler.",
             )
     host = platform.node().partition(".")[0]
     draft.add("name", host if is_plain(host) else "machine", "its own name")

@@ -35,7 +35,7 @@ class PbsQueue:
         for arguments in tries:
             code, out, error = ask(["qstat", *arguments])
             if code and "-x" not in arguments and not any(text.lower() in error.lower() for text in UNKNOWN):
-                raise JobgenError(f"PBS does not answer for job {one}: {error}.")
+                raise JobgenError("scheduler-silent", f"PBS does not answer for job {one}: {error}.")
             if seen := [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", out)[1:]]:
                 return seen
         return []

@@ -31,7 +31,7 @@ class SlurmQueue:
         if code == 0:
             return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
         if "Invalid job id" not in error and "not found" not in out:  # the latter of a task, on standard output
-            raise JobgenError(f"Slurm does not answer for job {job}: {error}.")
+            raise JobgenError("scheduler-silent", f"Slurm does not answer for job {job}: {error}.")
         options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
         code, out, _ = ask(["sacct", f"--jobs={job}", *options])
         return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting here

@@ -38,13 +38,13 @@ def ask(hours: float, *, limit: float, yes: bool) -> None:
         return
     question = f"that is more than {limit:g} hours (--limit): submit? [y/N] "
     if not sys.stdin or not sys.stdin.isatty():  # None: it is closed
-        raise UsageError(f"that may take {hours:.1f} hours, more than --limit {limit:g}: add --yes.")
+        raise UsageError("not-confirmed", f"that may take {hours:.1f} hours, more than --limit {limit:g}: add --yes.")
     try:
         answer = input(question)
     except EOFError:
         answer = ""
     if answer.strip().lower() not in {"y", "yes"}:
-        raise UsageError("nothing has been submitted.")
+        raise UsageError("not-confirmed", "nothing has been submitted.")
 
 
 def say(text: str) -> None:

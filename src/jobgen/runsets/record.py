@@ -94,16 +94,21 @@ class RunSet(Generic[E]):
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
         except OSError as error:
-            raise JobgenError(f"cannot write {lock}: {error.strerror}.") from error
+            raise JobgenError("cannot-write", f"cannot write {lock}: {error.strerror}.") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise JobgenError(f"another command submits runs of {self.folder}: wait for its end.") from error
+                raise JobgenError(
+                    "folder-in-use", f"another command submits runs of {self.folder}: wait for its end."
+                ) from error
             except OSError:  # a file system may have no locks: then the look below has to do
                 pass
             if self._content_now() != self.found:
-                raise JobgenError(f"another command has submitted runs of {self.folder} meanwhile: run this one again.")
+                raise JobgenError(
+                    "folder-in-use",
+                    f"another command has submitted runs of {self.folder} meanwhile: run this one again.",
+                )
             self.write()
             yield
         finally:
@@ -115,7 +120,7 @@ class RunSet(Generic[E]):
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise JobgenError(f"cannot read {self.folder / self.file}: {error.strerror}.") from error
+            raise JobgenError("cannot-read", f"cannot read {self.folder / self.file}: {error.strerror}.") from error
 
     def write(self) -> None:
         """Write the file: the old one, or the new one whole.
@@ -131,7 +136,7 @@ class RunSet(Generic[E]):
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()  # where the disk is full, its room is needed
-            raise JobgenError(f"cannot write {path}: {error.strerror}.") from error
+            raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
 def holds(folder: Path, file: str) -> bool:
@@ -145,9 +150,9 @@ def holds(folder: Path, file: str) -> bool:
     try:
         taken = folder.exists() and (not folder.is_dir() or any(path.name[0] != "." for path in folder.iterdir()))
     except OSError as error:
-        raise JobgenError(f"cannot read {folder}: {error.strerror}.") from error
+        raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
     if taken:
-        raise JobgenError(f"{folder} is there, and holds no {file}: name another --output.")
+        raise JobgenError("file-exists", f"{folder} is there, and holds no {file}: name another --output.")
     return False
 
 
@@ -160,7 +165,7 @@ def has(folder: Path, file: str) -> bool:
     try:
         return (folder / file).is_file()
     except OSError as error:
-        raise JobgenError(f"cannot read {folder}: {error.strerror}.") from error
+        raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
 
 
 def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, bytes]:
@@ -174,13 +179,13 @@ def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, by
         content = read_start(path, limit=LIMIT)
         return msgspec.json.decode(content, type=kind), content
     except OSError as error:
-        raise JobgenError(f"cannot read {path}: {error.strerror}.") from error
+        raise JobgenError("cannot-read", f"cannot read {path}: {error.strerror}.") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise JobgenError(f"{path} is not what `{command}` of this version writes ({error}).") from error
+        raise JobgenError("bad-record", f"{path} is not what `{command}` of this version writes ({error}).") from error
 
 
 def refuse_outside(path: Path, entries: List[E]) -> None:
     """Raise a JobgenError if a run that the file ``path`` names is outside of its folder."""
     for entry in entries:
         if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):
-            raise JobgenError(f"{path}: the run {entry.run[:60]!r} is no folder beside it.")
+            raise JobgenError("bad-record", f"{path}: the run {entry.run[:60]!r} is no folder beside it.")

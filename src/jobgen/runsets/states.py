@@ -116,4 +116,6 @@ def table(rows: List[List[str]]) -> List[str]:
 def refuse_unknown(scheduler: str, *, what: str) -> None:
     """Raise a JobgenError if the jobs of ``what`` at ``scheduler`` cannot be followed."""
     if queue_of(scheduler) is None:
-        raise JobgenError(f"{what} needs a scheduler that queues jobs, and {scheduler} is none: choose another site.")
+        raise JobgenError(
+            "no-scheduler", f"{what} needs a scheduler that queues jobs, and {scheduler} is none: choose another site."
+        )

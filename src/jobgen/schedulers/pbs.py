@@ -121,7 +121,7 @@ class PBS(Scheduler):
     def interactive(self, job: Job, path: str) -> List[str]:
         """Ask for an interactive job, which runs the script in place of a shell."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise JobgenError("this is no terminal, and qsub needs one to open a shell on a node.")
+            raise JobgenError("no-terminal", "this is no terminal, and qsub needs one to open a shell on a node.")
         words = ["qsub", "-I", "-V"]
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:

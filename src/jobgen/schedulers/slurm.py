@@ -158,8 +158,9 @@ def _gpus(job: Job, tasks: int) -> str:
     count = job.gpus_per_node // tasks if job.site.gpu_request == "gpus-per-task" else job.gpus_per_node
     if not count:
         raise JobgenError(
+            "too-few-gpus",
             f"{job.spec.name} at {job.site.name}: {tasks} ranks share {job.gpus_per_node} GPUs, and with gpu_request = "
-            "'gpus-per-task' each task asks for GPUs of its own: lower ranks_per_node."
+            "'gpus-per-task' each task asks for GPUs of its own: lower ranks_per_node.",
         )
     words = ["gpu"] if job.site.gpu_request == "gres" else []
     words += [job.site.gpu_type] if job.site.gpu_type else []

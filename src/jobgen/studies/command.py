@@ -58,7 +58,9 @@ def study(request: Request) -> int:
     """
     base = job_of(request.spec, request.site, request.settings)
     if base.spec.task != "train":
-        raise UsageError(f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp.")
+        raise UsageError(
+            "nothing-to-vary", f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp."
+        )
     refuse_unknown(base.site.scheduler, what="a study")
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
@@ -67,7 +69,7 @@ def study(request: Request) -> int:
     for line in remarks:
         say(line)
     if not points:
-        raise UsageError("the grid has no point.")
+        raise UsageError("nothing-to-vary", "the grid has no point.")
     record = _record(request, base, points)
     states = {state.entry.name: state for state in states_of(record)}
     wanted = [point for point in points if states[point.name].state in {"missing", "failed"}]
@@ -89,7 +91,10 @@ def study(request: Request) -> int:
             else:
                 refused.append(name)
     if refused:
-        raise JobgenError(f"the scheduler does not take {', '.join(refused)}, see above: run the command again for it.")
+        raise JobgenError(
+            "submission-refused",
+            f"the scheduler does not take {', '.join(refused)}, see above: run the command again for it.",
+        )
     return 0
 
 
@@ -100,7 +105,9 @@ def _refuse_contradictions(request: Request, base: Job) -> None:
         JobgenError: if there is such a thing.
     """
     if request.batch and request.scaling == "strong":
-        raise UsageError("--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --.")
+        raise UsageError(
+            "flag-conflict", "--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --."
+        )
     environment = own_environment()
     if environment.get("SLIPWAY_SCRIPT"):
         return
@@ -111,14 +118,17 @@ def _refuse_contradictions(request: Request, base: Job) -> None:
         taken.update(dict.fromkeys(("train.batch_size", "train.batch_size_per_rank"), "--scaling weak"))
     given = keys_of(request.arguments, load_schema())
     if both := sorted(given & taken.keys()):
-        raise UsageError(f"{both[0]} is set behind --, and by {taken[both[0]]}: leave out one of the two.")
+        raise UsageError(
+            "flag-conflict", f"{both[0]} is set behind --, and by {taken[both[0]]}: leave out one of the two."
+        )
     if request.scaling == "weak" or "train.batch_size" in given:
         return
     each_rank = "train.batch_size_per_rank"
     if each_rank in given or _read_config(environment, base).get("train", {}).get("batch_size_per_rank"):
         raise UsageError(
+            "flag-conflict",
             f"{each_rank} makes the global batch grow with the ranks, and strong scaling keeps it: choose "
-            "--scaling weak, or train.batch_size."
+            "--scaling weak, or train.batch_size.",
         )
 
 
@@ -134,7 +144,9 @@ def _record(request: Request, base: Job, points: List[Point]) -> Study:
     if holds(folder, STUDY):
         old = read_study(folder)
         if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
-            raise JobgenError(f"{folder} holds a {old.scaling} study under {old.scheduler}: name another --output.")
+            raise JobgenError(
+                "different-study", f"{folder} holds a {old.scaling} study under {old.scheduler}: name another --output."
+            )
         entries, found = old.entries, old.found
     environment = own_environment()
     backend = environment.get("BACKEND") or base.spec.backend
@@ -196,7 +208,7 @@ def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
     try:
         found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
     except (OSError, ValueError) as error:
-        raise JobgenError(f"cannot read the configuration {path}: {error}.") from error
+        raise JobgenError("cannot-read", f"cannot read the configuration {path}: {error}.") from error
     if not isinstance(found.get("train", {}), dict):
-        raise JobgenError(f"the configuration {path}: train is no table.")
+        raise JobgenError("bad-value", f"the configuration {path}: train is no table.")
     return found

@@ -96,5 +96,7 @@ def weak_batch(config: Dict[str, Any], schema: Dict[str, Any]) -> int:
     default = schema["properties"]["train"]["properties"]["batch_size"]["default"]
     found = train.get("batch_size_per_rank") or train.get("batch_size", default)
     if not isinstance(found, int) or found < 1:
-        raise JobgenError(f"the batch size of the configuration is {found!r}: it must be a whole number, at least 1.")
+        raise JobgenError(
+            "bad-value", f"the batch size of the configuration is {found!r}: it must be a whole number, at least 1."
+        )
     return found

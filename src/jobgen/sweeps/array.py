@@ -32,7 +32,7 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
     scheduler = scheduler_of(job.scheduler)
     array = scheduler.array(job, tasks=len(trials), at_once=at_once) if len(trials) > 1 else None
     if len(trials) > 1 and not array:
-        raise JobgenError(f"a sweep is an array of jobs, and jobgen knows none of {scheduler.name}.")
+        raise JobgenError("no-scheduler", f"a sweep is an array of jobs, and jobgen knows none of {scheduler.name}.")
     array = array or Array(scheduler.directives(job), "0")
     rows = [
         f"    {index}) trial={quote(run)} arguments=({command(arguments)}) ;;"

@@ -87,13 +87,15 @@ def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> T
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise UsageError(f"--set {setting}: write KEY=VALUE,VALUE or, for a setting of the job, KEY=VALUE.")
+            raise UsageError(
+                "bad-axis", f"--set {setting}: write KEY=VALUE,VALUE or, for a setting of the job, KEY=VALUE."
+            )
         if not key.startswith("--") and (key.split(".")[0] in TABLES or "." not in key):
             _refuse_bare(key, schema)
             of_job.append(setting)
             continue
         if key in axes:
-            raise UsageError(f"--set {key}: it is set twice; give all values to one, separated by commas.")
+            raise UsageError("bad-axis", f"--set {key}: it is set twice; give all values to one, separated by commas.")
         axes[key] = _axis(key, one_line(text), schema, script=script)
     return of_job, list(axes.values())
 
@@ -102,25 +104,29 @@ def _refuse_bare(key: str, schema: Mapping[str, Any]) -> None:
     """Refuse a key of the trainer's configuration without its section, where the job has none of this name."""
     sections = [section for section, table in schema["properties"].items() if key in table["properties"]]
     if sections and key not in (*JobSpec.__struct_fields__, *Site.__struct_fields__):
-        raise UsageError(f"--set {key}: no setting of the job. Did you mean '{sections[0]}.{key}'?")
+        raise UsageError("bad-axis", f"--set {key}: no setting of the job. Did you mean '{sections[0]}.{key}'?")
 
 
 def _axis(key: str, text: str, schema: Mapping[str, Any], *, script: bool) -> Axis:
     spec: Mapping[str, Any] = {}
     if key.startswith("--"):
         if not script:
-            raise UsageError(f"--set {key}: a flag is of a script of your own, and SLIPWAY_SCRIPT is not set.")
+            raise UsageError(
+                "bad-axis", f"--set {key}: a flag is of a script of your own, and SLIPWAY_SCRIPT is not set."
+            )
         if not re.fullmatch(r"--[A-Za-z0-9][\w.-]*", key, flags=re.ASCII):
-            raise UsageError(f"--set {key}: that is no name of a flag.")
+            raise UsageError("bad-axis", f"--set {key}: that is no name of a flag.")
     else:
         spec = _spec_of(key, schema)
         if script:
-            raise UsageError(f"--set {key}: SLIPWAY_SCRIPT is set, and only the trainer has this key: name a --flag.")
+            raise UsageError(
+                "bad-axis", f"--set {key}: SLIPWAY_SCRIPT is set, and only the trainer has this key: name a --flag."
+            )
     found = _range(key, text, spec)
     try:
         values = [] if found else list(dict.fromkeys(next(csv.reader([text], strict=True)) or [""]))
     except csv.Error as error:
-        raise UsageError(f"--set {key}={text}: {error}.") from error
+        raise UsageError("bad-axis", f"--set {key}={text}: {error}.") from error
     axis = Axis(key, text, values, found, spec)
     for value in [found.at(0), found.at(1)] if found else values:
         _check(axis, value, schema)
@@ -135,16 +141,18 @@ def _spec_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if section != "launch"
     }
     if key.startswith("launch."):
-        raise UsageError(f"--set {key}: [launch] is of one attempt, and nothing to vary: put its flag behind --.")
+        raise UsageError(
+            "bad-axis", f"--set {key}: [launch] is of one attempt, and nothing to vary: put its flag behind --."
+        )
     if key not in known:
         last = key.rpartition(".")[2]
         flag = nearest_flag(f"--{last.replace('_', '-')}", schema)
         same = [name for name, spec in known.items() if name.endswith(f".{last}") or spec["flag"] == flag]
         hint = f" Did you mean {same[0]!r}?" if same else nearest(key, list(known))
-        raise UsageError(f"--set {key}: the trainer's configuration has no such key.{hint}")
+        raise UsageError("bad-axis", f"--set {key}: the trainer's configuration has no such key.{hint}")
     spec: Mapping[str, Any] = known[key]
     if "prefixItems" in spec:
-        raise UsageError(f"--set {key}: it takes {len(spec['prefixItems'])} values, and cannot be varied.")
+        raise UsageError("bad-axis", f"--set {key}: it takes {len(spec['prefixItems'])} values, and cannot be varied.")
     return spec
 
 
@@ -155,17 +163,21 @@ def _range(key: str, text: str, spec: Mapping[str, Any]) -> Optional[Range]:
         return None
     kind = spec.get("type", "number")
     if kind not in ("number", "integer") or "enum" in spec:
-        raise UsageError(f"--set {key}={text}: only a number has a range: list its values, separated by commas.")
+        raise UsageError(
+            "bad-axis", f"--set {key}={text}: only a number has a range: list its values, separated by commas."
+        )
     try:
         low, high = float(found[2]), float(found[3])
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UsageError(f"--set {key}={text}: a range is {found[1]}:LOW:HIGH, of two numbers, the lower one first.")
+        raise UsageError(
+            "bad-axis", f"--set {key}={text}: a range is {found[1]}:LOW:HIGH, of two numbers, the lower one first."
+        )
     if found[1] == "log" and low <= 0:
-        raise UsageError(f"--set {key}={text}: a logarithmic range begins above 0.")
+        raise UsageError("bad-axis", f"--set {key}={text}: a logarithmic range begins above 0.")
     if kind == "integer" and not (low.is_integer() and high.is_integer()):
-        raise UsageError(f"--set {key}={text}: {key} is a whole number: so are the ends of its range.")
+        raise UsageError("bad-axis", f"--set {key}={text}: {key} is a whole number: so are the ends of its range.")
     return Range(low, high, is_log=found[1] == "log", is_whole=kind == "integer")
 
 
@@ -176,12 +188,12 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
     if "no_flag" in axis.spec:
         words = [*SWITCHED, *switch_words(axis.spec)]
         if value not in words:
-            raise UsageError(f"--set {axis.key}={axis.text}: {value!r} must be {' or '.join(words)}.")
+            raise UsageError("bad-axis", f"--set {axis.key}={axis.text}: {value!r} must be {' or '.join(words)}.")
         return
     try:
         read_arguments([axis.argument(value)], schema)
     except ArgumentError as error:
-        raise UsageError(f"--set {axis.key}={axis.text}: {error}.") from error
+        raise UsageError("bad-axis", f"--set {axis.key}={axis.text}: {error}.") from error
 
 
 def grid(axes: List[Axis]) -> List[Values]:
@@ -191,7 +203,7 @@ def grid(axes: List[Axis]) -> List[Values]:
         UsageError: if one of them is a range.
     """
     if ranges := [axis for axis in axes if axis.range]:
-        raise UsageError(f"--set {ranges[0].key}={ranges[0].text}: a range is drawn from: add --random N.")
+        raise UsageError("bad-axis", f"--set {ranges[0].key}={ranges[0].text}: a range is drawn from: add --random N.")
     keys = [axis.key for axis in axes]
     return [dict(zip(keys, values)) for values in itertools.product(*(axis.values for axis in axes))]
 
@@ -209,7 +221,9 @@ def drawn(axes: List[Axis], *, count: int, seed: int) -> List[Values]:
         found.setdefault(tuple(values.values()), values)
         if len(found) == count:
             return list(found.values())
-    raise UsageError(f"--random {count}: there are only {len(found)} different trials: draw fewer, or leave it out.")
+    raise UsageError(
+        "bad-axis", f"--random {count}: there are only {len(found)} different trials: draw fewer, or leave it out."
+    )
 
 
 def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any]) -> None:
@@ -222,4 +236,7 @@ def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any
     if any(axis.spec for axis in axes):
         given |= keys_of(arguments, schema)
     if both := [axis.key for axis in axes if axis.key in given]:
-        raise JobgenError(f"{both[0]} is set behind -- for all trials, and varied by --set: leave out one of the two.")
+        raise JobgenError(
+            "flag-conflict",
+            f"{both[0]} is set behind -- for all trials, and varied by --set: leave out one of the two.",
+        )

@@ -119,10 +119,14 @@ def _set_up(request: Request) -> Setup:
     settings, axes = divide(request.settings, schema, script=script)
     job = job_of(request.spec, request.site, settings)
     if job.spec.task != "train":
-        raise UsageError(f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp.")
+        raise UsageError(
+            "nothing-to-vary", f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp."
+        )
     refuse_unknown(job.site.scheduler, what="a sweep")
     if not axes and request.seeds == 1:
-        raise UsageError("nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats.")
+        raise UsageError(
+            "nothing-to-vary", "nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats."
+        )
     refuse_both(axes, request.arguments, schema)
     _refuse_rungs(request, axes, script=script)
     return Setup(request, job, settings, axes, environment, _seed_flag(request, axes, script=script))
@@ -135,16 +139,18 @@ def _seed_flag(request: Request, axes: List[Axis], *, script: bool) -> str:
         UsageError: if a script's is not named, or the seed is set otherwise too.
     """
     if request.seed_flag and not script:
-        raise UsageError("--seed-flag is for a script of your own, and SLIPWAY_SCRIPT is not set.")
+        raise UsageError("flag-conflict", "--seed-flag is for a script of your own, and SLIPWAY_SCRIPT is not set.")
     flag = request.seed_flag or ("" if script else "--seed")
     if request.seeds == 1:
         return flag
     if not flag:
-        raise UsageError("--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.")
+        raise UsageError(
+            "flag-conflict", "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed."
+        )
     taken = any(axis.key in {"train.seed", flag} for axis in axes)
     given = set() if script else keys_of(request.arguments, load_schema())
     if taken or "train.seed" in given or any(word.partition("=")[0] == flag for word in request.arguments):
-        raise UsageError(f"--seeds sets {flag}, and so do you: leave out one of the two.")
+        raise UsageError("flag-conflict", f"--seeds sets {flag}, and so do you: leave out one of the two.")
     return flag
 
 
@@ -158,14 +164,20 @@ def _refuse_rungs(request: Request, axes: List[Axis], *, script: bool) -> None:
     if not rungs:
         return
     if script:
-        raise UsageError("--rungs needs the trainer: it ends a trial behind an epoch and continues it from there.")
+        raise UsageError(
+            "bad-rungs", "--rungs needs the trainer: it ends a trial behind an epoch and continues it from there."
+        )
     if rungs != sorted(set(rungs)) or len(rungs) == 1:
-        raise UsageError(f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before.")
+        raise UsageError(
+            "bad-rungs", f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before."
+        )
     if request.keep == 1:
-        raise UsageError("--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
+        raise UsageError("bad-rungs", "--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
     given = keys_of(request.arguments, load_schema()) | {axis.key for axis in axes}
     if both := sorted(given & {"train.epochs", "train.max_steps", "launch.stop_epoch"}):
-        raise UsageError(f"{both[0]}: with --rungs the last rung is how long a trial trains: leave it out.")
+        raise UsageError(
+            "flag-conflict", f"{both[0]}: with --rungs the last rung is how long a trial trains: leave it out."
+        )
 
 
 def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
@@ -201,7 +213,9 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
         if then != now
     ]
     if differing:
-        raise JobgenError(f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output.")
+        raise JobgenError(
+            "different-study", f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output."
+        )
     record = Sweep(folder, content, found=before.found)
     record.entries = {trial.name: trial for trial in old.trials}
     known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
@@ -213,7 +227,8 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
             names.append(name)
     if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
         raise JobgenError(
-            f"{request.folder} holds a sweep over other values, and rungs compare all trials: name another --output."
+            "different-study",
+            f"{request.folder} holds a sweep over other values, and rungs compare all trials: name another --output.",
         )
     return record, names
 
@@ -228,8 +243,9 @@ def _refuse_too_many(job: Job, trials: int) -> None:
     largest = queue.largest_array() if queue and trials > 1 else None
     if largest is not None and trials > largest:
         raise JobgenError(
+            "too-many-trials",
             f"{trials} trials are one array, and {job.site.scheduler} takes at most {largest} tasks in one here: "
-            "submit fewer; run again with more, the command adds them."
+            "submit fewer; run again with more, the command adds them.",
         )
 
 
@@ -266,7 +282,9 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     number = hand_over_for_number(submission, array)
     if not number:
         shutil.rmtree(folder, ignore_errors=True)
-        raise JobgenError("the scheduler does not take the trials, see above; run the command again.")
+        raise JobgenError(
+            "submission-refused", "the scheduler does not take the trials, see above; run the command again."
+        )
     say(f"job {number}: {len(trials)} trial(s)")
     record.submitted(jobs_of(number, [trial.name for trial in trials]))
 
@@ -286,5 +304,5 @@ def _new_folder(record: Sweep) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise JobgenError(f"cannot write {above}: {error.strerror}.") from error
+            raise JobgenError("cannot-write", f"cannot write {above}: {error.strerror}.") from error
         return above / str(number)

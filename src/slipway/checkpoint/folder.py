@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
+from slipway.errors import warn
 from slipway.files import sync_folder, write_json
 from slipway.reading import read_whole
 
@@ -118,7 +119,7 @@ def discard(path: Path) -> None:
     try:
         hidden = path.rename(_hidden(path, "discarded"))
     except OSError as error:
-        log.warning("%s cannot be removed: %s", path, error.strerror)
+        warn(log, "cannot-remove", "%s cannot be removed: %s", path, error.strerror)
     else:
         remove(hidden)
 
@@ -128,7 +129,7 @@ def remove(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except OSError as error:
-        log.warning("%s cannot be removed: %s", folder, error.strerror)
+        warn(log, "cannot-remove", "%s cannot be removed: %s", folder, error.strerror)
 
 
 def recover(folder: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
 from slipway.compiled import CompiledCode
-from slipway.errors import NotSavedError, is_retryable
+from slipway.errors import NotSavedError, is_retryable, warn
 
 log = logging.getLogger(__name__)
 
@@ -108,4 +108,10 @@ class Saver:
             self._compiled.save()
         except Exception as error:  # noqa: BLE001 -- whatever it is, finish() must tell of it
             self._error = error
-            log.warning("checkpoint of step %s not written: %s", checkpoint.header.position.step, error)
+            warn(
+                log,
+                "checkpoint-not-written",
+                "checkpoint of step %s not written: %s",
+                checkpoint.header.position.step,
+                error,
+            )

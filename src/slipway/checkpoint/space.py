@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipway.checkpoint.folder import Checkpoint
+from slipway.errors import warn
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +45,22 @@ def warn_of_little_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quo
     needed = len(checkpoint.tensors) + 2  # the folder and the manifest
     space, inodes = _room(folder, quota)
     if size * count > space.amount:
-        log.warning(
+        warn(
+            log,
+            "low-disk-space",
             "%s has %.1f GB %s, and %d checkpoints of %.1f GB need %.1f GB: keep fewer, or take another folder",
             *(folder, space.amount / 1e9, space, count, size / 1e9, size * count / 1e9),
         )
     if inodes and needed * count > inodes.amount:
-        log.warning(
-            "%s has %d inodes %s, and %d checkpoints need %d", folder, inodes.amount, inodes, count, needed * count
+        warn(
+            log,
+            "low-disk-space",
+            "%s has %d inodes %s, and %d checkpoints need %d",
+            folder,
+            inodes.amount,
+            inodes,
+            count,
+            needed * count,
         )
 
 

@@ -23,7 +23,7 @@ from slipway.checkpoint.folder import (
     write_checkpoint,
 )
 from slipway.checkpoint.header import Metric
-from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError
+from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError, warn
 from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
 
@@ -95,7 +95,7 @@ class CheckpointStore:
             try:
                 return read_checkpoint(path)
             except DamagedError as error:
-                log.warning("checkpoint %s is damaged: %s; trying the one before", path, error)
+                warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the one before", path, error)
         if candidates:
             raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
@@ -109,7 +109,7 @@ class CheckpointStore:
         for path in beyond:
             names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
             aside = path.rename(next(name for name in names if not name.exists()))
-            log.warning("checkpoint %s is kept as %s", path, aside.name)
+            warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
         if beyond:
             for newest in self._newest_first()[:1]:
                 replace_symlink(self.path / LATEST, newest.name)
@@ -155,7 +155,7 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
         repair: whether to give their names back to checkpoints whose replacement was killed half-way.
 
     Raises:
-        RefusedError: if the path holds none, or what it holds is damaged.
+        RunError: if the path holds none, or what it holds is damaged.
     """
     if not resume:
         return None
@@ -166,7 +166,7 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
     path = Path(resume)
     within = path.resolve().parent == store.path.resolve()
     if not within and (own := store.newest()):  # a requeued job asks for the same path again
-        log.warning("this run has checkpoints of its own, which go before %s", path)
+        warn(log, "checkpoint-ignored", "this run has checkpoints of its own, which go before %s", path)
         return own
     if within and (path / MANIFEST).exists() and not store.is_newest(path):
         raise OlderCheckpointError(path=path)
@@ -177,7 +177,7 @@ def read_newest(path: Path) -> Checkpoint:
     """Return the checkpoint ``path``, or the newest valid one of the run folder ``path``.
 
     Raises:
-        RefusedError: if there is none, or what is there is damaged.
+        RunError: if there is none, or what is there is damaged.
     """
     if (path / MANIFEST).exists():
         try:

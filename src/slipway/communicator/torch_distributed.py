@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from slipway.communicator.collectives import count_alike
-from slipway.errors import JoinError, one_line
+from slipway.errors import JoinError, one_line, warn
 from slipway.world import World
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def _noted(wait: str) -> Iterator[None]:
     def tell() -> None:
         pause = FIRST_NOTE
         while not over.wait(pause):
-            log.warning("%s, since %.0f s", wait, time.monotonic() - began)
+            warn(log, "waiting-for-ranks", "%s, since %.0f s", wait, time.monotonic() - began)
             pause = NEXT_NOTES
 
     thread = threading.Thread(target=tell, daemon=True)

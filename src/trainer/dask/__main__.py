@@ -10,7 +10,8 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 
-from slipway.errors import SlipwayError
+from slipway.errors import SlipwayError, message_of
+from slipway.parser import Parser
 
 NEEDED = ("dask_jobqueue", "distributed", "cryptography")
 
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments))
     except SlipwayError as error:
-        sys.stderr.write(f"dask: {error}\n")
+        sys.stderr.write(f"dask: {message_of(error)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -29,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="python -m trainer.dask", description=__doc__)
+    top = Parser(prog="python -m trainer.dask", description=__doc__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("check", help="fail if a package is missing")

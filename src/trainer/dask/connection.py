@@ -46,8 +46,9 @@ def make_security(folder: Path) -> Security:
     """
     if shlex.quote(str(folder)) != str(folder):
         raise ConfigError(
+            "bad-path",
             f"Dask starts its workers by a line of a shell, which {str(folder)!r} would break: set SLIPWAY_OUTPUT to a "
-            f"path of letters, digits, dot, dash and underscore."
+            f"path of letters, digits, dot, dash and underscore.",
         )
     made = Security.temporary()
     for name, text in ((CA, made.tls_ca_file), (CERTIFICATE, made.tls_client_cert), (KEY, made.tls_client_key)):

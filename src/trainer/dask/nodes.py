@@ -89,7 +89,9 @@ def _require_commands(request: Request) -> None:
     submit = str(getattr(dask_jobqueue, request.cluster).job_cls.submit_command).split()[0]
     for command in (submit, request.find[0], request.cancel[0]):
         if not shutil.which(command):
-            raise ConfigError(f"no {command} on this machine: start the client where jobs are submitted.")
+            raise ConfigError(
+                "no-scheduler-command", f"no {command} on this machine: start the client where jobs are submitted."
+            )
 
 
 def _cluster(request: Request, folder: Path, name: str, *, wait: float) -> JobQueueCluster:
@@ -139,7 +141,9 @@ async def _submit(cluster: JobQueueCluster, workers: int) -> None:
     except (RuntimeError, ValueError, OSError) as error:
         lines = str(error).splitlines()
         said = [line for line in lines if line.strip()]
-        raise ConfigError(f"the scheduler did not take the job of a node: {' / '.join(said[-3:])[:400]}") from error
+        raise ConfigError(
+            "submission-refused", f"the scheduler did not take the job of a node: {' / '.join(said[-3:])[:400]}"
+        ) from error
 
 
 async def _come(
@@ -173,8 +177,9 @@ async def _come(
         return False
     if came < minimum:
         raise NodesError(
+            "nodes-missing",
             f"{came} of {workers} nodes have come within {wait:.0f} s (SLIPWAY_WAIT_SECONDS), and {minimum} are the "
-            f"least (SLIPWAY_MIN_NODES): all are given back."
+            f"least (SLIPWAY_MIN_NODES): all are given back.",
         )
     _say(f"begin with {came} of {workers} nodes; the others are not asked for any more")
     cluster.scale(came)
@@ -199,8 +204,9 @@ def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> N
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else ["there is none"]
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
         raise ConfigError(
+            "nodes-lost",
             f"jobs have ended that should hold nodes: {len(left)} are left, and {minimum} are the least "
-            f"(SLIPWAY_MIN_NODES). From their last log in {folder}: {' / '.join(errors or lines[-2:])[:500]}"
+            f"(SLIPWAY_MIN_NODES). From their last log in {folder}: {' / '.join(errors or lines[-2:])[:500]}",
         )
 
 
@@ -212,8 +218,9 @@ async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, 
     left = min(seconds for *_, seconds in nodes)
     if left <= save:
         raise NodesError(
+            "nodes-late",
             f"{left:.0f} s are left of the first node's time of {request.seconds} s, as the others came late, and a "
-            f"save may take {save:.0f} s: ask for longer (minutes), or set SLIPWAY_MIN_NODES."
+            f"save may take {save:.0f} s: ask for longer (minutes), or set SLIPWAY_MIN_NODES.",
         )
     Connection(cluster.scheduler_address, [address for _, address, _ in nodes]).write(folder)
     lines = [f"{get_address_host(address)} {name} {seconds:.0f}\n" for name, address, seconds in nodes]

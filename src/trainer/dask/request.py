@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from slipway.layout import EXIT_STOPPED
 from trainer.errors import ConfigError, TrainerError
 
 REQUEST = "request.json"
@@ -24,8 +23,6 @@ TRIES = 6
 
 class NodesError(TrainerError):
     """Too few nodes have come; later there may be more."""
-
-    exit_code = EXIT_STOPPED
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +55,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigError(f"{path}: {error}; the job script writes it anew at each start.") from error
+            raise ConfigError("bad-record", f"{path}: {error}; the job script writes it anew at each start.") from error
 
 
 def new_name(folder: Path) -> str:
@@ -93,14 +90,14 @@ def cancel_jobs(request: Request, folder: Path) -> None:
             return
         _said_by([*request.cancel, *jobs], may_fail=True)  # some end by themselves meanwhile
         time.sleep(2)
-    raise ConfigError(f"jobs {' '.join(jobs)} ({name}) do not end: {request.cancel[0]} them by hand.")
+    raise ConfigError("jobs-left", f"jobs {' '.join(jobs)} ({name}) do not end: {request.cancel[0]} them by hand.")
 
 
 def _said_by(command: list[str], *, may_fail: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{command[0]}: {error}.") from error
+        raise ConfigError("scheduler-silent", f"{command[0]}: {error}.") from error
     if done.returncode and not may_fail:
-        raise ConfigError(f"{command[0]} failed: {' '.join(done.stderr.split())[:300]}")
+        raise ConfigError("scheduler-silent", f"{command[0]} failed: {' '.join(done.stderr.split())[:300]}")
     return done.stdout

@@ -104,7 +104,7 @@ class Step:
         try:
             alive: dict[str, int] = await asyncio.wait_for(self._client.ncores(), CONNECT)
         except (OSError, TimeoutError) as error:
-            raise TrainerError("Dask's scheduler, which holds the nodes, is gone.") from error
+            raise TrainerError("dask-scheduler-gone", "Dask's scheduler, which holds the nodes, is gone.") from error
         for number, address in self._workers.items():
             if address not in alive and number not in self._codes:
                 sys.stderr.write(f"dask: node {number} ({address}) is lost: its worker is gone\n")
@@ -126,7 +126,7 @@ async def run_step(folder: Path, script: str, *, together: bool, first_only: boo
             connection.scheduler, security=security_of(folder), asynchronous=True, timeout=CONNECT, set_as_default=False
         )
     except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"Dask's scheduler cannot be reached: {error}") from error
+        raise ConfigError("dask-scheduler-silent", f"Dask's scheduler cannot be reached: {error}") from error
     log = folder.parent / ATTEMPT_OUTPUT if together else os.devnull
     async with client:
         with open(log, "a", encoding="utf-8") as copy:  # noqa: ASYNC230, PTH123 -- its lines are few

@@ -157,8 +157,9 @@ def in_memory_splits(
     for images, _ in (train, validation):
         if images.dtype != torch.uint8 or images.dim() != len("nchw"):
             raise ConfigError(
+                "bad-plugin",
                 f"in_memory_splits: images must be a uint8 tensor [n, c, h, w], not {images.dtype} "
-                f"{list(images.shape)}; other samples need a training script of your own (docs/session.md)."
+                f"{list(images.shape)}; other samples need a training script of your own (docs/session.md).",
             )
     statistics = channel_statistics(train[0])
     return Splits(

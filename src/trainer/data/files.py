@@ -75,10 +75,11 @@ def open_tree(path: Path) -> Tree:
     try:
         archive = Archive(path)
     except OSError as error:
-        raise ConfigError(f"cannot read --data-dir {path}: {error.strerror or error}.") from error
+        raise ConfigError("data-unreadable", f"cannot read --data-dir {path}: {error.strerror or error}.") from error
     except ArchiveError as error:
         raise ConfigError(
-            f"--data-dir: {error}. A file that takes the place of a folder is written by trainer pack, or zip -0 -r."
+            "data-unreadable",
+            f"--data-dir: {error}. A file that takes the place of a folder is written by trainer pack, or zip -0 -r.",
         ) from error
     return ArchiveTree(archive, root_of(archive.names))
 
@@ -114,7 +115,7 @@ class FolderTree:
         root = self.root / part
         if not root.is_dir():
             raise ConfigError(
-                f"there is no folder {root}: --data-dir must hold train/ and val/, or one folder a class."
+                "no-data", f"there is no folder {root}: --data-dir must hold train/ and val/, or one folder a class."
             )
         classes = tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir()))
         names = Names(name for folder in classes for name in _files_below(root, folder))
@@ -163,7 +164,9 @@ def _scanned(files: Files, found: Images, classes: Sequence[str], root: Path) ->
     empty = sorted({*classes} - {*found.classes})
     if empty or not found.classes:
         which = f"in {', '.join(empty)}" if classes else "and no class folder"
-        raise ConfigError(f"{root}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}.")
+        raise ConfigError(
+            "no-images", f"{root}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}."
+        )
     return Scanned(files, np.asarray(found.numbers), torch.from_numpy(np.array(found.labels)), found.classes)
 
 
@@ -175,7 +178,7 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
     """
 
     def refuse(error: OSError) -> NoReturn:
-        raise ConfigError(f"cannot read the folder {error.filename}: {error.strerror}.") from error
+        raise ConfigError("data-unreadable", f"cannot read the folder {error.filename}: {error.strerror}.") from error
 
     for parent, _, names in os.walk(root / folder, onerror=refuse):
         below = os.path.relpath(parent, root)

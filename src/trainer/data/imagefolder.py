@@ -185,8 +185,9 @@ def imagefolder(config: DataConfig) -> Splits:
         train, validation = tree.scan("train"), tree.scan("val")
         if differing := set(train.classes) ^ set(validation.classes):
             raise ConfigError(
+                "classes-differ",
                 f"{config.data_dir}: train/ and val/ must hold the same classes, but these stand on one side only: "
-                f"{', '.join(sorted(differing))}."
+                f"{', '.join(sorted(differing))}.",
             )
         return _splits(config, train, validation)
     whole = tree.scan("")
@@ -197,7 +198,10 @@ def imagefolder(config: DataConfig) -> Splits:
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
     if config.decoder == "simplejpeg" and not find_spec("simplejpeg"):
-        raise ConfigError(f"--decoder simplejpeg: this Python ({sys.executable}) has no simplejpeg: pip install it.")
+        raise ConfigError(
+            "missing-package",
+            f"--decoder simplejpeg: this Python ({sys.executable}) has no simplejpeg: pip install it.",
+        )
     statistics = IMAGENET if config.normalise else PLAIN
     prepared = (config.image_size, statistics, config.resize == "squash")
     most = config.max_image_pixels

@@ -49,7 +49,10 @@ def main(argv: list[str]) -> int:
     found = arguments.read(NAME, argv, OWN, {})
     name, folder = found.names[0], Path(found.names[1])
     if name not in SETS:
-        raise UsageError(f"{NAME}: there is no data set {name!r}.{did_you_mean(name, SETS)} Valid: {', '.join(SETS)}.")
+        raise UsageError(
+            "bad-flag-value",
+            f"{NAME}: there is no data set {name!r}.{did_you_mean(name, SETS)} Valid: {', '.join(SETS)}.",
+        )
     write_aerial(folder, **found.own)
     count = len(LOOKS) * found.own["per_class"]
     sys.stdout.write(f"{folder}: {count} pictures of {len(LOOKS)} classes; train on them with --data-dir {folder}\n")
@@ -63,7 +66,7 @@ def write_aerial(folder: Path, *, per_class: int, image_size: int, seed: int) ->
         ConfigError: if there is something at ``folder``, or it cannot be written.
     """
     if folder.is_symlink() or folder.exists():
-        raise ConfigError(f"{folder} is there already: name another folder, or remove it.")
+        raise ConfigError("file-exists", f"{folder} is there already: name another folder, or remove it.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
@@ -76,4 +79,6 @@ def write_aerial(folder: Path, *, per_class: int, image_size: int, seed: int) ->
                     picture.save(made / kind / f"{kind}{index:02}.png")
             made.rename(folder)
     except OSError as error:
-        raise ConfigError(f"{error.filename or folder} cannot be written: {error.strerror or error}.") from error
+        raise ConfigError(
+            "cannot-write", f"{error.filename or folder} cannot be written: {error.strerror or error}."
+        ) from error

@@ -81,7 +81,9 @@ class Source:
         try:
             info, data = self.info(name), read_whole(path)
         except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}; remove it, or repair it, and go on.") from error
+            raise ConfigError(
+                "data-unreadable", f"cannot read {path}: {error.strerror}; remove it, or repair it, and go on."
+            ) from error
         return Packed(info, reduced(data, self.shorter_side, self.quality) if self.shorter_side else data)
 
     def differs(self, name: str, size: int) -> bool:
@@ -123,7 +125,7 @@ def main(argv: list[str]) -> int:
 def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]:
     """Return the images below a folder, as ``--data-dir`` takes it, and the number of their classes."""
     if folder.is_file():
-        raise ConfigError(f"{folder} is a file: name the folder of images that is to be packed.")
+        raise ConfigError("not-a-folder", f"{folder} is a file: name the folder of images that is to be packed.")
     tree = FolderTree(folder)
     parts = ["train", "val"] if tree.has_folder("train") or tree.has_folder("val") else [""]
     names, classes = [], 0
@@ -135,7 +137,9 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it.") from error
+            raise ConfigError(
+                "bad-path", f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it."
+            ) from error
     return Source(folder, names, shorter_side, quality), classes
 
 
@@ -146,7 +150,7 @@ def pack(source: Source, target: Path) -> None:
         ConfigError: if ``target`` is there, or something cannot be read or written.
     """
     if not target.parent.is_dir():
-        raise ConfigError(f"there is no folder {target.parent}: make it first.")
+        raise ConfigError("cannot-write", f"there is no folder {target.parent}: make it first.")
     _refuse_what_is_there(target)
     how = f".{source.shorter_side}q{source.quality}" if source.shorter_side else ""
     partial = target.with_name(f"{target.name}{how}.partial")
@@ -157,24 +161,25 @@ def pack(source: Source, target: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
             if len(Archive(partial)) != len(source.names):
-                raise ConfigError(f"{partial} has not all files: remove it, and begin anew.")
+                raise ConfigError("damaged-archive", f"{partial} has not all files: remove it, and begin anew.")
             _refuse_what_is_there(target)
             partial.rename(target)
         sync_folder(target.parent)
     except OSError as error:
         raise ConfigError(
-            f"{partial} cannot be written: {error.strerror or error}. What it holds is kept: the same command goes on."
+            "cannot-write",
+            f"{partial} cannot be written: {error.strerror or error}. What it holds is kept: the same command goes on.",
         ) from error
 
 
 def _refuse_what_is_there(target: Path) -> None:
     if os.path.lexists(target):
-        raise ConfigError(f"{target} is there already: name another file, or remove it.")
+        raise ConfigError("file-exists", f"{target} is there already: name another file, or remove it.")
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
     """Make sure that no other process writes this file, where the file system has locks, and none has completed it."""
-    refusal = ConfigError(f"{path} is being written by another trainer pack.")
+    refusal = ConfigError("folder-in-use", f"{path} is being written by another trainer pack.")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -198,7 +203,8 @@ def _write(source: Source, file: BinaryIO, path: Path) -> None:
         info.header_offset, info.CRC, info.compress_size, info.file_size = end, member.crc, member.size, member.size
         if info.FileHeader(zip64=False) != member.header or source.differs(name, member.size):
             raise ConfigError(
-                f"{source.root / name} has changed since {path} was begun, or is new: remove {path} to begin anew."
+                "different-data",
+                f"{source.root / name} has changed since {path} was begun, or is new: remove {path} to begin anew.",
             )
         whole.append(info)
         end = file.tell()

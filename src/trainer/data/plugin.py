@@ -23,15 +23,18 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
     found = call_factory("--dataset", name, config)
     if not (isinstance(found, tuple) and len(found) == len(Splits._fields)):
         raise ConfigError(
-            f"--dataset {name} returned a {type(found).__name__}: it must return Splits(train, validation)."
+            "bad-plugin",
+            f"--dataset {name} returned a {type(found).__name__}: it must return Splits(train, validation).",
         )
     for part, dataset in zip(Splits._fields, found, strict=True):
         try:
             wrong = _wrong_with(dataset)
         except Exception as error:
-            raise ConfigError(f"--dataset {name}: its {part} part is no Dataset: {reason_of(error)}") from error
+            raise ConfigError(
+                "bad-plugin", f"--dataset {name}: its {part} part is no Dataset: {reason_of(error)}"
+            ) from error
         if wrong:
-            raise ConfigError(f"--dataset {name}: of its {part} part {wrong}")
+            raise ConfigError("bad-plugin", f"--dataset {name}: of its {part} part {wrong}")
     return Splits(*found)
 
 

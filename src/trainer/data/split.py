@@ -28,7 +28,8 @@ def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Ten
     for label, count in enumerate(labels.bincount().tolist()):
         if count == 1:
             raise ConfigError(
-                f"cannot hold out val_fraction={fraction}: class {label} has a single sample, and needs at least two."
+                "class-too-small",
+                f"cannot hold out val_fraction={fraction}: class {label} has a single sample, and needs at least two.",
             )
         if count:
             ids = generator.permutation(np.flatnonzero(labels == label))

@@ -31,7 +31,7 @@ def _read(config: DataConfig, name: str) -> Splits:
     except Exception as error:  # on a damaged file torchvision's readers raise whatever they stumble over
         remedy = "check the network" if config.download else "--download fetches it, or --data-dir names where it is"
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(": ")
-        raise ConfigError(f"{name} is not in {config.data_dir!r} ({reason}): {remedy}.") from error
+        raise ConfigError("no-data", f"{name} is not in {config.data_dir!r} ({reason}): {remedy}.") from error
     train, validation = ((_as_images(part.data), torch.as_tensor(part.targets)) for part in parts)
     return in_memory_splits(
         train, validation, classes=tuple(parts[0].classes), padding=config.crop_padding, flip=config.flip

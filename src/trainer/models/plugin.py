@@ -19,15 +19,21 @@ def build_plugin_model(name: str, shape: tuple[int, int, int], classes: int) -> 
     """
     model = call_factory("--arch", name, shape, classes)
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"--arch {name} returned a {type(model).__name__}: it must return a torch.nn.Module.")
+        raise ConfigError(
+            "bad-plugin", f"--arch {name} returned a {type(model).__name__}: it must return a torch.nn.Module."
+        )
     training = model.training
     try:
         with torch.no_grad():
             logits = model.eval()(torch.zeros(2, *shape))
     except Exception as error:
-        raise ConfigError(f"--arch {name}: the model fails for images {list(shape)}: {reason_of(error)}") from error
+        raise ConfigError(
+            "bad-plugin", f"--arch {name}: the model fails for images {list(shape)}: {reason_of(error)}"
+        ) from error
     model.train(training)
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ConfigError(f"--arch {name}: for 2 images the model returned {found}: it must be [2, {classes}].")
+        raise ConfigError(
+            "bad-plugin", f"--arch {name}: for 2 images the model returned {found}: it must be [2, {classes}]."
+        )
     return model

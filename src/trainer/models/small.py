@@ -23,7 +23,9 @@ class MnistCNN(nn.Module):
         super().__init__()
         channels, height, width = shape
         if min(height, width) < 6:  # noqa: PLR2004
-            raise ConfigError(f"mnist-cnn needs images of at least 6 x 6 pixels, not {height} x {width}; try mlp.")
+            raise ConfigError(
+                "image-size", f"mnist-cnn needs images of at least 6 x 6 pixels, not {height} x {width}; try mlp."
+            )
         self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.dropout1 = nn.Dropout(0.25)

@@ -29,7 +29,7 @@ def _build(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     arguments: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name.startswith("vit_"):  # the only family whose weights depend on the image size
         if height != width:
-            raise ConfigError(f"{name} needs square images, not {height} x {width}.")
+            raise ConfigError("image-size", f"{name} needs square images, not {height} x {width}.")
         arguments["image_size"] = height
     elif name in {"googlenet", "inception_v3"}:  # their auxiliary heads return a tuple in training
         arguments |= {"aux_logits": False, "init_weights": True}
@@ -39,7 +39,9 @@ def _build(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
         _rehearse(model, shape)
     except (ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigError(f"{name} cannot be built for images of {height} x {width}: {reason}.") from error
+        raise ConfigError(
+            "image-size", f"{name} cannot be built for images of {height} x {width}: {reason}."
+        ) from error
     return model
 
 

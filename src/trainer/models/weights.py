@@ -24,7 +24,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     try:
         given = fitted(read_file(Path(path)), own)
     except WeightsError as error:
-        raise ConfigError(f"--weights {path} {error}") from error
+        raise ConfigError("bad-weights", f"--weights {path} {error}") from error
     head = {name for name in own if name.rpartition(".")[0] == list(own)[-1].rpartition(".")[0]}
     if all(name in given for name in head) and any(given[name].shape != own[name].shape for name in head):
         given |= {name: own[name] for name in head}
@@ -32,6 +32,6 @@ def load_weights(model: nn.Module, path: str) -> None:
     wrong += [name for name in given if name not in own]
     if wrong:
         named = ", ".join([*wrong[:3], "..."] if wrong[3:] else wrong)
-        raise ConfigError(f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
+        raise ConfigError("bad-weights", f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
     own.update(given)  # it knows the versions of the layers, and some models ask for them
     model.load_state_dict(own)

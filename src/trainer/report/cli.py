@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 from slipway.errors import one_line
 from slipway.files import write_atomically
 from slipway.layout import EXIT_USAGE
+from slipway.parser import Parser
 from slipway.reading import read_start
 from trainer.report.folder import Folder
 from trainer.report.overview import overview
@@ -28,7 +28,7 @@ MOST_WITH_IMAGES = 12
 
 def main(argv: Sequence[str]) -> int:
     """Write the page that ``argv`` asks for; return 0, 1 if there is nothing to report, or 2 for a wrong argument."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
         "holds all it shows, and opens without a network. Runs may still be under way.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from slipway.errors import warn
 from slipway.goodput import describe, read_goodput
 from slipway.metrics import read_records
 from slipway.runfolder import RunFolder
@@ -14,6 +15,7 @@ from trainer.learner import Learner
 from trainer.results.tables import CONFUSION, write_tables
 
 CONFUSION_FIGURE, SCHEDULE = "confusion.png", "schedule.png"
+
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ def write_results(
                 title = f"{title}; {pipeline.schedule}, {1 + max(unit.micro for unit, _, _ in passes)} micro-batches"
                 draw_schedule(passes, devices, folder.figures / SCHEDULE, title=title)
         except Exception as error:  # noqa: BLE001 -- a picture must not fail a run that is trained and saved
-            log.warning("the figures are not drawn: %s", error)
+            warn(log, "figure-not-drawn", "the figures are not drawn: %s", error)
 
 
 def log_accuracy(evaluation: Evaluation) -> None:

@@ -19,7 +19,7 @@ from slipway.environment import Environment
 from slipway.runfolder import RunFolder
 from slipway.stop import Reason
 from trainer.config import Settings
-from trainer.errors import ConfigError, describe
+from trainer.errors import ConfigError
 from trainer.provenance import begin
 from trainer.selftest.measure import Facts, measure
 from trainer.selftest.verdict import faults
@@ -34,11 +34,11 @@ def run_selftest(
     """Test the ranks and leave the verdict in ``folder``.
 
     Raises:
-        RefusedError: on every rank, if ``folder`` cannot be had, or holds a run, whose records it would replace.
+        RunError: on every rank, if ``folder`` cannot be had, or holds a run, whose records it would replace.
         ConfigError: on every rank, saying all that is wrong.
     """
     launched = resolved(settings.launch, comm, strategy, [])
-    with open_folder(folder, environment, comm, describe, may_continue=False) as ownership:
+    with open_folder(folder, environment, comm, may_continue=False) as ownership:
         attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
         facts = measure(settings.launch, comm)
         sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
@@ -46,7 +46,7 @@ def run_selftest(
         gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
         ranks = [Facts(**found) for found in gathered]
         if found := faults(ranks, ranks_per_node=environment.planned_ranks_per_node):
-            error = ConfigError(f"selftest: {'; '.join(found)}")
+            error = ConfigError("selftest-failed", f"selftest: {'; '.join(found)}")
             error.raised_on_all_ranks = True
             raise error
         attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))

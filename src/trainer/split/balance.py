@@ -103,7 +103,9 @@ def balance(pieces: Sequence[Piece], stages: int, *, fits: Callable[[int, Sequen
         ConfigError: if there are too few pieces, or they fit no devices.
     """
     if len(pieces) < stages:
-        raise ConfigError(f"--split auto: the model can be cut into {len(pieces)} piece(s), and not {stages} stages.")
+        raise ConfigError(
+            "bad-split", f"--split auto: the model can be cut into {len(pieces)} piece(s), and not {stages} stages."
+        )
     best: dict[tuple[int, int], tuple[float, list[int]]] = {(0, 0): (0.0, [])}
     for stage, end in itertools.product(range(1, stages + 1), range(len(pieces) + 1)):
         options = [
@@ -114,7 +116,9 @@ def balance(pieces: Sequence[Piece], stages: int, *, fits: Callable[[int, Sequen
         if options:
             best[stage, end] = min(options)
     if (stages, len(pieces)) not in best:
-        raise ConfigError(f"--split auto: {stages} stages do not fit the memory of their devices: take more of them.")
+        raise ConfigError(
+            "out-of-memory", f"--split auto: {stages} stages do not fit the memory of their devices: take more of them."
+        )
     return best[stages, len(pieces)][1]
 
 

@@ -33,7 +33,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     for name in names:
         if not name or name not in modules:
             hint = did_you_mean(name, list(modules)[1:])
-            raise ConfigError(f"--split {','.join(names)}: the model has no submodule {name!r}.{hint}")
+            raise ConfigError("bad-split", f"--split {','.join(names)}: the model has no submodule {name!r}.{hint}")
     if not names:
         return [model]
     nodes = _trace(model, opened=_ancestors(names), option=f"--split {','.join(names)}")
@@ -41,9 +41,11 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     inputs = next(place for place, node in enumerate(nodes) if node.op not in {"placeholder", "get_attr"})
     for (first, before), (second, behind) in pairwise(zip(["", *names], [inputs, *begins], strict=True)):
         if before == behind:
-            raise ConfigError(f"--split {','.join(names)}: there is nothing before {second} for a stage of its own.")
+            raise ConfigError(
+                "bad-split", f"--split {','.join(names)}: there is nothing before {second} for a stage of its own."
+            )
         if before > behind:
-            raise ConfigError(f"--split {first},{second}: the model calls {second} first.")
+            raise ConfigError("bad-split", f"--split {first},{second}: the model calls {second} first.")
     for name, begin in zip(names, begins, strict=True):
         _require_one_edge(model, nodes, name, begin)
     _refuse_draws(nodes, names)
@@ -115,8 +117,9 @@ def _trace(model: nn.Module, *, opened: set[str], option: str) -> list[fx.Node]:
     except Exception as error:  # a forward of somebody else's may do anything with what is no tensor
         outer = [name for name, _ in model.named_children()]
         raise ConfigError(
+            "bad-split",
             f"{option}: the model cannot be traced: {reason_of(error)} "
-            f"Cut before a module whose parents only pass tensors on: {_some(outer)}."
+            f"Cut before a module whose parents only pass tensors on: {_some(outer)}.",
         ) from error
 
 
@@ -126,7 +129,9 @@ def _begin_of(nodes: list[fx.Node], name: str) -> int:
     calls = [place for place in inside if nodes[place].target == nodes[inside[0]].target]
     if len(calls) != 1:
         found = f"calls it {len(calls)} times" if calls else "never calls it"
-        raise ConfigError(f"--split {name}: the model {found}; a stage begins where a module is called once.")
+        raise ConfigError(
+            "bad-split", f"--split {name}: the model {found}; a stage begins where a module is called once."
+        )
     return calls[0]
 
 
@@ -142,8 +147,9 @@ def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: 
         return
     values = " and ".join(str(node.target) for node in crossing) or "nothing"
     raise ConfigError(
+        "bad-split",
         f"--split {name}: the results of {values} would cross the cut, and one tensor may. In "
-        f"{type(model).__name__} one can cut before {_some(_possible(nodes))}."
+        f"{type(model).__name__} one can cut before {_some(_possible(nodes))}.",
     )
 
 
@@ -153,8 +159,9 @@ def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if node.op in {"call_function", "call_method"} and _draws(called):
             raise ConfigError(
+                "bad-split",
                 f"--split {','.join(names)}: the model calls {called} between its modules, which would draw other "
-                "numbers than in the whole model: make it a module (nn.Dropout)."
+                "numbers than in the whole model: make it a module (nn.Dropout).",
             )
 
 
@@ -194,8 +201,9 @@ def _require_own_parameters(stages: Sequence[nn.Module]) -> None:
             owner, other = owners.setdefault(id(parameter), (number, name))
             if owner != number:
                 raise ConfigError(
+                    "bad-split",
                     f"--split: stages {owner + 1} and {number + 1} share a parameter ({other}, {name}), which can be "
-                    "on one device alone: cut elsewhere."
+                    "on one device alone: cut elsewhere.",
                 )
 
 

@@ -107,20 +107,33 @@ def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: lis
 def _refuse_unused(settings: Settings, backend: str) -> None:
     """Raise a ConfigError for a setting that ``backend`` would silently leave out."""
     if settings.run.fp16_compression and backend != "horovod":
-        raise ConfigError(f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.")
+        raise ConfigError(
+            "conflicting-settings",
+            f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.",
+        )
     if settings.launch.dist_backend != "auto" and backend != "ddp":
-        raise ConfigError(f"launch.dist_backend is of --backend ddp; {backend} has its own communication.")
+        raise ConfigError(
+            "conflicting-settings", f"launch.dist_backend is of --backend ddp; {backend} has its own communication."
+        )
     for name in ("sync_bn", "compile"):
         if settings.model.split and getattr(settings.model, name):
-            raise ConfigError(f"model.split and model.{name} exclude each other: stages run by themselves.")
+            raise ConfigError(
+                "conflicting-settings", f"model.split and model.{name} exclude each other: stages run by themselves."
+            )
         if settings.model.recompute and getattr(settings.model, name):
-            raise ConfigError(f"model.recompute and model.{name} exclude each other: blocks are computed twice.")
+            raise ConfigError(
+                "conflicting-settings",
+                f"model.recompute and model.{name} exclude each other: blocks are computed twice.",
+            )
     if settings.launch.memory and not settings.launch.dry_run:
-        raise ConfigError("launch.memory goes with launch.dry_run: --dry-run --memory.")
+        raise ConfigError("conflicting-settings", "launch.memory goes with launch.dry_run: --dry-run --memory.")
     if settings.launch.profile and settings.launch.dry_run:
-        raise ConfigError("launch.profile and launch.dry_run exclude each other: a dry run leaves nothing.")
+        raise ConfigError(
+            "conflicting-settings", "launch.profile and launch.dry_run exclude each other: a dry run leaves nothing."
+        )
     if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
         raise ConfigError(
+            "conflicting-settings",
             "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "
-            "micro-batches, of which a ragged batch gives them different numbers."
+            "micro-batches, of which a ragged batch gives them different numbers.",
         )

@@ -46,7 +46,7 @@ class DDPStrategy:
         by_torch = environment.launcher is Launcher.TORCHRUN and agent_restart is None
         by_variables = launch.init_method == "env://" and not by_torch
         if self._sync_bn and device.type != "cuda":
-            raise ConfigError("model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
+            raise ConfigError("no-gpu", "model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
         return open_default_group(
             world,
             device,

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.environment import Environment
-from slipway.errors import SlipwayError
+from slipway.slugs import SLUGS
 from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
@@ -25,19 +25,20 @@ try:
     from slipway.communicator.horovod import HorovodCommunicator
 except ImportError as error:
     raise ConfigError(
+        "no-horovod",
         f"--backend horovod needs Horovod built for this torch, and it cannot be imported ({error}): "
-        "`build/setup horovod` builds it, and so do the images."
+        "`build/setup horovod` builds it, and so do the images.",
     ) from error
 
 
 def _give_up(limit: float) -> NoReturn:
     text = (
-        f"trainer: Horovod's ranks have not joined within {limit:.0f} s (--collective-timeout): look for a rank that "
-        "did not start, or for a network that is down.\n"
+        f"trainer: error[cannot-join]: Horovod's ranks have not joined within {limit:.0f} s (--collective-timeout): "
+        "look for a rank that did not start, or for a network that is down.\n"
     )
     with contextlib.suppress(OSError):  # the terminal is gone
         os.write(2, text.encode())
-    os._exit(SlipwayError.exit_code)
+    os._exit(SLUGS["cannot-join"].exit_code)
 
 
 class HorovodStrategy:
@@ -48,9 +49,15 @@ class HorovodStrategy:
     def __init__(self, settings: Settings) -> None:
         """Check what Horovod cannot do."""
         if settings.model.sync_bn:
-            raise ConfigError("model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.")
+            raise ConfigError(
+                "conflicting-settings",
+                "model.sync_bn needs --backend ddp: Horovod cannot convert a model's batch norm layers.",
+            )
         if settings.model.channels_last is True:
-            raise ConfigError("model.channels_last needs another --backend: Horovod sends contiguous gradients only.")
+            raise ConfigError(
+                "conflicting-settings",
+                "model.channels_last needs another --backend: Horovod sends contiguous gradients only.",
+            )
         self._settings = settings
         self._micro_steps = settings.train.grad_accum_steps
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none

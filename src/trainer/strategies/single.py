@@ -24,7 +24,10 @@ class SingleStrategy:
         """Check what one process cannot do."""
         self._settings = settings
         if settings.model.sync_bn:
-            raise ConfigError("model.sync_bn needs --backend ddp: one process has no other samples to look at.")
+            raise ConfigError(
+                "conflicting-settings",
+                "model.sync_bn needs --backend ddp: one process has no other samples to look at.",
+            )
 
     def join(self, environment: Environment) -> Communicator:
         """Take this process for the whole world."""

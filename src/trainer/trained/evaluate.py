@@ -23,6 +23,7 @@ from slipway.checkpoint.header import from_manifest, to_manifest
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import broadcast_json, run_on_root
 from slipway.environment import Environment, read_environment
+from slipway.errors import warn
 from slipway.files import write_json
 from slipway.stop import Reason, StopRequest
 from trainer import arguments
@@ -62,6 +63,7 @@ TAKEN = {
         *("collective_timeout", "nproc_per_node", "threads"),
     ),
 }
+
 log = logging.getLogger(__name__)
 
 
@@ -151,7 +153,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     settings = settled(settings, saved(header))
     parts = open_on_ranks(settings.data, comm)
     if warning := run_on_root(comm, lambda: check_data(header, parts.train, settings)):
-        log.warning(warning)
+        warn(log, "different-data", warning)
     model = _model(settings, comm, read and read.checkpoint, parts.train)
     about = images(header, parts.train)
     mean_std = (torch.tensor(about["mean"], dtype=torch.float64), torch.tensor(about["std"], dtype=torch.float64))
@@ -185,13 +187,15 @@ def _make_folder(plan: Plan) -> None:
     folder, own = plan.output, plan.source.run or plan.source.path
     assert folder
     if folder.resolve().is_relative_to(own.resolve()):
-        raise ConfigError(f"--output {folder} is inside {own}, which a run may be using: name another folder.")
+        raise ConfigError(
+            "folder-in-use", f"--output {folder} is inside {own}, which a run may be using: name another folder."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"--output {folder} is not empty: name another folder.")
+            raise ConfigError("file-exists", f"--output {folder} is not empty: name another folder.")
     except OSError as error:
-        raise ConfigError(f"--output {folder} cannot be made: {error.strerror}.") from error
+        raise ConfigError("cannot-write", f"--output {folder} cannot be made: {error.strerror}.") from error
 
 
 class Read(NamedTuple):
@@ -218,7 +222,9 @@ def _model(settings: Settings, comm: Communicator, found: Checkpoint | None, dat
         restored = restore({"model": model}, found, comm)
     except RuntimeError as error:  # load_state_dict names what differs
         said = " ".join(str(error).split())
-        raise ConfigError(f"{settings.model.arch} is not the model of the checkpoint: {said}") from error
+        raise ConfigError(
+            "different-model", f"{settings.model.arch} is not the model of the checkpoint: {said}"
+        ) from error
     assert restored
     model.to(comm.device)
     if settings.model.compile:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway.checkpoint.header import Header
+from slipway.errors import labelled
 from slipway.export import SAFETENSORS, require_new, write
 from trainer import arguments
 from trainer.checkpoint import IMAGES
@@ -32,11 +33,12 @@ def main(argv: list[str]) -> int:
     target = Path(found.names[1])
     if target.suffix == ".onnx":
         raise UsageError(
+            "export-format",
             f"export: {target}: ONNX is not written here, as torch's exporter needs packages that the trainer does not "
-            "(onnxscript); torch.onnx.export takes the model with the weights of a .pt file."
+            "(onnxscript); torch.onnx.export takes the model with the weights of a .pt file.",
         )
     if target.suffix not in SUFFIXES:
-        raise UsageError(f"export: {target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+        raise UsageError("export-format", f"export: {target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
     require_new(target)
     source = find_source(found.names[0], best=found.own["best"])
     config = source.settings(found.own["config"], found.overrides)
@@ -64,10 +66,11 @@ def _about(header: Header, config: Config, source: Source) -> dict[str, Any]:
             dataset = open_data(replace(config.data, download=False)).train
         except ConfigError as error:
             raise ConfigError(
-                f"{source.path} is of a version that did not save the names of classes, so the data are needed: {error}"
+                error.slug,
+                f"{source.path} is of a version that did not save the names of classes, so it needs the data: {error}",
             ) from error
         if warning := check_data(header, dataset, config):
-            sys.stderr.write(f"trainer: {warning}\n")
+            sys.stderr.write(f"trainer: {labelled('warning', 'different-data', warning)}\n")
         found = images(header, dataset)
     return {
         "arch": config.model.arch,

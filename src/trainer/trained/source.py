@@ -56,15 +56,16 @@ class Source:
         path = Path(config) if config else self.run and self.run / CONFIG
         if path is None:
             raise ConfigError(
-                f"{self.path} is a checkpoint outside of a run folder: name a copy of the run's {CONFIG} by --config."
+                "missing-config",
+                f"{self.path} is a checkpoint outside of a run folder: name a copy of the run's {CONFIG} by --config.",
             )
         try:
             read_start(path, limit=1)  # toml's reader would wait for a FIFO
         except FileNotFoundError as error:
             of_run = f"{self.run} has no {CONFIG}, so no run of the trainer has begun there; --config names a copy."
-            raise ConfigError(f"there is no {path}." if config else of_run) from error
+            raise ConfigError("missing-config", f"there is no {path}." if config else of_run) from error
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+            raise ConfigError("cannot-read", f"{path} cannot be read: {error.strerror}.") from error
         return load(path, overrides)
 
 
@@ -78,14 +79,16 @@ def find_source(name: str, *, best: bool) -> Source:
     path = Path(name)
     if (path / MANIFEST).exists():
         if best:
-            raise UsageError(f"--best chooses from a run folder, and {name} is one checkpoint.")
+            raise UsageError("flag-conflict", f"--best chooses from a run folder, and {name} is one checkpoint.")
         folder = path.resolve().parent
         return Source(path, best, folder.parent if folder.name == CHECKPOINTS else None)
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
-        raise ConfigError(f"{name} {what}: name a run folder, or a checkpoint of one.")
+        raise ConfigError("not-a-run", f"{name} {what}: name a run folder, or a checkpoint of one.")
     if not (path / CHECKPOINTS).is_dir():
-        raise ConfigError(f"{name} is neither a run folder (with {CHECKPOINTS}/) nor a checkpoint (with {MANIFEST}).")
+        raise ConfigError(
+            "not-a-run", f"{name} is neither a run folder (with {CHECKPOINTS}/) nor a checkpoint (with {MANIFEST})."
+        )
     return Source(path, best, path)
 
 
@@ -99,13 +102,16 @@ def read_trained(source: Source) -> tuple[Path, Checkpoint]:
     try:
         path, found = _read(source)
     except AllDamagedError as error:
-        raise ConfigError(f"every checkpoint of {source.path} is damaged.") from error
+        raise ConfigError("damaged-checkpoint", f"every checkpoint of {source.path} is damaged.") from error
     except OSError as error:
-        raise SlipwayError(f"{error.filename or source.path} cannot be read: {error.strerror or error}.") from error
+        raise SlipwayError(
+            "cannot-read", f"{error.filename or source.path} cannot be read: {error.strerror or error}."
+        ) from error
     if not is_of_trainer(found):
         raise ConfigError(
+            "checkpoint-of-script",
             f"{path} is of a script with a Session, not of the trainer: that script evaluates it, "
-            "and `slipway export` writes its weights."
+            "and `slipway export` writes its weights.",
         )
     return path, found
 
@@ -116,13 +122,16 @@ def _read(source: Source) -> tuple[Path, Checkpoint]:
     elif source.best:
         link = source.path / CHECKPOINTS / BEST
         if not link.exists():
-            raise ConfigError(f"{source.path} has no best checkpoint yet: nothing was evaluated.")
+            raise ConfigError("no-best-checkpoint", f"{source.path} has no best checkpoint yet: nothing was evaluated.")
         path, found = _while_it_is_replaced(link.resolve, lambda: _named(link.resolve()))
     else:
         store = CheckpointStore(source.path / CHECKPOINTS, keep=1)
         newest = _while_it_is_replaced(store.newest_folder, store.newest)
         if newest is None:
-            raise ConfigError(f"{source.path} has no checkpoint yet: the first one is written at the end of an epoch.")
+            raise ConfigError(
+                "no-checkpoint",
+                f"{source.path} has no checkpoint yet: the first one is written at the end of an epoch.",
+            )
         path, found = store.path / checkpoint_folder(newest.header.position.step), newest
     return path, found
 
@@ -132,7 +141,8 @@ def _named(path: Path) -> tuple[Path, Checkpoint]:
         return path, read_checkpoint(path)
     except DamagedError as error:
         raise ConfigError(
-            f"the checkpoint {path} is damaged: {error}. The run folder, without --best, means its newest valid one."
+            "damaged-checkpoint",
+            f"the checkpoint {path} is damaged: {error}. The run folder, without --best, means its newest valid one.",
         ) from error
 
 
@@ -169,7 +179,7 @@ def check_config(header: Header, config: Config) -> None:
         ConfigError: if not, naming each key and both values.
     """
     if changed := differences(header, identity_of(config)):
-        raise ConfigError(f"the configuration is of another run than the checkpoint: {changed}.")
+        raise ConfigError("different-run", f"the configuration is of another run than the checkpoint: {changed}.")
 
 
 def check_data(header: Header, dataset: Dataset, config: Config) -> str:
@@ -184,11 +194,15 @@ def check_data(header: Header, dataset: Dataset, config: Config) -> str:
     where, identity = f"the data in {config.data.data_dir}", header.facts["identity"]
     for name, found in {"classes": len(dataset.classes), "image shape": list(dataset.shape)}.items():
         if identity[name] != found:
-            raise ConfigError(f"{where} are not those of the model: {name} was {identity[name]} and is {found}.")
+            raise ConfigError(
+                "different-data", f"{where} are not those of the model: {name} was {identity[name]} and is {found}."
+            )
     classes = images(header, dataset)["classes"]
     for number, (before, now) in enumerate(zip(classes, dataset.classes, strict=True)):
         if before != now:
-            raise ConfigError(f"{where} are not those of the model: class {number} was {before!r} and is {now!r}.")
+            raise ConfigError(
+                "different-data", f"{where} are not those of the model: class {number} was {before!r} and is {now!r}."
+            )
     if identity["training samples"] != len(dataset):
         return (
             f"{where} have {len(dataset)} training samples, and the run had {identity['training samples']}: where the "

@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# Generated from src/slipway/slugs.py by build/generate: do not edit. The exit codes of the errors
+# of job scripts; docs/errors.md describes them.
+declare -Ar ERROR_CODE=(
+    [bad-value]=78
+    [conflicting-settings]=78
+    [cannot-read]=78
+    [cannot-write]=78
+    [file-exists]=78
+    [bad-path]=78
+    [time-too-short]=78
+    [mig-slices]=78
+    [no-gpu]=78
+    [too-few-gpus]=78
+    [broken-gpu]=78
+    [folder-in-use]=78
+    [folder-holds-run]=78
+    [no-data]=78
+    [mpi-mismatch]=78
+    [no-clone]=78
+    [no-image]=78
+    [no-environment]=78
+    [no-modules]=78
+    [no-script]=78
+    [bad-data-path]=78
+    [wrong-backend]=78
+    [old-name]=78
+    [unclosed-quote]=78
+    [no-container-runtime]=78
+    [image-not-local]=78
+    [build-failed]=78
+    [staging-failed]=78
+    [no-local-disk]=78
+    [misplaced-arguments]=78
+    [no-notify-program]=78
+    [no-nodes]=78
+    [too-few-nodes]=78
+    [heterogeneous-job]=78
+    [node-not-ready]=78
+    [no-master-address]=78
+    [no-profiler]=78
+    [not-your-folder]=78
+    [writable-by-others]=78
+    [folder-holds-other-files]=78
+    [stopped-early]=75
+)

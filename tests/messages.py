@@ -1,0 +1,66 @@
+"""What programs say: errors and warnings by their slug, and the values that they name. Tests hold no sentence."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from slipway.errors import SlipwayError
+
+MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
+
+
+class Message(NamedTuple):
+    """One line of an output."""
+
+    kind: str
+    slug: str
+    text: str
+
+
+def messages(output: str) -> list[Message]:
+    """Return the errors and warnings of an output, or of caplog.text, in order."""
+    return [Message(*found) for found in MESSAGE.findall(output)]
+
+
+def slugs(output: str) -> list[str]:
+    """Return their slugs."""
+    return [message.slug for message in messages(output)]
+
+
+def assert_error(output: str, slug: str, *values: object) -> None:
+    """Hold that the output has one error, with this slug and these values, and no traceback."""
+    found = [message for message in messages(output) if message.kind == "error"]
+    assert [message.slug for message in found] == [slug], output
+    assert_names(found[0].text, *values)
+    assert "Traceback" not in output, output
+
+
+def assert_warning(output: str, slug: str, *values: object) -> None:
+    """Hold that the output has a warning with this slug that names these values."""
+    found = [message.text for message in messages(output) if message[:2] == ("warning", slug)]
+    assert any(all(str(value) in text for value in values) for text in found), (slug, values, output)
+
+
+def assert_names(text: str, *values: object) -> None:
+    """Hold that a text names each of the values: paths, numbers, names."""
+    for value in values:
+        assert str(value) in text, (value, text)
+
+
+@contextmanager
+def refused(slug: str, *values: object, code: int | None = None) -> Iterator[pytest.ExceptionInfo[SlipwayError]]:
+    """Hold that what is done within raises an error with this slug, which names these values.
+
+    Args:
+        slug: of the error.
+        values: what its text names.
+        code: its exit code, if that matters.
+    """
+    with pytest.raises(SlipwayError) as caught:
+        yield caught
+    assert caught.value.slug == slug, caught.value
+    assert code in {None, caught.value.exit_code}, caught.value.exit_code
+    assert_names(str(caught.value), *values)

@@ -1,0 +1,130 @@
+"""The slugs of all errors and warnings: each is known, used, and documented."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobgen.cli import main
+from messages import assert_error
+from slipway.errors import RunError
+from slipway.layout import EXIT_CONFIG, EXIT_STOPPED, EXIT_USAGE
+from slipway.slugs import EXIT_FAILED, SLUGS
+from slipway.stop import Reason
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
+SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
+IN_BASH = re.compile(
+    r"""(?m)^[^#\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
+)
+KINDS = {"error", "warning"}
+PRINTED = re.compile(r"(?:error|warning)\[([a-z0-9-]+)\]")
+
+
+def raising(node: ast.AST) -> bool:
+    """Return whether a node makes an error of ours, or a warning: a call that takes a slug."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    kinds = "Slipway|Trainer|Config|Usage|Nodes|Session|Tracker|StateMismatch|Export|Jobgen|Argument"
+    return bool(re.fullmatch(rf"(?:{kinds})Error|warn|labelled|need", name))
+
+
+def slugs_of_calls(path: Path) -> list[tuple[int, str | None]]:
+    """Return line and slug of each such call; None where it is computed."""
+    found: list[tuple[int, str | None]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if raising(node) and isinstance(node, ast.Call):
+            words = [word.value for word in node.args[:2] if isinstance(word, ast.Constant)]
+            texts = [word for word in words if re.fullmatch("[a-z0-9-]+", str(word)) and word not in KINDS]
+            found.append((node.lineno, texts[0] if texts else None))
+    return found
+
+
+USED = {
+    *(slug for path in SOURCES for _, slug in slugs_of_calls(path) if slug),
+    *(kind.name for kind in RunError.kinds.values() if kind.name),
+    *(slug for path in [*SOURCES, *SCRIPTS] for slug in PRINTED.findall(path.read_text(encoding="utf-8"))),
+    *(slug for path in SCRIPTS for slug in IN_BASH.findall(path.read_text(encoding="utf-8"))),
+    *(reason.word for reason in Reason if reason),
+    "complete",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_every_slug_of_the_code_is_in_the_table(path):
+    assert [(line, slug) for line, slug in slugs_of_calls(path) if slug and slug not in SLUGS] == []
+
+
+def test_every_slug_in_use_is_in_the_table_and_the_other_way_round():
+    known = set(re.findall(r'"([a-z0-9-]+)"', (ROOT / "src/slipway/errors.py").read_text(encoding="utf-8")))
+    assert USED - set(SLUGS) == set()
+    assert set(SLUGS) - USED - known - {"bad-arguments"} == set()
+
+
+def test_a_slug_is_a_word_of_a_table_with_when_and_what_to_do():
+    for slug, entry in SLUGS.items():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+        assert entry.exit_code in {0, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_CONFIG}
+        assert entry.when.endswith(".")
+        assert entry.remedy.endswith(".")
+        assert entry.when.isprintable()
+        assert entry.remedy.isprintable()
+
+
+def test_each_has_a_section_of_its_own_in_the_page():
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^## (.*)$", page) == list(SLUGS)
+
+
+def test_job_scripts_know_the_exit_code_of_each_error_that_ends_them():
+    text = (ROOT / "jobscripts/lib/errors.bash").read_text(encoding="utf-8")
+    codes = {slug: int(code) for slug, code in re.findall(r"(?m)^    \[(.*)\]=(\d+)$", text)}
+    assert codes == {slug: SLUGS[slug].exit_code for slug in codes}
+    ending = {
+        slug
+        for path in SCRIPTS
+        for slug in re.findall(r"\b(?:die|require|before_launch) ([a-z][a-z0-9-]+)", path.read_text(encoding="utf-8"))
+        if slug in SLUGS
+    }
+    assert ending == set(codes)
+
+
+def test_the_table_needs_no_torch_and_no_package():
+    code = "import sys; from slipway.slugs import SLUGS; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == 0
+
+
+class TestExplain:
+    def test_it_prints_an_entry(self, capsys):
+        assert main(["explain", "no-gpu"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        for text in ("no-gpu", "78", SLUGS["no-gpu"].when, SLUGS["no-gpu"].remedy):
+            assert text in said
+
+    def test_without_a_slug_it_lists_all(self, capsys):
+        assert main(["explain"]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SLUGS)
+
+    def test_as_json(self, capsys):
+        assert main(["explain", "--json", "no-gpu"]) == 0
+        entry = SLUGS["no-gpu"]
+        assert json.loads(capsys.readouterr().out) == [
+            {"slug": "no-gpu", "exit_code": 78, "when": entry.when, "remedy": entry.remedy}
+        ]
+
+    def test_an_unknown_one(self, capsys):
+        assert main(["explain", "no-gp"]) == EXIT_USAGE
+        assert_error(capsys.readouterr().err, "bad-flag-value", "no-gp", "no-gpu")
+
+    def test_a_command_line_that_cannot_be_parsed(self, capsys):
+        with pytest.raises(SystemExit) as ended:
+            main(["explain", "--frob"])
+        assert ended.value.code == EXIT_USAGE
+        assert_error(capsys.readouterr().err, "bad-arguments", "--frob")
