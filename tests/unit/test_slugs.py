@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
 SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
 IN_BASH = re.compile(
-    r"""(?m)^[^#\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
+    r"""(?m)^(?!\s*#)[^\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
 )
 KINDS = {"error", "warning"}
 PRINTED = re.compile(r"(?:error|warning)\[([a-z0-9-]+)\]")
