@@ -85,7 +85,7 @@ class NotAFileError(RunError):
     """The name of one of the run's files is taken by something else."""
 
     name = "not-a-file"
-    template = "{path} is {kind}, where the run keeps a file: move it away."
+    template = "{path} is {kind}, where the run keeps a file."
 
 
 class FolderHoldsRunError(RunError):
@@ -99,7 +99,7 @@ class AttemptNumberError(RunError):
     """What should say which attempt this is does not."""
 
     name = "bad-rank-variables"
-    template = "{variable}={value!r} must be a whole number; look at what starts the ranks."
+    template = "{variable}={value!r} must be a whole number."
 
 
 class RanksNotNamedError(RunError):
@@ -113,7 +113,7 @@ class RanksContradictoryError(RunError):
     """What names the ranks makes no sense."""
 
     name = "bad-rank-variables"
-    template = "{values} contradict each other: {rule}; look at what starts the ranks."
+    template = "{values} contradict each other: {rule}."
 
 
 class AloneError(RunError):
@@ -127,10 +127,7 @@ class WorldSizeError(RunError):
     """The world has another size than planned."""
 
     name = "wrong-world-size"
-    template = (
-        "the world has {size} ranks, but {planned} were planned (TRAINER_WORLD_SIZE): the launcher and the MPI library "
-        "of the image may not match, or a node did not start."
-    )
+    template = "the world has {size} ranks, but {planned} were planned (TRAINER_WORLD_SIZE)."
 
 
 class RendezvousError(RunError):
@@ -152,7 +149,7 @@ class AllDamagedError(RunError):
     """There are checkpoints, and none is what was written."""
 
     name = "damaged-checkpoint"
-    template = "all {count} checkpoints in {folder} are damaged: move them away to restart."
+    template = "all {count} checkpoints in {folder} are damaged."
 
 
 class DamagedCheckpointError(RunError):
@@ -189,7 +186,7 @@ class LostFolderError(RunError):
     name = "lost-folder"
     template = (
         "{lock} is no longer this run's: another one has taken the folder over, or somebody removed the lock. This run "
-        "ends without touching the folder."
+        "ends, and leaves the folder as it is."
     )
     retryable = True
 

@@ -282,7 +282,7 @@ SLUGS: Dict[str, Entry] = {
     "ranks-not-named": Entry(
         EXIT_CONFIG,
         "Several ranks are wanted, and the variables that number them or name their meeting point are missing.",
-        "Start the script by torchrun, `--nproc-per-node`, or a job script.",
+        "Start it by torchrun, by `--nproc-per-node N`, or by a job script, which set them.",
     ),
     "bad-rank-variables": Entry(
         EXIT_CONFIG,
@@ -292,13 +292,14 @@ SLUGS: Dict[str, Entry] = {
     "separate-processes": Entry(
         EXIT_CONFIG,
         "A launcher started several processes, and each would train alone.",
-        "Select the backend of the launcher: `--backend ddp` or `horovod`. To train alone, unset the variable "
-        "that the error names.",
+        "Select the backend of the launcher: `--backend ddp` or `--backend horovod`. In a script, join the "
+        "process group, "
+        "or call `hvd.init()`, before the Session. To train alone, unset the variable that the error names.",
     ),
     "wrong-world-size": Entry(
         EXIT_CONFIG,
         "The ranks that met are more or fewer than the job script planned.",
-        "Use an MPI that matches the image's, and see whether every node started.",
+        "See whether every node started, and use an MPI whose version matches that of the image.",
     ),
     "ranks-of-ranks": Entry(
         EXIT_CONFIG,
@@ -334,7 +335,7 @@ SLUGS: Dict[str, Entry] = {
     "lost-folder": Entry(
         EXIT_FAILED,
         "The lock of the run folder was removed, or another run took the folder over.",
-        "Look at `status` of that run; never remove `.lock` of a run that trains.",
+        "See by `jobgen status` which run has the folder now. Never remove the lock of a run that trains.",
     ),
     "different-run": Entry(
         EXIT_CONFIG,
