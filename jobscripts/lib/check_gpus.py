@@ -32,7 +32,8 @@ def main() -> int:
     found = fault()
     if found and sys.argv[1] == "cuda":
         remedy = "ask the scheduler for GPUs, or set SLIPWAY_DEVICE=cpu"
-        print(f"preflight: {socket.gethostname()}: SLIPWAY_DEVICE=cuda, but {found}: {remedy}", file=sys.stderr)
+        host = socket.gethostname()
+        print(f"preflight: {host}: error[no-gpu]: SLIPWAY_DEVICE=cuda, but {found}: {remedy}", file=sys.stderr)
         return EXIT_CONFIG
     return 0
 

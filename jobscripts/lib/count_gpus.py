@@ -50,11 +50,11 @@ def main() -> int:
             torch = importlib.import_module("torch")
         except ImportError as error:
             if getattr(error, "name", "") != "torch":
-                print(f"count_gpus: torch cannot be imported: {error}", file=sys.stderr)
+                print(f"count_gpus: error[no-environment]: torch cannot be imported: {error}", file=sys.stderr)
                 return EXIT_CONFIG
             torch = None
         if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)):
-            print(f"count_gpus: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
+            print(f"count_gpus: error[gpu-mismatch]: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
             return EXIT_CONFIG
         found, text = count(gpus, torch)
     print(f"\nslipway-gpus {found} {text}")  # a line of its own, whatever was printed before

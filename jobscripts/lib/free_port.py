@@ -40,7 +40,10 @@ def main() -> int:
         if can_bind(port):
             print(port)
             return 0
-    print(f"free_port.py: no port from {start} to {start + SPAN} can be bound: set MASTER_PORT", file=sys.stderr)
+    print(
+        f"free_port.py: error[no-free-port]: no port from {start} to {start + SPAN} can be bound: set MASTER_PORT",
+        file=sys.stderr,
+    )
     return 1
 
 

@@ -10,7 +10,7 @@ shift
 
 # fail MESSAGE
 fail() {
-    echo "stage: $(uname -n): $*" >&2
+    echo "stage: $(uname -n): error[staging-failed]: $*" >&2
     exit 1
 }
 
@@ -47,7 +47,8 @@ check_space() {
     needed=$((needed + needed / 20 + reserve))
     kind=$(stat --file-system --format=%T -- "$scratch")
     [ "$kind" != tmpfs ] ||
-        echo "stage: $(uname -n): $scratch is memory ($kind): copies count as memory of the job" >&2
+        echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is memory ($kind): copies" \
+            "count as memory of the job" >&2
     ((free > needed)) ||
         fail "$scratch has $((free / 1024)) MB free and $((needed / 1024)) MB are needed: use" \
             "another SLIPWAY_LOCAL_DISK"

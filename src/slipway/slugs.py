@@ -906,6 +906,11 @@ SLUGS: Dict[str, Entry] = {
         "Image or data could not be copied to the local disk of every node (`SLIPWAY_STAGE=1`).",
         "See which node failed above; check the free space of `SLIPWAY_LOCAL_DISK`, or set `SLIPWAY_STAGE=0`.",
     ),
+    "staged-in-memory": Entry(
+        0,
+        "The local disk to which image and data are copied is memory (tmpfs), and counts as memory of the job.",
+        "Ask for that much more memory, set `SLIPWAY_LOCAL_DISK` to a disk, or set `SLIPWAY_STAGE=0`.",
+    ),
     "no-local-disk": Entry(
         EXIT_CONFIG,
         "`SLIPWAY_LOCAL_DISK` is no folder of the node.",
