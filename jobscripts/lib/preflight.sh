@@ -7,7 +7,7 @@ device=$1
 shift
 for path in "$@"; do
     if ! ls -d -- "$path" >/dev/null 2>&1; then
-        echo "preflight: $(uname -n): $path is not there:" \
+        echo "preflight: $(uname -n): error[cannot-read]: $path is not there:" \
             "is it on a disk of all nodes, and bound into the container?" >&2
         exit 78
     fi
