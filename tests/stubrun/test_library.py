@@ -2408,7 +2408,8 @@ class TestDask:
         said = dask('check_client; echo "${client[@]}"', PYTHONPATH="/foreign")[1]
         assert said.endswith(f" {place}/venv/bin/python -m trainer.dask\n")
         missing = dask("check_client", NO_DASK="1")
-        assert_dies(missing, "no-environment", f"{place}/venv/bin/python -m pip install dask-jobqueue ", lines=2)
+        python = f"{place}/venv/bin/python "
+        assert_dies(missing, "no-environment", python, "pip", "dask-jobqueue", "cryptography", lines=2)
         module = "No module named dask_jobqueue"  # of Python
         assert missing[2].splitlines()[0] == module
         without = dask("SLIPWAY_VENV=$PWD/venv2; check_client")
