@@ -15,25 +15,24 @@ from slipway_gpu import find_gpus  # noqa: E402
 EXIT_CONFIG = 78
 
 
-def fault() -> str:
-    """Return what is wrong with the GPUs of this node, or "" if nothing is, or if they are AMD's."""
+def fault() -> "tuple[str, str]":
+    """Return slug and text of what is wrong with the GPUs of this node: "" if nothing is, or if they are AMD's."""
     if Path("/dev/kfd").exists():
-        return ""
+        return "", ""
     gpus = find_gpus()
     if gpus is None:
-        return "there is no NVIDIA driver (libcuda.so.1)"
+        return "no-gpu", "there is no NVIDIA driver (libcuda.so.1)"
     if gpus.fault:
-        return f"the driver does not start: {gpus.fault}"
-    return "" if gpus.capabilities else "the driver shows no GPU"
+        return "broken-gpu", f"the driver does not start: {gpus.fault}"
+    return ("", "") if gpus.capabilities else ("no-gpu", "the driver shows no GPU")
 
 
 def main() -> int:
     """Print the fault where GPUs are wanted."""
-    found = fault()
-    if found and sys.argv[1] == "cuda":
-        remedy = "ask the scheduler for GPUs, or set SLIPWAY_DEVICE=cpu"
-        host = socket.gethostname()
-        print(f"preflight: {host}: error[no-gpu]: SLIPWAY_DEVICE=cuda, but {found}: {remedy}", file=sys.stderr)
+    slug, text = fault()
+    if slug and sys.argv[1] == "cuda":
+        said = f"SLIPWAY_DEVICE=cuda, but {text}: ask the scheduler for GPUs, or set SLIPWAY_DEVICE=cpu"
+        print(f"preflight: {socket.gethostname()}: error[{slug}]: {said}", file=sys.stderr)
         return EXIT_CONFIG
     return 0
 

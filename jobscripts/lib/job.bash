@@ -71,10 +71,12 @@ note() {
     echo "$script_name: $*" >&2
 }
 
-# error SLUG MESSAGE, warn SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.
+# error SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.
 error() {
     note "error[$1]: ${*:2}"
 }
+
+# warn SLUG MESSAGE: likewise, of something after which the job goes on.
 warn() {
     note "warning[$1]: ${*:2}"
 }

@@ -168,7 +168,8 @@ find_healthy_nodes() {
         [ -n "${this_node:-}" ] && [[ " ${lost[*]} " == *" $this_node "* ]]
     }; then
         [ "$cancelled" = 1 ] ||
-            warn no-restart "no process can be started on this node: it is not restarted"
+            warn no-restart \
+                "no process can be started on this node ($HOSTNAME): it is not restarted"
         return 1
     fi
 }

@@ -628,8 +628,9 @@ SLUGS: Dict[str, Entry] = {
     ),
     "no-modules": Entry(
         EXIT_CONFIG,
-        "`SLIPWAY_VENV=modules` takes the Python of the site's modules, and the site names none.",
-        "Add `modules` to the site's file.",
+        "The environment modules that the job needs are not in the site's file, cannot be loaded on the node, or take "
+        "the scheduler's commands off PATH.",
+        "Correct `modules` or `purge_modules` in the site's file; `module avail` on a node lists what can be loaded.",
     ),
     "no-script": Entry(
         EXIT_CONFIG,

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import socket
 
 import pytest
 
+from messages import assert_error, assert_warning, slugs
 from stubs import SCRIPTS
 
 SPARE = {"STUB_NODES": "node1 node2 node3", "SLIPWAY_SPARES": "1"}
@@ -31,6 +34,18 @@ def launches(ended):
     return [" ".join(words) for words in ended.of("torchrun")]
 
 
+def numbers(text):
+    """Return the whole numbers in a text, in order."""
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def assert_restarted(err, attempt, nodes, *, restart=1):
+    """Hold that an attempt was begun from step 0 as a restart of at most 3, on these nodes."""
+    found = [line.partition("warning[restarted]: ")[2] for line in err.splitlines() if "[restarted]" in line]
+    assert [restart, 3, attempt, 0] in [numbers(text)[:4] for text in found], err
+    assert_warning(err, "restarted", nodes)
+
+
 class TestNotifications:
     """The program of SLIPWAY_NOTIFY, and goodput.jsonl."""
 
@@ -45,12 +60,14 @@ class TestNotifications:
     def test_restarts_lost_nodes_and_the_end(self, run, program, tmp_path):
         ended = run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
         assert ended.code == 0, ended
-        end, exclude, restart = sorted((tmp_path / "told").read_text().splitlines())
-        assert exclude == f"exclude|{ended.run_dir}|attempt 1: lost node2, which did not answer within 20 s"
-        assert restart.startswith(
-            f"restart|{ended.run_dir}|restart 1 of at most 3: attempt 2 from step 0, on node1, node3"
-        )
-        assert end.startswith(f"end|{ended.run_dir}|exit code 0: used 2 nodes")
+        told = [line.split("|") for line in sorted((tmp_path / "told").read_text().splitlines())]
+        assert [(event, folder) for event, folder, _ in told] == [
+            (event, str(ended.run_dir)) for event in ("end", "exclude", "restart")
+        ]
+        end, exclude, restart = [text for _, _, text in told]
+        assert (slugs(exclude), numbers(exclude), "node2" in exclude) == (["node-lost"], [1, 2, 20], True)
+        assert_restarted(restart, 2, "node1, node3")
+        assert (numbers(end)[0], "2 nodes x 2 GPUs" in end) == (0, True)
         assert "said\n" in (ended.run_dir / "logs" / "2" / "notify.log").read_text()
 
     def test_one_that_hangs_is_ended(self, run, program):
@@ -64,7 +81,7 @@ class TestNotifications:
         path = {"missing": tmp_path / "none", "folder": tmp_path, "not executable": program}[kind]
         ended = run(SLIPWAY_NOTIFY=str(path))
         assert (ended.code, launches(ended)) == (78, [])
-        assert f"SLIPWAY_NOTIFY={path} is no program here: give the path of an executable file" in ended.err
+        assert_error(ended.err, "no-notify-program", f"SLIPWAY_NOTIFY={path} ")
 
     def test_each_attempt_says_when_it_began_and_ended(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), **SPARE)
@@ -85,8 +102,8 @@ def test_a_node_that_dies_before_the_launch_is_replaced(run):
     dead = '[[ "$*" == *--nodelist=* && "$*" != *"--nodelist=node2 "* ]] || exit 1; '
     ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=dead, **SPARE)
     assert ended.code == 0, ended
-    assert "attempt 1: lost node2, which did not answer within 20 s" in ended.err
-    assert "on each of 2 node(s) (node1, node3)" in ended.err
+    assert_warning(ended.err, "node-lost", "1", "node2", " 20 ")
+    assert "(node1, node3)" in ended.err
     assert ended.env["TRAINER_ATTEMPT"] == "1"
 
 
@@ -104,8 +121,8 @@ def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, signals, 
         SLIPWAY_MAX_RESTARTS=restarts,
     )
     assert ended.code == code, ended
-    assert ended.err.count("that step is run once more") == (restarts != "0")
-    assert ("not every node was ready: see above" in ended.err) == (code == 78)
+    assert slugs(ended.err).count("step-repeated") == (restarts != "0")
+    assert slugs(ended.err).count("node-not-ready") == (code == 78)
 
 
 def test_without_a_spare_one_the_job_ends_there(run):
@@ -122,18 +139,18 @@ class TestWhen:
         assert "--master-port=24712 --rdzv-id=4711.2" in second
         assert ended.env["TRAINER_ATTEMPT"] == "2"
         assert sorted(folder.name for folder in (ended.run_dir / "logs").iterdir()) == ["1", "2"]
-        assert "restart 1 of at most 3: attempt 2 from step 0, on node1, node2" in ended.err
-        assert ended.err.count(": used 2 nodes") == 2
+        assert_restarted(ended.err, 2, "node1, node2")
+        assert ended.err.count(" 2 nodes x 2 GPUs ") == 2
 
     def test_a_crash_that_gains_nothing_is_tried_once_more(self, run):
         ended = run(STUB_ON_TRAIN=dies(9))
         assert (ended.code, len(launches(ended))) == (1, 2)
-        assert "two attempts have died at step 0 and saved nothing further" in ended.err
+        assert_warning(ended.err, "no-restart", " 0 ")
 
     def test_one_that_gains_steps_is_restarted_up_to_the_limit(self, run):
         ended = run(STUB_ON_TRAIN=dies(9, before=SAVE))
         assert (ended.code, len(launches(ended))) == (1, 4)
-        assert "was restarted 3 times (SLIPWAY_MAX_RESTARTS)" in ended.err
+        assert_warning(ended.err, "no-restart", " 3 ", "SLIPWAY_MAX_RESTARTS")
 
     @pytest.mark.parametrize(
         ("verdict", "times", "code"),
@@ -153,10 +170,11 @@ class TestWhen:
     )
     @pytest.mark.parametrize("code", ["2", "78"])
     def test_a_cause_decides_and_is_never_tried_again(self, run, code, verdict):
-        leave = f'echo "{code} node2: [rank 1] no data" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
+        leave = f'echo "{code} no-data: node2: [rank 1] x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
         ended = run(STUB_ON_TRAIN=leave, STUB_CODE="1", STUB_VERDICT=verdict)
         assert (ended.code, len(launches(ended)), ended.requeued) == (int(code), 1, False), ended
-        assert f"ddp.job: failed: node2: [rank 1] no data; exit code {code}; see " in ended.notes[-1]
+        assert_error(ended.err, "no-data", "node2: [rank 1] x", code, ended.run_dir / "logs" / "1" / "stderr.log")
+        assert "[no-data]" in ended.notes[-1]
 
     def test_one_of_a_later_attempt_too(self, run):
         leave = '[ "$TRAINER_ATTEMPT" = 1 ] || echo "78 x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; exit 1'
@@ -206,7 +224,7 @@ class TestWhen:
         env = {"SLIPWAY_RANKS_PER_NODE": "2", "SLIPWAY_DEVICE": "cpu", "SLIPWAY_LIB": str(SCRIPTS / "lib")}
         ended = run(script, STUB_ON_TRAIN=dies(1), STUB_NODES="node2", **env)
         assert ended.code == 0, ended
-        assert ": restart 1 of at most 3: attempt 2 from step 0" in ended.err
+        assert_restarted(ended.err, 2, "node2" if script == "ddp.pbs" else "")
 
     def test_the_code_of_a_users_script_stands(self, run):
         ended = run(SLIPWAY_SCRIPT="my train.py", STUB_CODE="7")
@@ -220,7 +238,7 @@ class TestWhen:
     def test_a_time_limit_meanwhile_lets_the_next_job_go_on(self, run):
         ended = run(STUB_ON_TRAIN='kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1')
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
-        assert "out of time after an attempt that died; going on by itself (requeue)" in ended.err
+        assert_warning(ended.err, "requeued", "(requeue)", "1", " 10")
 
     @pytest.mark.slow
     def test_a_signal_meanwhile_ends_the_job(self, run):
@@ -233,8 +251,8 @@ class TestNodes:
     def test_a_spare_is_prepared_and_replaces_a_lost_node(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
         assert ended.code == 0, ended
-        assert "attempt 1: lost node2, which did not answer within 20 s" in ended.err
-        assert "attempt 2 from step 0, on node1, node3" in ended.err
+        assert_warning(ended.err, "node-lost", "1", "node2", " 20 ")
+        assert_restarted(ended.err, 2, "node1, node3")
         steps = [" ".join(words) for words in ended.of("srun")]
         torchruns = [step for step in steps if "torchrun" in step]
         assert ["--nodelist=node1,node2" in torchruns[0], "--nodelist=node1,node3" in torchruns[1]] == [True, True]
@@ -245,14 +263,16 @@ class TestNodes:
     def test_without_one_the_job_goes_back_to_the_queue(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD)
         assert (ended.code, ended.requeued) == (75, True)
-        assert "1 of 2 nodes are left" in ended.err
-        assert "lost 1 node; going on by itself (requeue), 1 of at most 10" in ended.err
+        assert_warning(ended.err, "no-restart", "1", " 2 ", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
+        (said,) = [line for line in ended.err.splitlines() if "warning[requeued]" in line]
+        assert ("(requeue)" in said, numbers(said)) == (True, [1, 1, 10])
 
     def test_it_goes_on_with_fewer_where_it_may(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, SLIPWAY_SHRINK="1")
         assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "2")
-        assert "goes on with 1 node in place of 2: the same samples, in other sums" in ended.err
-        assert [ended.err.count(f": used {nodes} x 2 GPUs") for nodes in ("2 nodes", "1 node")] == [1, 1]
+        (said,) = [line for line in ended.err.splitlines() if "warning[fewer-nodes]" in line]
+        assert numbers(said) == [1, 2]
+        assert [ended.err.count(f" {nodes} x 2 GPUs") for nodes in ("2 nodes", "1 node")] == [1, 1]
 
     def test_the_loss_of_a_node_restarts_a_users_script_too(self, run):
         train = '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7'
@@ -263,21 +283,21 @@ class TestNodes:
         said = 'echo "srun: error: node1: task 0: Killed" >&2; '
         ended = run(STUB_ON_TRAIN=dies(1, before=said), **SPARE)
         assert ended.code == 0, ended
-        assert "attempt 1: a process on node1 was killed" in ended.err
-        assert "attempt 2 from step 0, on node2, node3" in ended.err
+        assert_warning(ended.err, "rank-killed", " 1", "node1", ended.run_dir / "logs" / "1" / "stderr.log")
+        assert_restarted(ended.err, 2, "node2, node3")
 
     def test_the_second_time_its_administrator_is_told(self, run):
         said = 'echo "srun: error: node1: task 0: Killed" >&2; '
         ended = run(STUB_ON_TRAIN=dies(2, before=said + SAVE))
         assert ended.code == 0, ended
-        assert "a process on node1 was killed for the second time" in ended.err
+        assert_warning(ended.err, "node-suspect", "node1")
 
     def test_where_no_node_answers_nothing_is_restarted(self, run):
         ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN='[[ "$*" != *echo* ]] || exit 1')
         assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
-        assert "no process can be started on this node" in ended.err
+        assert_warning(ended.err, "no-restart", socket.gethostname())
 
     def test_too_many_spares(self, run):
         ended = run(SLIPWAY_SPARES="2")
         assert ended.code == 78
-        assert "SLIPWAY_SPARES=2: the job has 2 nodes, and one has to train" in ended.err
+        assert_error(ended.err, "too-few-nodes", "SLIPWAY_SPARES=2", " 2 ")
