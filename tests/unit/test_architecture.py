@@ -19,7 +19,7 @@ MODULES = {
     for package in ("jobgen", "slipway", "trainer")
     for path in (SOURCE / package).rglob("*.py")
 }
-LEAVES = {"layout", "flags", "goodput", "gpu", "reading"}
+LEAVES = {"errors", "flags", "goodput", "gpu", "layout", "parser", "reading", "slugs", "third_party_errors"}
 """What jobgen reads of slipway: without torch, and on the old Python of a login node."""
 LIGHT = (
     *sorted(LEAVES),
