@@ -145,7 +145,8 @@ def _seed_flag(request: Request, axes: List[Axis], *, script: bool) -> str:
         return flag
     if not flag:
         raise UsageError(
-            "missing-argument", "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed."
+            "missing-argument",
+            "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.",
         )
     taken = any(axis.key in {"train.seed", flag} for axis in axes)
     given = set() if script else keys_of(request.arguments, load_schema())
