@@ -53,7 +53,7 @@ def main() -> int:
                 print(f"count_gpus: torch cannot be imported: {error}", file=sys.stderr)
                 return EXIT_CONFIG
             torch = None
-        if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)):
+        if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)[1]):
             print(f"count_gpus: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
             return EXIT_CONFIG
         found, text = count(gpus, torch)
