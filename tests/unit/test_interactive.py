@@ -77,7 +77,7 @@ class TestCommand:
         at_terminal(monkeypatch)
         assert main(["shell", "--site", site, "--dry-run", "--set", 'directives=["--comment=\'a"]']) == 78
         err = capsys.readouterr().err
-        assert_error(err, "unclosed-quote", f"site {site}: directives", '"--comment=\'a"')
+        assert_error(err, "unclosed-quote", f" {site}: directives", '"--comment=\'a"')
         assert err.count("\n") == 1
 
     def test_on_cpus_no_gpu_is_asked_for(self, capsys):

@@ -277,14 +277,10 @@ class TestPathsOfASite:
     @pytest.mark.parametrize("name", sorted(SETTINGS))
     def test_a_setting_is_no_variable_of_env(self, capsys, name):
         field = FIELDS_OF_SETTINGS.get(name)
-        refused(
-            capsys, "bad-site", "site example", name, "[env]", f" {field}." if field else "", settings=[f"env.{name}=1"]
-        )
+        refused(capsys, "bad-site", "example", name, "[env]", f" {field}." if field else "", settings=[f"env.{name}=1"])
 
     def test_nothing_is_built_that_does_not_exist(self, capsys):
-        refused(
-            capsys, "nothing-to-build", "'modules'", "--set venv=.venv", settings=["venv=modules"], spec="venv_build"
-        )
+        refused(capsys, "nothing-to-build", "'modules'", " venv=.venv", settings=["venv=modules"], spec="venv_build")
         refused(capsys, "nothing-to-build", "podman", settings=["container=podman"], spec="image_build")
 
 
@@ -343,7 +339,7 @@ class TestRequestsForGpus:
             (
                 "container=pyxis launcher=mpirun",
                 "launcher-conflict",
-                ["container = 'pyxis'", "mpirun", "--set launcher=srun", "--set container=none"],
+                ["container = 'pyxis'", "mpirun", " launcher=srun", " container=none"],
             ),
             ("container=docker", "bad-value", ["'docker'", "'apptainer'", "'podman'", "'pyxis'", "'singularity'"]),
         ],
@@ -493,8 +489,8 @@ class TestDask:
             ("example", "backend=horovod", "conflicting-settings", ["client = 'dask'", "backend = 'ddp'"]),
             ("example", "task=selftest", "conflicting-settings", ["client = 'dask'", "backend = 'ddp'"]),
             ("example", "launcher=srun", "conflicting-settings", ["client = 'dask'", "launcher"]),
-            ("example", "options.time=3:00", "conflicting-settings", ["options.time", "--set minutes="]),
-            ("pbs", "options.walltime=3:00", "conflicting-settings", ["options.walltime", "--set minutes="]),
+            ("example", "options.time=3:00", "conflicting-settings", ["options.time", " minutes="]),
+            ("pbs", "options.walltime=3:00", "conflicting-settings", ["options.walltime", " minutes="]),
             ("example", "minutes=2", "time-too-short", ["minutes = 2 ", "save_seconds = 120 "]),
             ("example", "client=desk", "bad-value", ["client", "'desk'", "'dask'"]),
         ],
@@ -508,12 +504,12 @@ class TestDask:
 
 class TestRefusals:
     def test_an_unknown_key_is_answered_with_the_nearest(self, capsys):
-        refused(capsys, "unknown-key", "--set node=3", "'node'", "'nodes'", settings=["node=3"])
+        refused(capsys, "unknown-key", " node=3", "'node'", "'nodes'", settings=["node=3"])
 
     def test_an_unknown_site_with_those_there_are(self, capsys):
         command = "`jobgen site --detect --output exampel.toml`"
         refused(
-            capsys, "unknown-name", "'exampel'", "'example'", "amd, cray, example, ", command, "--site exampel.toml",
+            capsys, "unknown-name", "'exampel'", "'example'", "amd, cray, example, ", command, " exampel.toml",
             site="exampel",
         )  # fmt: skip
         text = refused(capsys, "unknown-name", "'mine'", site="mine")
@@ -523,7 +519,7 @@ class TestRefusals:
         refused(capsys, "unknown-name", "'dpp'", "'ddp'", "cpu, dask, ddp, ", spec="dpp")
 
     def test_a_value_of_the_wrong_kind(self, capsys):
-        refused(capsys, "bad-value", "--set nodes=two: nodes ", "'two'", settings=["nodes=two"])
+        refused(capsys, "bad-value", " nodes=two: nodes ", "'two'", settings=["nodes=two"])
 
     @pytest.mark.parametrize(
         ("setting", "choices"),
@@ -537,7 +533,7 @@ class TestRefusals:
     )
     def test_a_value_that_is_none_of_a_few_is_answered_with_those(self, capsys, setting, choices):
         key, _, value = setting.partition("=")
-        text = refused(capsys, "bad-value", f"--set {setting}: {key} ", settings=[setting])
+        text = refused(capsys, "bad-value", f" {setting}: {key} ", settings=[setting])
         assert re.findall("'(.*?)'", text) == [value, *choices]
 
     def test_a_mistake_is_looked_for_where_it_was_made(self, capsys, tmp_path):
@@ -546,8 +542,8 @@ class TestRefusals:
         site = str(tmp_path / "my.toml")
         refused(capsys, "bad-value", f"{site}: resume ", "'later'", site=site)
         refused(capsys, "bad-value", f"{site}: binds[0] ", settings=["resume=none"], site=site)
-        refused(capsys, "bad-value", "--set resume=now: resume ", settings=["resume=3", "resume=now"], site=site)
-        refused(capsys, "bad-value", "--set options.mem=[]: options.mem ", settings=["options.mem=[]"])
+        refused(capsys, "bad-value", " resume=now: resume ", settings=["resume=3", "resume=now"], site=site)
+        refused(capsys, "bad-value", " options.mem=[]: options.mem ", settings=["options.mem=[]"])
 
     def test_an_output_that_cannot_be_written(self, capsys, tmp_path):
         assert main(["render", "ddp", "--site", "example", "--output", str(tmp_path)]) == 78
@@ -567,16 +563,16 @@ class TestRefusals:
         [
             ("horovod cray", "nodes=2", LAUNCHER, "`jobgen render horovod-gloo --site jobscripts/sites/cray.toml`"),
             ("ddp-mpirun cray", "nodes=2", LAUNCHER, "`jobgen render ddp --site jobscripts/sites/cray.toml`"),
-            ("horovod pbs", "launcher=ssh", LAUNCHER, "`jobgen render horovod-gloo|--set launcher=mpirun"),
-            ("horovod-srun pbs", "nodes=2", LAUNCHER, "--set launcher=mpirun|--set launcher=ssh"),
+            ("horovod pbs", "launcher=ssh", LAUNCHER, "`jobgen render horovod-gloo| launcher=mpirun"),
+            ("horovod-srun pbs", "nodes=2", LAUNCHER, " launcher=mpirun| launcher=ssh"),
             ("ddp example", "resume=chain", "bad-site", "resume = 'chain'|slurm|'requeue'|'none'"),
             ("ddp-ranks laptop", "nodes=1", "no-scheduler", "laptop|--output ddp.sh && bash ddp.sh`"),
             ("ddp example", 'node_properties=["a100"]', "bad-site", "node_properties|options.constraint"),
-            ("ddp example", "backend=single", "conflicting-settings", "'single'|--set nodes=1"),
-            ("ddp example", "gpus_per_node=0", "no-gpu", "gpus_per_node = 0|--set ranks_per_node="),
-            ("ddp example", "minutes=4", "time-too-short", "minutes = 4 |save_seconds = 120 |--set minutes="),
+            ("ddp example", "backend=single", "conflicting-settings", "'single'| nodes=1"),
+            ("ddp example", "gpus_per_node=0", "no-gpu", "gpus_per_node = 0| ranks_per_node="),
+            ("ddp example", "minutes=4", "time-too-short", "minutes = 4 |save_seconds = 120 | minutes="),
             ("ddp torque", 'remote_shell="ssh -o \'x"', "unclosed-quote", 'torque|remote_shell|"ssh -o \'x"'),
-            ("split mpirun", "placement=node-by-node", LAUNCHER, "'node-by-node'|mpirun|--set launcher=ssh"),
+            ("split mpirun", "placement=node-by-node", LAUNCHER, "'node-by-node'|mpirun| launcher=ssh"),
             ("horovod-srun example", "placement=node-by-node", LAUNCHER, "'node-by-node'|MPI"),
             ("ddp-local laptop", "placement=node-by-node", "no-scheduler", "laptop"),
             ("split example", "devices_per_rank=3", "too-few-gpus", " 1 | 3 | 2 |devices_per_rank|gpus_per_node"),
@@ -587,7 +583,7 @@ class TestRefusals:
                 "ddp-local laptop",
                 "ranks_per_node=0 devices_per_rank=2",
                 "too-few-gpus",
-                " 2 |devices_per_rank|gpus_per_node|1|--set ranks_per_node=",
+                " 2 |devices_per_rank|gpus_per_node|1| ranks_per_node=",
             ),
         ],
     )

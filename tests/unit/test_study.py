@@ -248,12 +248,12 @@ def test_impossible_numbers(capsys, words, values):
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        (["--batch", "8"], ["--batch ", "--scaling weak"]),  # once: of no effect
+        (["--batch", "8"], ["--batch ", "--scaling"]),  # once: of no effect
         (["--", "--threads", "3"], ["launch.threads ", "--cpus"]),
         (["--steps", "5", "--", "--max-steps=3"], ["train.max_steps ", "--steps"]),
-        (["--scaling", "weak", "--", "--batch-size", "8"], ["train.batch_size ", "--scaling weak"]),
-        (["--scaling", "weak", "--", "--batch_size=8"], ["train.batch_size ", "--scaling weak"]),
-        (["--", "--batch-size-per-rank", "8"], ["train.batch_size_per_rank ", "--scaling weak"]),
+        (["--scaling", "weak", "--", "--batch-size", "8"], ["train.batch_size ", "--scaling"]),
+        (["--scaling", "weak", "--", "--batch_size=8"], ["train.batch_size ", "--scaling"]),
+        (["--", "--batch-size-per-rank", "8"], ["train.batch_size_per_rank ", "--scaling"]),
     ],
 )
 @pytest.mark.usefixtures("login_node")
@@ -266,7 +266,7 @@ def test_what_a_study_sets_itself_is_refused(capsys, words, values):
 def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_node, capsys, monkeypatch):
     Path("mine.toml").write_text("[train]\nbatch_size_per_rank = 8\n")
     monkeypatch.setenv("SLIPWAY_CONFIG", "mine.toml")
-    refuses(capsys, "flag-conflict", "train.batch_size_per_rank ", "--scaling weak", code=2)
+    refuses(capsys, "flag-conflict", "train.batch_size_per_rank ", "--scaling", code=2)
     study(capsys, "--scaling", "weak", ranks="1,2", cpus="1")
     assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "8"]
     Path("mine.toml").write_text("train = 1\n")

@@ -289,7 +289,7 @@ class TestWhatIsMissing:
         monkeypatch.setenv("USE_CONTAINER", "0")
         text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
         Path("mine.toml").write_text(f'venv = "local"\n{text}')
-        refused(capsys, "no-clone", "site example", "build/setup", empty, site="mine.toml")
+        refused(capsys, "no-clone", "example", "build/setup", empty, site="mine.toml")
         (empty / "build").symlink_to(ROOT / "build")
         submit(capsys, site="mine.toml")
 
