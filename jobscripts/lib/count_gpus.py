@@ -53,8 +53,9 @@ def main() -> int:
                 print(f"count_gpus: error[no-environment]: torch cannot be imported: {error}", file=sys.stderr)
                 return EXIT_CONFIG
             torch = None
-        if gpus and torch and torch.version.cuda and (why := why_unusable(torch, gpus)):
-            print(f"count_gpus: error[gpu-mismatch]: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
+        slug, why = why_unusable(torch, gpus) if gpus and torch and torch.version.cuda else ("", "")
+        if slug:
+            print(f"count_gpus: error[{slug}]: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
             return EXIT_CONFIG
         found, text = count(gpus, torch)
     print(f"\nslipway-gpus {found} {text}")  # a line of its own, whatever was printed before

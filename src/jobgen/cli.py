@@ -111,6 +111,7 @@ def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command = commands.add_parser("status", help="show the state of a job and how far its run is")
     what = f"a run, study or sweep folder, or the number of a job {newest}"
     command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
+    command.add_argument("--json", action="store_true", help="as JSON, an object for each run")
     command.set_defaults(command=_status)
 
     command = commands.add_parser("logs", help="show the log of a job")
@@ -185,7 +186,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from jobgen.follow import status  # noqa: PLC0415
 
-    return status(arguments.target)
+    return status(arguments.target, as_json=arguments.json)
 
 
 def _logs(arguments: argparse.Namespace) -> int:

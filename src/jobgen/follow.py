@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.errors import JobgenError, printable
 from jobgen.finding import newest_run, output_folder, runs_named, runs_of, runs_said_in
 from jobgen.queues import JobId, Queue, Seen, job_id, queue_of, queues_here
 from jobgen.runs import Run
+from jobgen.runsets.record import RunSet
 from jobgen.runsets.states import states_of
 from jobgen.studies import states as studies
 from jobgen.studies.record import is_study, read_study
 from jobgen.sweeps import results as sweeps
 from jobgen.sweeps.record import is_sweep, read_sweep
 from jobgen.tasks import lines_of_jobs, lines_of_runs
+from slipway.errors import labelled
 
 POLL = 0.2
 """Seconds between two looks at a log."""
@@ -62,9 +65,11 @@ class Target(NamedTuple):
         return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
 
 
-def status(name: str) -> int:
-    """Print how far a job and its run are, or a study, or a sweep."""
-    if name and is_study(Path(name)):
+def status(name: str, *, as_json: bool = False) -> int:
+    """Print how far a job and its run are, or a study, or a sweep; as JSON, an object for each run."""
+    if as_json:
+        print(json.dumps(_facts(name), indent=2))
+    elif name and is_study(Path(name)):
         for line in studies.lines_of(states_of(read_study(Path(name)))):
             _say(line)
     elif name and is_sweep(Path(name)):
@@ -76,13 +81,24 @@ def status(name: str) -> int:
     return 0
 
 
+def _facts(name: str) -> List[Dict[str, Any]]:
+    """Return how far each run is that ``name`` means; of a study or a sweep, with the states of its table."""
+    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+        record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
+        return [
+            {**Run(record.run_folder(each.entry)).facts(), "state": each.state, "line": each.about}
+            for each in states_of(record)
+        ]
+    return [run.facts() for run in _target(name)[0].runs]
+
+
 def _show(target: Target, seen: Optional[List[Seen]]) -> None:
     """Print what the scheduler says of the job, how far its runs are, and where its log is."""
     if seen is None:
         try:
             seen = target.look()
         except JobgenError as error:  # what the run folder says is worth as much
-            _say(str(error))
+            _say(labelled("warning", error.slug, str(error)))
             seen = []
         else:
             if target.job and not seen and target.scheduler not in {"", "local"}:

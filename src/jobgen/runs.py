@@ -8,13 +8,14 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from jobgen.account import Account, read_account
 from jobgen.queues import JobId, job_id
 from slipway import layout
 from slipway.goodput import describe, read_goodput
 from slipway.reading import read_end, read_start
+from slipway.slugs import SLUGS
 
 SMALL = 1 << 16
 """Bytes that are read of a file at most: what is looked for stands at its start, or at its end."""
@@ -34,6 +35,16 @@ class Verdict(NamedTuple):
     state: str
     step: int
     reason: str
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    state: str
+    """In a word: done, running, crashed, and so on."""
+    line: str
+    reason: str = ""
+    """Of its last attempt: SLUG: SENTENCE, a word, or ""."""
 
 
 class Run:
@@ -155,50 +166,72 @@ class Run:
     @property
     def state(self) -> str:
         """How far it is, in a word: done, running, crashed, and so on."""
-        return self._look()[0]
+        return self._look().state
 
     def describe(self) -> str:
         """Return one line on how far it is."""
-        return self._look()[1]
+        return self._look().line
 
-    def _look(self) -> Tuple[str, str]:
-        """Return how far it is, in a word and in a line."""
+    def facts(self) -> Dict[str, Any]:
+        """Return how far it is, for programs."""
+        seen = self._look()
+        slug = seen.reason.partition(":")[0].strip()
+        return {
+            "path": str(self.path),
+            "state": seen.state,
+            "slug": slug if slug in SLUGS else "",
+            "attempt": self.attempt,
+            "step": self._step(self._saved),
+            "line": seen.line,
+        }
+
+    @property
+    def _saved(self) -> int:
+        """The step that its verdict names, or its status."""
+        verdict = self._verdict(self.attempt)
+        return verdict.step if verdict else _number(self._status.get("step"))
+
+    def _look(self) -> Progress:
+        """Return how far it is, and why it is not further."""
         number, status = self.attempt, self._status
         if not number and not status:
-            return "empty", "no rank has started training"
+            return Progress("empty", "no rank has started training")
         code, verdict = self._code(number), self._verdict(number)
         if cause := self._cause(number):
-            return "failed", f"attempt {number} failed before it trained{_because(cause)}"
+            return Progress("failed", f"attempt {number} failed before it trained{_because(cause)}", cause)
         if verdict:
             reason = "" if verdict.state == "done" else _because(verdict.reason)
-            return verdict.state, f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
+            line = f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
+            return Progress(verdict.state, line, verdict.reason)
         if not status:
             return self._without_status(number, code)
         exit_code = f", exit code {code}" if code else ""
         if not self._begun:
             before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
             said = f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"
-            return "failed" if code else "starting", said
+            return Progress("failed" if code else "starting", said)
         state, said = str(status.get("state")), f"attempt {number} {status.get('state')}"
         if state == "running" and code:
             state, said = "crashed", f"{said}, but its launch has ended without a verdict{exit_code}: it crashed"
         elif state == "running" and not self.alive:
             state, said = "crashed", f"{said}, but without a sign of life for {layout.STALE:.0f} s: it crashed"
-        return state, f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
+        line = f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
+        return Progress(state, line, str(status.get("reason")))
 
-    def _without_status(self, number: int, code: str) -> Tuple[str, str]:
+    def _without_status(self, number: int, code: str) -> Progress:
         """Return the same of a script of its own, or before training begins: what the job script knows of it."""
         own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", _text(self.path / layout.JOB_SCRIPT))
         what = f"attempt {number}, a script of its own," if own else f"attempt {number}"
         if code:
             before = "" if own or code == "0" else " before it began to train"
             ended = _clock(self._log(number, layout.ATTEMPT_CODE))
-            return "done" if code == "0" else "failed", f"{what} ended{before}, exit code {code}, {ended}"
+            return Progress("done" if code == "0" else "failed", f"{what} ended{before}, exit code {code}, {ended}")
         began = _clock(self._log(number, layout.ATTEMPT_JOB))
         since = f"; it began {began}" if began else ""
         if not self._launched(number):
-            return "starting", f"{what} has started no rank{since}"
-        return "started", f"{what} has started its ranks, {'and leaves no status' if own else 'no status yet'}{since}"
+            return Progress("starting", f"{what} has started no rank{since}")
+        status = "and leaves no status" if own else "no status yet"
+        return Progress("started", f"{what} has started its ranks, {status}{since}")
 
     def _launched(self, attempt: int) -> bool:
         """Whether the ranks of an attempt have been started."""
@@ -240,10 +273,14 @@ class Run:
         code, _, sentence = _text(self._log(attempt, layout.ATTEMPT_CAUSE)).partition(" ")
         return sentence.strip() if code in map(str, layout.CAUSE_CODES) else ""
 
+    def _step(self, saved: Any) -> int:
+        """Return the last step that it has recorded, or ``saved``."""
+        return max(_number(_last_record(self.path / layout.METRICS).get("step")), _number(saved))
+
     def _progress(self, saved: Any) -> str:
         record = _last_record(self.path / layout.METRICS)
         values = {name: value for name, value in record.items() if isinstance(value, float) or _number(value) == value}
-        said = f", step {max(_number(values.get('step')), _number(saved))}"
+        said = f", step {self._step(saved)}"
         for name, form in {
             "epoch": ", epoch {:.1f}",
             "loss": ", loss {:.4g}",

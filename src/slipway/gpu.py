@@ -156,23 +156,26 @@ def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
     )
 
 
-def why_unusable(torch: ModuleType, gpus: Gpus) -> str:
-    """Return why ``torch``, the module, built for CUDA, cannot use ``gpus``; "" if it can, or if there are none.
+def why_unusable(torch: ModuleType, gpus: Gpus) -> Tuple[str, str]:
+    """Return why ``torch``, the module, built for CUDA, cannot use ``gpus``: slug and reason; both "" if it can.
 
-    torch is asked last, which warns of an old driver in four lines. It opens the driver in this process.
+    Also if there are none. torch is asked last, which warns of an old driver in four lines. It opens the driver in this
+    process.
     """
     if gpus.fault:
-        return f"the NVIDIA driver of this machine does not start: {gpus.fault}; nvidia-smi may say more"
+        return "broken-gpu", f"the NVIDIA driver of this machine does not start: {gpus.fault}; nvidia-smi may say more"
     if not gpus.capabilities:
-        return ""
-    if why := mismatch(gpus, torch.version.cuda, []):
-        return why
-    try:
-        torch.cuda.init()
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        return f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
-    return mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
+        return "", ""
+    why = mismatch(gpus, torch.version.cuda, [])
+    if not why:
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            why = f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
+            return "broken-gpu", why
+        why = mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
+    return ("gpu-mismatch", why) if why else ("", "")
 
 
 def _without_kernels(gpus: Gpus, architectures: Sequence[str]) -> List[Version]:

@@ -22,8 +22,9 @@ def check_gpus() -> None:
         ConfigError: if they do not match, naming the variant of the image that does, or if torch fails to open them.
     """
     gpus = find_gpus() if torch.version.cuda else None  # else it is built for CPUs, or for AMD's GPUs
-    if gpus and (why := why_unusable(torch, gpus)):
-        raise ConfigError("gpu-mismatch", f"{why}; --device cpu trains without GPUs.")
+    slug, why = why_unusable(torch, gpus) if gpus else ("", "")
+    if why:
+        raise ConfigError(slug, f"{why}; --device cpu trains without GPUs.")
 
 
 def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torch.device:

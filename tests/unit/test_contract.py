@@ -27,6 +27,12 @@ LIBRARY = sorted((JOBSCRIPTS / "lib").glob("*.*"))
 BUILDERS = {"venv_build.job", "image_build.job"}
 
 
+READ = "Read by the trainer"
+EXPORTED = "Exported by job scripts to every rank"
+SETTINGS = "Settings of a job script"
+VERDICTS = "Attempts, verdicts and requeues"
+
+
 def section(title, *, level=2):
     text = CONTRACT.partition(f"\n{'#' * level} {title}\n")[2]
     assert text, title
@@ -63,12 +69,12 @@ def exported():
 
 def test_the_variables_that_the_trainer_reads_are_those_of_the_contract():
     used = {text for text in strings() if re.fullmatch(r"RANK|[A-Z]+(_[A-Z]+)+", text)} - {"SC_CLK_TCK"}
-    assert used == names(section("Read by the trainer", level=3))
+    assert used == names(section(READ, level=3))
 
 
 def test_the_variables_that_job_scripts_export_are_those_of_the_contract():
     assert {"RUN_DIR", "DATA", "GPUS_PER_NODE", "RANK", "SLIPWAY_EXPORTED"} <= set(exported())
-    assert set(exported()) == names(section("Exported by job scripts to every rank", level=3))
+    assert set(exported()) == names(section(EXPORTED, level=3))
 
 
 def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
@@ -82,13 +88,13 @@ def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
 
 
 def test_every_setting_of_the_layout_has_its_row():
-    assert names(section("Settings of a job script")) == layout.SETTINGS.keys()
+    assert names(section(SETTINGS)) == layout.SETTINGS.keys()
     for setting in layout.SETTINGS.values():
         if setting.old:
             how = "refused" if setting.refuse_old else "ignored"
-            assert f"| `{setting.old}`, {how} |" in section("Settings of a job script")
+            assert f"| `{setting.old}`, {how} |" in section(SETTINGS)
     for name in layout.IGNORED_NAMES:
-        assert f"`{name}`" in section("Settings of a job script")
+        assert f"`{name}`" in section(SETTINGS)
 
 
 @pytest.mark.slow
@@ -100,7 +106,7 @@ def test_what_is_generated_is_up_to_date():
 
 
 def test_the_backends_of_each_script_are_those_of_the_contract():
-    rows = re.findall(r"(?m)^\| ((?:`[\w-]+`(?:, )?)+) \| (.*) \|$", section("Settings of a job script"))
+    rows = re.findall(r"(?m)^\| ((?:`[\w-]+`(?:, )?)+) \| (.*) \|$", section(SETTINGS))
     table = {name: set(re.findall("`(.*?)`", cell)) for cells, cell in rows for name in re.findall("`(.*?)`", cells)}
     for path in SCRIPTS:
         if path.name not in BUILDERS:
@@ -120,7 +126,7 @@ def test_every_field_of_status_json_is_explained():
 
 
 def test_every_verdict_is_explained():
-    assert layout.VERDICTS.keys() <= set(re.findall("`(.*?)`", section("Attempts, verdicts and requeues")))
+    assert layout.VERDICTS.keys() <= set(re.findall("`(.*?)`", section(VERDICTS)))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`jobgen site --detect` where commands are missing, hang, fail or print rubbish: it costs their answers alone."""
 
+import errno
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -44,18 +46,20 @@ def script(folder, text):
 class TestAsking:
     def test_a_command_that_is_missing_or_fails(self, tmp_path):
         asker = Asker(os.environ)
-        assert asker.ask("no-such-program").error == "No such file or directory"
-        assert asker.ask(script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3"))[1:] == ("", "why")
-        assert asker.ask(script(tmp_path, "exit 3"))[1:] == ("", "exit code 3")
-        assert asker.ask("no\0thing").error == "embedded null byte"
+        assert asker.ask("no-such-program").error == os.strerror(errno.ENOENT)
+        failing = script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3")
+        assert asker.ask(failing)[1:] == ("", "why")
+        silent = asker.ask(script(tmp_path, "exit 3"))
+        assert (silent.text, silent.error.split()[-1]) == ("", "3")
+        assert asker.ask("no\0thing").error
         assert len(asker.failed) == 4
 
     def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 3.0)
         program = script(tmp_path, f"echo x >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait")
         asker, began = Asker(os.environ), time.monotonic()
-        assert asker.ask(program).error == "no answer within 3 s"
-        assert asker.ask(program, "again").error.startswith("not asked")
+        assert asker.ask(program).error.endswith(" 3 s")
+        assert program in asker.ask(program, "again").error
         assert time.monotonic() - began < 20
         assert (tmp_path / "started").read_text() == "x\n"
         child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
@@ -69,11 +73,11 @@ class TestAsking:
 
     def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
-        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.startswith("no end within")
+        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.endswith(" s")
 
     def test_one_that_prints_without_end_ends(self, monkeypatch):
         monkeypatch.setattr(ask, "LARGEST", 1 << 20)
-        assert Asker(os.environ).ask("yes").error == "printed more than 1 MiB"
+        assert Asker(os.environ).ask("yes").error.endswith(" 1 MiB")
 
     def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
@@ -130,7 +134,7 @@ def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monke
     assert main(["site", "--detect"]) == 0
     assert time.monotonic() - began < 20
     text = capsys.readouterr().out
-    assert "# No answer: scontrol show config: no answer within 0 s." in text
-    assert "# No answer: scontrol --oneliner show partition: not asked, as scontrol did not answer before." in text
+    assert re.search(r"(?m)^# .*: scontrol show config: .* 0 s\.$", text)
+    assert re.search(r"(?m)^# .*: scontrol --oneliner show partition: .*\bscontrol\b", text)  # which did not answer
     (tmp_path / "mine.toml").write_text(text)
     assert load(str(tmp_path / "mine.toml"), [], Site).scheduler == "slurm"

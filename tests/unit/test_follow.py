@@ -1,7 +1,9 @@
 """status, logs and cancel: run folders of this machine, and jobs of schedulers that answer as theirs do."""
 
+import errno
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,9 +16,9 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.runs import Run
+from messages import assert_error, assert_warning
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_RUN = "no run in runs: name a run folder or the number of a job"
 
 
 @pytest.fixture
@@ -76,6 +78,19 @@ def said(capsys, *words, code=0):
     return capsys.readouterr()
 
 
+def refused(capsys, slug, *values, words):
+    """Hold that a command ends with 78 and one line: this error."""
+    out, err = said(capsys, *words, code=78)
+    assert_error(err, slug, *values)
+    assert (out, err.count("\n"), err[:8]) == ("", 1, "jobgen: ")
+
+
+def facts(capsys, *names):
+    """Return what ``jobgen status --json`` says of each run: all but its path and line."""
+    found = json.loads(said(capsys, "status", "--json", *names).out)
+    return [(run["state"], run["slug"], run["attempt"], run["step"]) for run in found]
+
+
 class TestThisMachine:
     def test_the_run_that_changed_last_is_meant_where_none_is_named(self, here, capsys):
         old = make_run(here, "old-1", state="done")
@@ -83,53 +98,64 @@ class TestThisMachine:
             os.utime(path, (1, 1))
         run = make_run(here)
         os.utime(run, (1, 1))
-        expected = "attempt 1 running, step 50, epoch 1.2, loss 0.5, 99 samples/s"
+        line = "attempt 1 running, step 50, epoch 1.2, loss 0.5, 99 samples/s"
         log = f"{run.relative_to(here)}/logs/1/stderr.log"
-        assert said(capsys, "status").out == f"run runs/ddp-7: {expected}\nlog {log}\n"
+        assert said(capsys, "status").out == f"run runs/ddp-7: {line}\nlog {log}\n"
+        assert json.loads(said(capsys, "status", "--json").out) == [
+            {"path": "runs/ddp-7", "state": "running", "slug": "", "attempt": 1, "step": 50, "line": line}
+        ]
 
     def test_runs_are_looked_for_where_they_are_made(self, here, capsys, monkeypatch):
         make_run(here, "ddp-7")
         monkeypatch.setenv("SLIPWAY_OUTPUT", "elsewhere")
-        assert "no run in elsewhere" in said(capsys, "status", code=78).err
+        refused(capsys, "no-such-run", "elsewhere", words=["status"])
         (here / "runs").rename(here / "elsewhere")
         assert said(capsys, "status").out.startswith("run elsewhere/ddp-7: attempt 1 running")
 
     @pytest.mark.parametrize(
         ("fields", "expected"),
         [
-            ({"alive": False}, "running, but without a sign of life for 60 s: it crashed"),
-            ({"state": "stopped", "reason": "user"}, "attempt 1 stopped (user), step 50"),
-            ({"state": "failed", "reason": "the loss is nan"}, "attempt 1 failed (the loss is nan)"),
+            ({"alive": False}, ("crashed", "", "60 s")),
+            ({"state": "stopped", "reason": "user"}, ("stopped", "user", "(user)")),
+            ({"state": "failed", "reason": "diverged: the loss"}, ("failed", "diverged", "(diverged: the loss)")),
+            ({"state": "failed", "reason": "oops: mine"}, ("failed", "", "(oops: mine)")),
         ],
     )
     def test_the_status_says_how_a_run_ended(self, here, capsys, fields, expected):
         run = make_run(here, **fields)
-        assert expected in said(capsys, "status", str(run)).out
+        state, slug, text = expected
+        assert facts(capsys, str(run)) == [(state, slug, 1, 50)]
+        assert text in said(capsys, "status", str(run)).out
 
     @pytest.mark.parametrize(
         ("verdict", "expected"),
         [
-            ("done 60 complete", "attempt 1 done, step 60"),
-            ("out-of-time 60 time-limit", "attempt 1 out-of-time (time-limit), step 60"),
-            ("stopped 60 user", "attempt 1 stopped (user), step 60"),
-            ("failed 12 the loss is nan", "attempt 1 failed (the loss is nan), step 50"),
-            ("done", "attempt 1 done, step 50"),
-            ("half a verdict", "attempt 1 running, step 50"),
+            ("done 60 complete", ("done", "complete", 60)),
+            ("out-of-time 60 time-limit", ("out-of-time", "time-limit", 60)),
+            ("stopped 60 user", ("stopped", "user", 60)),
+            ("failed 12 diverged: the loss", ("failed", "diverged", 50)),
+            ("done", ("done", "", 50)),
+            ("half a verdict", ("running", "", 50)),
         ],
     )
     def test_the_verdict_says_it_first(self, here, capsys, verdict, expected):
         run = make_run(here)
         (run / "verdict.1").write_text(f"{verdict}\n")
-        assert f"run {run}: {expected}, epoch 1.2" in said(capsys, "status", str(run)).out
+        state, slug, step = expected
+        assert facts(capsys, str(run)) == [(state, slug, 1, step)]
+        line = said(capsys, "status", str(run)).out.partition("\n")[0]
+        assert line.startswith(f"run {run}: attempt 1 {state}")
+        assert f"step {step}, epoch 1.2" in line
+        assert (f"({slug}" in line) == (slug not in {"", "complete"})
 
-    @pytest.mark.parametrize("verdict", ["", "failed 12 lost contact", "done 60 complete"])
+    @pytest.mark.parametrize("verdict", ["", "failed 12 lost-peer: a rank", "done 60 complete"])
     def test_a_cause_says_it_before_the_verdict(self, here, capsys, verdict):
         run = make_run(here)
-        (run / "logs" / "1" / "cause").write_text("78 node2: [rank 1] no data\n")
+        (run / "logs" / "1" / "cause").write_text("78 cannot-read: node2: [rank 1] no data\n")
         (run / "logs" / "1" / "code").write_text("0\n")
         (run / "verdict.1").write_text(f"{verdict}\n")
-        expected = f"run {run}: attempt 1 failed before it trained (node2: [rank 1] no data)"
-        assert expected in said(capsys, "status", str(run)).out
+        assert [found[:3] for found in facts(capsys, str(run))] == [("failed", "cannot-read", 1)]
+        assert "(cannot-read: node2: [rank 1] no data)" in said(capsys, "status", str(run)).out
         assert (Run(run).is_refused, Run(run).is_done) == (True, False)
 
     @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
@@ -142,63 +168,71 @@ class TestThisMachine:
     def test_a_launch_that_ended_without_a_verdict_has_crashed(self, here, capsys):
         run = make_run(here)
         (run / "logs" / "1" / "code").write_text("137\n")
-        assert "its launch has ended without a verdict, exit code 137: it crashed" in said(capsys, "status").out
+        assert facts(capsys) == [("crashed", "", 1, 50)]
+        assert "137" in said(capsys, "status").out
 
     def test_an_attempt_that_has_not_begun_to_train_is_told_from_the_one_before(self, here, capsys):
         run = make_run(here, state="stopped", reason="time-limit")
         make_attempt(run, 2)
-        expected = "attempt 2 has not begun to train; attempt 1 stopped (time-limit), step 50"
-        assert expected in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("starting", "", 2, 50)]
         make_attempt(run, 10, code=78)
-        out = said(capsys, "status", str(run)).out
-        assert "attempt 10 has not begun to train, exit code 78; attempt 1 stopped (time-limit), step 50" in out
-        assert "log " in out
-        assert "logs/10/stderr.log" in out
+        assert facts(capsys, str(run)) == [("failed", "", 10, 50)]
+        line, log = said(capsys, "status", str(run)).out.splitlines()
+        assert re.findall(r"attempt (\d+)", line) == ["10", "1"]
+        for value in (" 78", "stopped (time-limit), step 50"):
+            assert value in line
+        assert log.startswith("log ")
+        assert log.endswith("logs/10/stderr.log")
 
     @pytest.mark.parametrize(
-        ("code", "expected"),
-        [
-            (
-                None,
-                "attempt 1, a script of its own, has started its ranks, and leaves no status; it began 2026-11-24 08",
-            ),
-            (0, "attempt 1, a script of its own, ended, exit code 0, 2026-11-24 09:10"),
-            (3, "attempt 1, a script of its own, ended, exit code 3, 2026-11-24 09:10"),
-        ],
-    )
-    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, expected):
+        ("code", "state", "values"),
+        [(None, "started", ["2026-11-24 08:09"]), (0, "done", [" 0,", "2026-11-24 09:10"]),
+         (3, "failed", [" 3,", "2026-11-24 09:10"])],
+    )  # fmt: skip
+    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, state, values):
         log = make_attempt(here / "runs" / "ddp-7", 1, code=code)
         (here / "runs" / "ddp-7" / "job.sh").write_text("keep SLIPWAY_SCRIPT my\\ train.py\n")
         at(log / "job", "2026-11-24 08:09:10")
         at(log / "code", "2026-11-24 09:10:11")
-        assert said(capsys, "status").out.startswith(f"run runs/ddp-7: {expected}")
+        assert facts(capsys) == [(state, "", 1, 0)]
+        line = said(capsys, "status").out.partition("\n")[0]
+        assert line.startswith("run runs/ddp-7: attempt 1")
+        assert "script" in line
+        for value in values:
+            assert value in line
 
     @pytest.mark.parametrize("kept", ["keep SLIPWAY_SCRIPT ''", "keep SLIPWAY_CONFIG x", "echo keep SLIPWAY_SCRIPT x"])
     def test_the_trainer_without_a_status_has_not_begun_to_train(self, here, capsys, kept):
         log = make_attempt(here / "runs" / "ddp-7", 1, code=78)
         (here / "runs" / "ddp-7" / "job.sh").write_text(f"{kept}\n")
         at(log / "code", "2026-11-24 09:10:11")
-        expected = "attempt 1 ended before it began to train, exit code 78, 2026-11-24 09:10"
-        assert said(capsys, "status").out.startswith(f"run runs/ddp-7: {expected}\n")
+        assert facts(capsys) == [("failed", "", 1, 0)]
+        line = said(capsys, "status").out.partition("\n")[0]
+        assert line.startswith("run runs/ddp-7: attempt 1 ")
+        assert " 78, 2026-11-24 09:10" in line
+        assert "script" not in line
 
     def test_an_attempt_that_never_came_to_its_launch(self, here, capsys):
         log = make_attempt(here / "runs" / "ddp-7", 1)
         (log / "stderr.log").unlink()
         at(log / "job", "2026-11-24 08:09:10")
-        expected = "attempt 1 has started no rank; it began 2026-11-24 08:09"
-        assert said(capsys, "status").out == f"run runs/ddp-7: {expected}\n"
+        assert facts(capsys) == [("starting", "", 1, 0)]
+        line = said(capsys, "status").out
+        assert line.startswith("run runs/ddp-7: attempt 1 ")
+        assert line.endswith(" 2026-11-24 08:09\n")
 
     def test_a_folder_without_any_attempt(self, here, capsys):
         (here / "runs" / "empty").mkdir(parents=True)
-        assert said(capsys, "status").out == "run runs/empty: no rank has started training\n"
+        assert facts(capsys) == [("empty", "", 0, 0)]
+        assert said(capsys, "status").out.startswith("run runs/empty: ")
 
     def test_a_heartbeat_is_judged_by_the_clock_of_the_file_server(self, here, capsys, monkeypatch):
         run = make_run(here)
         monkeypatch.setattr(time, "time", lambda: 2e9 + 1000)  # this host's clock is years ahead
-        assert "attempt 1 running, step" in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("running", "", 1, 50)]
         assert list(run.rglob(".now.*")) == []
         beat(run, age=time.time() - run.stat().st_mtime + 300)
-        assert "it crashed" in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
     def test_a_folder_that_one_may_only_read_has_a_status_too(self, here, capsys, monkeypatch):
         def refuse(**_):
@@ -206,9 +240,9 @@ class TestThisMachine:
 
         monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
         run = make_run(here)
-        assert "attempt 1 running, step 50" in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("running", "", 1, 50)]
         beat(run, age=300)
-        assert "it crashed" in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
     def test_a_huge_file_of_metrics_is_not_read_whole(self, here, capsys):
         run = make_run(here)
@@ -241,9 +275,8 @@ class TestThisMachine:
         (run / "verdict.1").write_bytes(b"\xff\xfe\0")
         (run / "logs" / "1" / "job").write_bytes(b"slurm -u root\n")
         (run / "logs" / "stray").touch()
-        assert said(capsys, "status", str(run)).out.startswith(
-            f"run {run}: attempt 1 has started its ranks, no status yet"
-        )
+        assert facts(capsys, str(run)) == [("started", "", 1, 0)]
+        assert said(capsys, "status", str(run)).out.startswith(f"run {run}: attempt 1 ")
 
     def test_control_characters_in_files_do_not_reach_the_terminal(self, here, capsys):
         run = make_run(here, state="failed", reason="\x1b]0;title\x07\n\u202e and \x9b31m")
@@ -254,13 +287,17 @@ class TestThisMachine:
     def test_a_run_is_cancelled_by_its_file(self, here, capsys):
         run = make_run(here)
         err = said(capsys, "cancel", str(run)).err
-        assert err == f"jobgen: {run} has been asked to save and stop, by its file STOP\n"
+        assert err.startswith(f"jobgen: {run} ")
+        assert "STOP" in err
+        assert err.count("\n") == 1
         assert (run / "STOP").read_text() == "user\n"
-        assert "a stop has been requested" in said(capsys, "status", str(run)).out
+        assert "STOP" in said(capsys, "status", str(run)).out
 
     def test_a_script_that_may_not_look_for_the_file_is_named(self, here, capsys):
         make_attempt(here / "runs" / "ddp-7", 1)
-        assert "a script of its own that does not use slipway ignores that" in said(capsys, "cancel", "runs/ddp-7").err
+        err = said(capsys, "cancel", "runs/ddp-7").err
+        for value in ("runs/ddp-7", "STOP", "script", "Ctrl-C"):
+            assert value in err
 
     @pytest.mark.parametrize("ending", ["status", "verdict", "code"])
     def test_one_that_has_ended_is_not(self, here, capsys, ending):
@@ -269,7 +306,7 @@ class TestThisMachine:
             (run / "verdict.1").write_text("done 50 complete\n")
         if ending == "code":
             (run / "logs" / "1" / "code").write_text("1\n")
-        assert "has ended: there is nothing to cancel" in said(capsys, "cancel", str(run), code=78).err
+        refused(capsys, "already-ended", run, words=["cancel", str(run)])
         assert not (run / "STOP").exists()
 
     def test_a_log_is_followed_until_the_run_ends(self, here):
@@ -323,26 +360,27 @@ class TestThisMachine:
     def test_a_folder_named_stop_is_no_request(self, here, capsys):
         run = make_run(here)
         (run / "STOP").mkdir()
-        assert said(capsys, "cancel", str(run), code=78).err == f"jobgen: cannot write {run}/STOP: Is a directory.\n"
+        refused(capsys, "cannot-write", f"{run}/STOP", os.strerror(errno.EISDIR), words=["cancel", str(run)])
 
     def test_a_run_without_any_record_of_training(self, here, capsys):
         run = make_run(here)
         (run / "metrics.jsonl").unlink()
-        assert "attempt 1 running, step 40" in said(capsys, "status", str(run)).out
+        assert facts(capsys, str(run)) == [("running", "", 1, 40)]
 
     @pytest.mark.parametrize(
-        ("words", "expected"),
+        ("words", "slug", "values"),
         [
-            (["status", "nowhere"], "'nowhere' is neither a run folder nor the number of a job."),
-            (["status", "12;rm"], "'12;rm' is neither a run folder nor the number of a job."),
-            (["status", "40_[1-3]"], "'40_[1-3]' is neither a run folder nor the number of a job."),
-            (["status"], f"{NO_RUN}, or set SLIPWAY_OUTPUT to your site's output."),
-            (["logs", "12"], "no scheduler on this machine knows job 12: ask on a login node, or name a run folder."),
+            (["status", "nowhere"], "no-such-run", ["'nowhere'"]),
+            (["status", "--json", "nowhere"], "no-such-run", ["'nowhere'"]),
+            (["status", "12;rm"], "no-such-run", ["'12;rm'"]),
+            (["status", "40_[1-3]"], "no-such-run", ["'40_[1-3]'"]),
+            (["status"], "no-such-run", [" runs", "SLIPWAY_OUTPUT"]),
+            (["logs", "12"], "no-such-job", ["job 12"]),
         ],
     )
     @pytest.mark.usefixtures("here")
-    def test_what_is_not_there_is_answered_in_a_line(self, capsys, words, expected):
-        assert said(capsys, *words, code=78).err == f"jobgen: {expected}\n"
+    def test_what_is_not_there_is_answered_in_a_line(self, capsys, words, slug, values):
+        refused(capsys, slug, *values, words=words)
 
     def test_a_run_of_this_machine_is_known_by_its_date_too(self, here, capsys):
         make_run(here, "ddp-local-20261121-210842-7")
@@ -405,9 +443,10 @@ class TestAccount:
                 make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state="done"), 1, nodes=1, gpus_seen=3
             )
         lines = said(capsys, "status", "40").out.splitlines()
-        assert lines[-1] == (
-            "all runs: used 15.0 GPU-hours in 3 attempts; GPUs 87 % busy, 31 of 80 GiB at most (not all could be read)"
-        )
+        assert lines[-1].startswith("all runs:")
+        for value in ("15.0 GPU-hours", " 3 ", "87 %", "31 of 80 GiB"):
+            assert value in lines[-1]
+        assert "(" in lines[-1]  # that some of the GPUs could not be read
 
     @pytest.mark.parametrize(
         "text",
@@ -431,6 +470,7 @@ SLURM_TASKS = (
     "JobId=49 ArrayJobId=40 ArrayTaskId=9 JobName=ddp JobState=RUNNING Reason=None RunTime=00:00:09 "
     "TimeLimit=01:00:00 NodeList=node1 WorkDir={here} StdOut={here}/slurm-40_9.out"
 )
+AWAY = "Unable to contact slurm controller"
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
@@ -471,11 +511,13 @@ class TestSlurm:
         assert main(["logs", "--follow", "12"]) == 0
         out, err = capfd.readouterr()
         assert out == "hello\n"
-        assert err == "jobgen: job 12 is PENDING because of Resources\n"
+        for value in ("jobgen: job 12 ", "PENDING", "Resources"):
+            assert value in err
+        assert err.count("\n") == 1
 
     def test_a_job_without_a_log_has_none(self, here, capsys):
         slurm_answers(here, state="COMPLETED")
-        assert said(capsys, "logs", "12", code=78).err == "jobgen: no log of job 12 can be found here.\n"
+        refused(capsys, "no-log", "job 12", words=["logs", "12"])
 
     def test_a_cancel_that_the_scheduler_refuses(self, here, capsys):
         slurm_answers(here)
@@ -485,8 +527,7 @@ class TestSlurm:
     def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
         monkeypatch.setattr("jobgen.queues.LIMIT", 0.2)
         program(here, "scontrol", "exec /usr/bin/sleep 20")
-        expected = "jobgen: Slurm does not answer for job 12: scontrol: no answer within 0 s.\n"
-        assert said(capsys, "status", "12", code=78).err == expected
+        refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
 
     def test_another_job_of_the_same_folders_name(self, here, capsys):
         slurm_answers(here)
@@ -494,20 +535,23 @@ class TestSlurm:
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
         program(here, "scontrol", FORGOTTEN)
         assert "run runs/ddp-12: attempt 1 running" in said(capsys, "status", "12").out
+        assert facts(capsys, "12") == [("running", "", 1, 50)]
 
     def test_cancelling_is_the_schedulers_business(self, here, capsys):
         slurm_answers(here)
         program(here, "scancel", f'echo "$@" >{here}/cancelled')
-        assert said(capsys, "cancel", "12").err == "jobgen: job 12: scancel ends it, after a last save\n"
+        err = said(capsys, "cancel", "12").err
+        assert err.startswith("jobgen: job 12: scancel ")
+        assert err.count("\n") == 1
         assert (here / "cancelled").read_text() == "12\n"
 
     def test_without_accounting_a_forgotten_job_is_known_by_its_run(self, here, capsys):
         program(here, "scontrol", FORGOTTEN)
         program(here, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-        assert "slurm does not know job 12 (any more)" in said(capsys, "status", "12", code=78).err
+        refused(capsys, "no-such-job", "slurm", "job 12", words=["status", "12"])
         make_run(here, "ddp-12", state="done", job="slurm 12")
         lines = said(capsys, "status", "12").out.splitlines()
-        assert lines[0] == "job 12: slurm does not know it (any more)"
+        assert lines[0].startswith("job 12: slurm ")
         assert lines[1].startswith("run runs/ddp-12: attempt 1 done")
         assert said(capsys, "logs", "12").out == "a warning\n"
 
@@ -520,22 +564,22 @@ class TestSlurm:
         assert said(capsys, "logs", "--follow", "12").out == "it was\n"
 
     def test_a_controller_that_is_away_is_not_taken_for_a_forgotten_job(self, here, capsys):
-        program(here, "scontrol", "printf 'fatal:\\nUnable to contact slurm controller\\n' >&2; exit 1")
-        expected = "jobgen: Slurm does not answer for job 12: fatal:; Unable to contact slurm controller.\n"
-        assert said(capsys, "status", "12", code=78).err == expected
+        program(here, "scontrol", f"printf 'fatal:\\n{AWAY}\\n' >&2; exit 1")
+        refused(capsys, "scheduler-silent", "Slurm", "job 12", f"fatal:; {AWAY}", words=["status", "12"])
 
     def test_while_it_is_away_the_run_folder_still_answers(self, here, capsys):
-        program(here, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+        program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
         make_run(here, "ddp-12", job="slurm 12")
         lines = said(capsys, "status", "12").out.splitlines()
-        assert lines[0] == "Slurm does not answer for job 12: Unable to contact slurm controller."
+        assert_warning(lines[0], "scheduler-silent", "Slurm", "job 12", AWAY)
         assert lines[1].startswith("run runs/ddp-12: attempt 1 running")
-        assert "Slurm does not answer" in said(capsys, "cancel", "12", code=78).err
+        assert facts(capsys, "12") == [("running", "", 1, 50)]
+        refused(capsys, "scheduler-silent", "Slurm", "job 12", words=["cancel", "12"])
         assert not (here / "runs" / "ddp-12" / "STOP").exists()
 
     def test_where_its_commands_are_missing_the_run_folder_answers_and_stops(self, here, capsys):
         run = make_run(here, "ddp-12", job="slurm 12")
-        assert said(capsys, "status", "12").out.startswith("job 12: slurm cannot be asked from this machine\n")
+        assert said(capsys, "status", "12").out.startswith("job 12: slurm ")
         said(capsys, "cancel", "12")
         assert (run / "STOP").read_text() == "user\n"
 
@@ -544,8 +588,8 @@ class TestSlurm:
         run = make_run(here, "ddp-7", state="stopped", job="slurm 7")
         make_attempt(run, 2, job="slurm 12")
         assert "job 12: RUNNING" in said(capsys, "status", str(run)).out
-        assert "run runs/ddp-7: attempt 2 has not begun" in said(capsys, "status", "12").out
-        assert "\n    continued by job 12\n" in said(capsys, "status", "7").out
+        assert facts(capsys, "12") == facts(capsys, "7") == [("starting", "", 2, 50)]
+        assert re.search(r"\n    .*\bjob 12\n", said(capsys, "status", "7").out)
 
 
 class TestSlurmArray:
@@ -571,7 +615,7 @@ class TestSlurmArray:
 
     def test_one_that_there_is_not(self, here, capsys):
         program(here, "scontrol", 'echo "Job $4 not found"; exit 1')  # as Slurm 22.05 does
-        assert "slurm does not know job 40_7 (any more)" in said(capsys, "status", "40_7", code=78).err
+        refused(capsys, "no-such-job", "slurm", "job 40_7", words=["status", "40_7"])
 
     def test_all_tasks(self, here, capsys):
         make_run(here, "ddp-40_9", job="slurm 40_9")
@@ -582,7 +626,8 @@ class TestSlurmArray:
         assert lines[2].startswith("run runs/ddp-40_2: attempt 1 done")
         assert lines[3].startswith("run runs/ddp-40_9: attempt 1 running")
         assert len(lines) == 4
-        assert "job 40 has 2 runs: name one of their folders" in said(capsys, "logs", "40", code=78).err
+        assert [found[0] for found in facts(capsys, "40")] == ["done", "running"]
+        refused(capsys, "several-runs", "job 40", " 2 ", "runs/ddp-40_2, runs/ddp-40_9", words=["logs", "40"])
         said(capsys, "cancel", "40")
         assert (here / "cancelled").read_text() == "40\n"
 
@@ -611,7 +656,7 @@ class TestSlurmArray:
         said_first = f"a prologue\nddp.job: attempt 1 in {here}/scratch/ddp-12, library 0.1.0 (sha256 0123456789ab)\n"
         (here / "my log.out").write_text(said_first)
         assert f"run {here}/scratch/{run.name}: attempt 1 running" in said(capsys, "status", "12").out
-        assert f"{NO_RUN}, or set SLIPWAY_OUTPUT" in said(capsys, "status", code=78).err
+        refused(capsys, "no-such-run", " runs", "SLIPWAY_OUTPUT", words=["status"])
         (here / "my log.out").unlink()
         os.mkfifo(here / "my log.out")
         assert "job 12: RUNNING" in said(capsys, "status", "12").out
@@ -682,16 +727,18 @@ class TestPbs:
     @pytest.mark.parametrize(
         ("state", "expected"),
         [
-            ("R", "R on node1, node2 for 00:00:09 of 01:00:00"),
-            ("Q", "Q no reason given"),
-            ("C", "C after 00:00:09 of 01:00:00 on node1, node2, exit code 75"),
+            ("R", ["node1, node2", "00:00:09 of 01:00:00"]),
+            ("Q", []),
+            ("C", ["node1, node2", "00:00:09 of 01:00:00", " 75"]),
         ],
     )
     def test_a_job(self, here, capsys, state, expected):
         program(here, "qstat", f"echo '{pbs_job(here, state)}'")
         make_run(here, "ddp-12", job="pbs 12")
         lines = said(capsys, "status", "12.server").out.splitlines()
-        assert lines[0] == f"job 12.server: {expected}"
+        assert lines[0].startswith(f"job 12.server: {state} ")
+        for value in expected:
+            assert value in lines[0]
         assert lines[1].startswith("run runs/ddp-12: ")
 
     def test_a_finished_one_is_asked_for_in_the_history(self, here, capsys):
@@ -714,14 +761,15 @@ class TestPbs:
         waiting = pbs_job(here, "H", job="13.server")
         program(here, "qstat", f"[ \"$2\" = 13 ] || {{ {NOT_KNOWN}; }}\necho '{waiting}'")
         program(here, "qdel", f'echo "$@" >{here}/cancelled')
-        assert "job 13.server: H no reason given\n" in said(capsys, "status", str(run)).out
+        assert "job 13.server: H " in said(capsys, "status", str(run)).out
         assert f"run {Path('runs/ddp-12')}: attempt 1 stopped" in said(capsys, "status", "13").out
         said(capsys, "cancel", str(run))
         assert (here / "cancelled").read_text() == "13.server\n"
 
     def test_a_server_that_is_away(self, here, capsys):
-        program(here, "qstat", "echo 'qstat: cannot connect to server head (errno=111)' >&2; exit 111")
-        assert "PBS does not answer for job 12: qstat: cannot connect" in said(capsys, "status", "12", code=78).err
+        away = "qstat: cannot connect to server head (errno=111)"
+        program(here, "qstat", f"echo '{away}' >&2; exit 111")
+        refused(capsys, "scheduler-silent", "PBS", "job 12", away, words=["status", "12"])
 
 
 class TestPbsArray:
@@ -738,7 +786,9 @@ class TestPbsArray:
         make_run(here, "ddp-12_1", job="pbs 12_1")
         (here / "ddp.o12.1").write_text("one\n")
         lines = said(capsys, "status", name).out.splitlines()
-        assert lines[0] == "job 12[1].server: R on node1, node2 for 00:00:09 of 01:00:00"
+        assert lines[0].startswith("job 12[1].server: R ")
+        for value in ("node1, node2", "00:00:09 of 01:00:00"):
+            assert value in lines[0]
         assert lines[1].startswith("run runs/ddp-12_1: attempt 1 running")
         assert lines[2] == f"log {here}/ddp.o12.1"
         said(capsys, "cancel", name)
@@ -747,7 +797,8 @@ class TestPbsArray:
     @pytest.mark.parametrize("name", ["12", "12[]"])
     def test_all_tasks(self, here, capsys, name):
         lines = said(capsys, "status", name).out.splitlines()
-        assert lines[0] == "job 12[].server: B array of 1-2; Queued:1 Running:1 Exiting:0 Expired:0"
+        assert lines[0].startswith("job 12[].server: B ")
+        assert lines[0].split()[-5:] == ["1-2;", "Queued:1", "Running:1", "Exiting:0", "Expired:0"]
         assert [line.split(":")[0] for line in lines[1:3]] == ["job 12[1].server", "job 12[2].server"]
         said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "12[].server\n"
@@ -777,7 +828,7 @@ class TestTwoSchedulers:
         self.pbs_knows(here, 12)
         run = make_run(here, "ddp-12", job="pbs 12")
         for name in (str(run), "12"):
-            assert said(capsys, "status", name).out.startswith("job 12.server: R on node1")
+            assert said(capsys, "status", name).out.startswith("job 12.server: R ")
             said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
 
@@ -785,19 +836,17 @@ class TestTwoSchedulers:
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
-        assert said(capsys, "status", "14", code=78).err == (
-            "jobgen: pbs and slurm do not know job 14 (any more), nor is it in runs/.\n"
-        )
+        refused(capsys, "no-such-job", "pbs", "slurm", "job 14", "runs/", words=["status", "14"])
 
     def test_one_that_is_away_does_not_hide_what_the_other_knows(self, here, capsys):
-        program(here, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+        program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
-        assert "Slurm does not answer" in said(capsys, "status", "14", code=78).err
+        refused(capsys, "scheduler-silent", "Slurm", "job 14", AWAY, words=["status", "14"])
 
     def test_nothing_is_cancelled_where_both_know_the_number(self, here, capsys):
         self.pbs_knows(here, 12)
-        assert "pbs and slurm both have a job 12: name its run folder" in said(capsys, "cancel", "12", code=78).err
+        refused(capsys, "several-runs", "pbs", "slurm", "job 12", words=["cancel", "12"])
         assert not (here / "cancelled").exists()
         said(capsys, "cancel", "12.server")
         make_run(here, "ddp-12", job="slurm 12")
@@ -834,7 +883,7 @@ class TestCompletion:
         commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
         assert set(self.complete("render", "-")) == {"--site", "--set", "--standalone", "--output", "--help"}
-        assert set(self.complete("status", "-")) == {"--help"}
+        assert set(self.complete("status", "-")) == {"--json", "--help"}
 
     def test_it_is_bash_without_a_placeholder_left(self, capsys):
         text = said(capsys, "completion").out

@@ -1,5 +1,6 @@
 """Spec and site files with mistakes in them: each is answered in one line, by exit code 78 and without a traceback."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
+from messages import assert_error, slugs
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = 'name = "mine"\nabout = "Train."\n'
@@ -16,140 +18,160 @@ DEEP = "[" * 5000 + "]" * 5000
 
 SPECS = {
     # what is no TOML
-    "empty": ("", "name is missing"),
-    "text": ("hello", "not valid TOML"),
-    "yaml": ("name: mine\n", "not valid TOML"),
-    "json": ('{"name": "mine"}', "not valid TOML"),
-    "unclosed table": (SPEC + "[options", "not valid TOML"),
-    "unclosed string": ('name = "mine', "not valid TOML"),
-    "unclosed long string": ('name = """mine', "not valid TOML"),
-    "key twice": (SPEC + "nodes = 1\nnodes = 2\n", "not valid TOML"),
-    "table twice": (SPEC + "[options]\n[options]\n", "not valid TOML"),
-    "key without value": (SPEC + "nodes =\n", "not valid TOML"),
-    "no quotes": ("name = mine\n", "not valid TOML"),
-    "octal": (SPEC + "nodes = 02\n", "not valid TOML"),
-    "bad escape": ('name = "a\\q"\n', "not valid TOML"),
-    "surrogate": ('name = "\\ud800"\n', "not valid TOML"),
-    "line break in a string": ('name = "a\nb"\n', "not valid TOML"),
-    "control character": ('name = "a\x07b"\n', "not valid TOML"),
-    "NUL": (SPEC.encode() + b"\0", "not valid TOML"),
-    "only NUL": (b"\0" * 1000, "not valid TOML"),
-    "binary": (bytes(range(256)), "not UTF-8"),
-    "Latin-1": ('name = "mü"\n'.encode("latin-1"), "not UTF-8"),
-    "UTF-16": (SPEC.encode("utf-16"), "not UTF-8"),
-    "byte order mark": (b"\xef\xbb\xbf" + SPEC.encode(), "not valid TOML"),
-    "escape sequence": (SPEC + "\x1b[31m = 1\n", "not valid TOML"),
-    "deep list": (SPEC + f"nodes = {DEEP}\n", "nested too deeply"),
-    "deep table": (SPEC + f"nodes = {'{a=' * 3000}1{'}' * 3000}\n", "nested too deeply"),
-    "deep key": (SPEC + f"options.{'a.' * 3000}a = 1\n", ""),  # by Python's version: a table, or nested too deeply
-    "huge": (SPEC + "#" * (1 << 16), "more than 65536 bytes"),
-    "huge number": (SPEC + f"nodes = {'9' * 5000}\n", ""),
-    "large number": (SPEC + f"nodes = {'9' * 100}\n", "nodes is a huge number"),
+    "empty": ("", "bad-value", [": name "]),
+    "text": ("hello", "bad-toml", []),
+    "yaml": ("name: mine\n", "bad-toml", []),
+    "json": ('{"name": "mine"}', "bad-toml", []),
+    "unclosed table": (SPEC + "[options", "bad-toml", []),
+    "unclosed string": ('name = "mine', "bad-toml", []),
+    "unclosed long string": ('name = """mine', "bad-toml", []),
+    "key twice": (SPEC + "nodes = 1\nnodes = 2\n", "bad-toml", []),
+    "table twice": (SPEC + "[options]\n[options]\n", "bad-toml", []),
+    "key without value": (SPEC + "nodes =\n", "bad-toml", []),
+    "no quotes": ("name = mine\n", "bad-toml", []),
+    "octal": (SPEC + "nodes = 02\n", "bad-toml", []),
+    "bad escape": ('name = "a\\q"\n', "bad-toml", []),
+    "surrogate": ('name = "\\ud800"\n', "bad-toml", []),
+    "line break in a string": ('name = "a\nb"\n', "bad-toml", []),
+    "control character": ('name = "a\x07b"\n', "bad-toml", []),
+    "NUL": (SPEC.encode() + b"\0", "bad-toml", []),
+    "only NUL": (b"\0" * 1000, "bad-toml", []),
+    "binary": (bytes(range(256)), "bad-toml", ["UTF-8"]),
+    "Latin-1": ('name = "mü"\n'.encode("latin-1"), "bad-toml", ["UTF-8"]),
+    "UTF-16": (SPEC.encode("utf-16"), "bad-toml", ["UTF-8"]),
+    "byte order mark": (b"\xef\xbb\xbf" + SPEC.encode(), "bad-toml", []),
+    "escape sequence": (SPEC + "\x1b[31m = 1\n", "bad-toml", []),
+    "deep list": (SPEC + f"nodes = {DEEP}\n", "bad-toml", []),
+    "deep table": (SPEC + f"nodes = {'{a=' * 3000}1{'}' * 3000}\n", "bad-toml", []),
+    # by Python's version: a table, or nested too deeply
+    "deep key": (SPEC + f"options.{'a.' * 3000}a = 1\n", None, []),
+    "huge": (SPEC + "#" * (1 << 16), "bad-toml", [" 65536"]),
+    "huge number": (SPEC + f"nodes = {'9' * 5000}\n", None, []),
+    "large number": (SPEC + f"nodes = {'9' * 100}\n", "bad-value", [": nodes ", "number"]),
     # what is no spec
-    "unknown key": (SPEC + "node = 2\n", "unknown key 'node'. Did you mean 'nodes'?"),
-    "a site's key": (SPEC + "binds = []\n", "unknown key 'binds'. It belongs in a site's file."),
-    "unknown key with an escape": (SPEC + '"\\u001b[31m" = 2\n', r"unknown key '\x1b[31m'."),
-    "unknown key with a line break": (SPEC + '"a\\nb" = 2\n', r"unknown key 'a\nb'."),
-    "long unknown key": (SPEC + f"{'k' * 5000} = 2\n", "unknown key 'kkkk"),
-    "empty key": (SPEC + '"" = 2\n', "unknown key ''."),
-    "name missing": ('about = "x"\n', "name is missing: it must be text in quotes."),
-    "about missing": ('name = "x"\n', "about is missing: it must be text in quotes."),
+    "unknown key": (SPEC + "node = 2\n", "unknown-key", ["'node'", "'nodes'"]),
+    "a site's key": (SPEC + "binds = []\n", "unknown-key", ["'binds'", "site"]),
+    "unknown key with an escape": (SPEC + '"\\u001b[31m" = 2\n', "unknown-key", ["'\\x1b[31m'"]),
+    "unknown key with a line break": (SPEC + '"a\\nb" = 2\n', "unknown-key", ["'a\\nb'"]),
+    "long unknown key": (SPEC + f"{'k' * 5000} = 2\n", "unknown-key", ["'kkkk"]),
+    "empty key": (SPEC + '"" = 2\n', "unknown-key", ["''"]),
+    "name missing": ('about = "x"\n', "bad-value", [": name ", "text"]),
+    "about missing": ('name = "x"\n', "bad-value", [": about ", "text"]),
     # wrong types
-    "text for a number": (SPEC + 'nodes = "two"\n', "nodes is 'two': it must be a whole number."),
-    "fraction": (SPEC + "nodes = 1.5\n", "nodes is 1.5: it must be a whole number."),
-    "true for a number": (SPEC + "nodes = true\n", "nodes is true: it must be a whole number."),
-    "nan": (SPEC + "nodes = nan\n", "nodes is nan: it must be a whole number."),
-    "inf": (SPEC + "minutes = inf\n", "minutes is inf: it must be a whole number."),
-    "minus inf": (SPEC + "save_seconds = -inf\n", "save_seconds is -inf: it must be a whole number."),
-    "date": (SPEC + "nodes = 1979-05-27\n", "nodes is a date (1979-05-27): it must be a whole number."),
-    "time": (SPEC + "minutes = 07:32:00\n", "minutes is a time (07:32:00): it must be a whole number."),
-    "date and time": (SPEC + "nodes = 1979-05-27T07:32:00Z\n", "nodes is a datetime"),
-    "list for a number": (SPEC + "nodes = [1, 2]\n", "nodes is a list: it must be a whole number."),
-    "table for a number": (SPEC + "[nodes]\na = 1\n", "nodes is a table: it must be a whole number."),
-    "table for text": (SPEC + "[config]\na = 1\n", "config is a table: it must be text in quotes."),
-    "number for text": (SPEC + "config = 1\n", "config is 1: it must be text in quotes."),
-    "date for text": ('about = "x"\nname = 1979-05-27\n', "name is a date (1979-05-27): it must be text in quotes."),
-    "text for a switch": (SPEC + 'mpi = "yes"\n', "mpi is 'yes': it must be true or false."),
-    "number for a switch": (SPEC + "mpi = 1\n", "mpi is 1: it must be true or false."),
+    "text for a number": (SPEC + 'nodes = "two"\n', "bad-value", [": nodes ", "'two'", "number"]),
+    "fraction": (SPEC + "nodes = 1.5\n", "bad-value", [": nodes ", "1.5", "number"]),
+    "true for a number": (SPEC + "nodes = true\n", "bad-value", [": nodes ", "true", "number"]),
+    "nan": (SPEC + "nodes = nan\n", "bad-value", [": nodes ", "nan", "number"]),
+    "inf": (SPEC + "minutes = inf\n", "bad-value", [": minutes ", "inf", "number"]),
+    "minus inf": (SPEC + "save_seconds = -inf\n", "bad-value", [": save_seconds ", "-inf", "number"]),
+    "date": (SPEC + "nodes = 1979-05-27\n", "bad-value", [": nodes ", "date", "(1979-05-27)", "number"]),
+    "time": (SPEC + "minutes = 07:32:00\n", "bad-value", [": minutes ", "time", "(07:32:00)", "number"]),
+    "date and time": (SPEC + "nodes = 1979-05-27T07:32:00Z\n", "bad-value", [": nodes ", "datetime"]),
+    "list for a number": (SPEC + "nodes = [1, 2]\n", "bad-value", [": nodes ", "list", "number"]),
+    "table for a number": (SPEC + "[nodes]\na = 1\n", "bad-value", [": nodes ", "table", "number"]),
+    "table for text": (SPEC + "[config]\na = 1\n", "bad-value", [": config ", "table", "text"]),
+    "number for text": (SPEC + "config = 1\n", "bad-value", [": config ", " 1", "text"]),
+    "date for text": ('about = "x"\nname = 1979-05-27\n', "bad-value", [": name ", "date", "(1979-05-27)", "text"]),
+    "text for a switch": (SPEC + 'mpi = "yes"\n', "bad-value", [": mpi ", "'yes'", "true", "false"]),
+    "number for a switch": (SPEC + "mpi = 1\n", "bad-value", [": mpi ", " 1", "true", "false"]),
     "text for a table": (
         SPEC + 'options = "x"\n',
-        "options is 'x': it must be a table whose values are text in quotes,",
+        "bad-value",
+        [": options ", "'x'", "table", "text"],
     ),
-    "list of tables": (SPEC + "[[options]]\na = 1\n", "options is a list: it must be a table"),
+    "list of tables": (SPEC + "[[options]]\na = 1\n", "bad-value", [": options ", "list", "table"]),
     "fraction in options": (
         SPEC + "[options]\nnice = 0.5\n",
-        "options.nice is 0.5: it must be text in quotes, a whole",
+        "bad-value",
+        [": options.nice ", "0.5", "text"],
     ),
-    "nan in options": (SPEC + "[options]\nnice = nan\n", "options.nice is nan"),
-    "date in options": (SPEC + "[options]\nbegin = 2026-01-01\n", "options.begin is a date"),
-    "table in options": (SPEC + "[options.a]\nb = 1\n", "options.a is a table"),
-    "option with blanks": (SPEC + "[options]\n'a b' = 1\n", "'options.a b' is no option of a scheduler"),
-    "option with dashes": (SPEC + "[options]\n--qos = 1\n", "'options.--qos' is no option of a scheduler"),
-    "option with a line break": (SPEC + '[options]\n"a\\nb" = 1\n', "holds the control character"),
-    "option of two lines": (SPEC + '[options]\ncomment = """a\nrm"""\n', "options.comment holds the control character"),
+    "nan in options": (SPEC + "[options]\nnice = nan\n", "bad-value", [": options.nice ", "nan"]),
+    "date in options": (SPEC + "[options]\nbegin = 2026-01-01\n", "bad-value", [": options.begin ", "date"]),
+    "table in options": (SPEC + "[options.a]\nb = 1\n", "bad-value", [": options.a ", "table"]),
+    "option with blanks": (SPEC + "[options]\n'a b' = 1\n", "unknown-key", ["'options.a b'"]),
+    "option with dashes": (SPEC + "[options]\n--qos = 1\n", "unknown-key", ["'options.--qos'"]),
+    "option with a line break": (SPEC + '[options]\n"a\\nb" = 1\n', "bad-value", [r"'\n'"]),
+    "option of two lines": (SPEC + '[options]\ncomment = """a\nrm"""\n', "bad-value", [": options.comment ", r"'\n'"]),
     # wrong values
-    "unknown backend": (SPEC + 'backend = "dpd"\n', "it must be 'ddp', 'horovod' or 'single'. Did you mean 'ddp'?"),
+    "unknown backend": (SPEC + 'backend = "dpd"\n', "bad-value", ["'ddp'", "'horovod'", "'single'"]),
     "unknown task": (
         SPEC + 'task = "check"\n',
-        "task is 'check': it must be 'train', 'selftest', 'venv', 'image' or 'shell'.",
+        "bad-value",
+        [": task ", "'check'", "'train'", "'selftest'", "'venv'", "'image'", "'shell'"],
     ),
-    "empty choice": (SPEC + 'device = ""\n', "device is '': it must be 'auto', 'cuda' or 'cpu'."),
-    "choice with an escape": (SPEC + 'device = "\\u001b[2J"\n', r"device is '\x1b[2J'"),
-    "no nodes": (SPEC + "nodes = 0\n", "nodes is 0: it must be 1 to 1000000."),
-    "negative": (SPEC + "nodes = -1\n", "nodes is -1: it must be 1 to 1000000."),
-    "negative minutes": (SPEC + "minutes = -60\n", "minutes is -60: it must be 1 to 1000000."),
-    "negative ranks": (SPEC + "ranks_per_node = -2\n", "ranks_per_node is -2: it must be 0 to 1000000."),
-    "negative requeues": (SPEC + "max_requeues = -1\n", "max_requeues is -1: it must be 0 to 1000000."),
-    "too many nodes": (SPEC + "nodes = 1000001\n", "nodes is 1000001: it must be 1 to 1000000."),
-    "empty name": ('name = ""\nabout = "x"\n', "name is '': it must be letters, digits"),
-    "name with a slash": ('name = "../mine"\nabout = "x"\n', "name is '../mine': it must be letters, digits"),
-    "name with a substitution": ('name = "$(id)"\nabout = "x"\n', "name is '$(id)': it must be letters, digits"),
-    "name with a blank": ('name = "my job"\nabout = "x"\n', "name is 'my job': it must be letters, digits"),
-    "name like an option": ('name = "-x"\nabout = "x"\n', "name is '-x': it must be letters, digits"),
-    "name with a line break": ('name = "a\\nb"\nabout = "x"\n', "name holds the control character"),
-    "name with an escape": ('name = "a\\u001b"\nabout = "x"\n', "name holds the control character"),
-    "long name": (f'name = "{"n" * 65}"\nabout = "x"\n', "at most 64"),
-    "about of two lines": ('name = "x"\nabout = """a\nrm"""\n', "about holds the control character"),
-    "NUL in about": ('name = "x"\nabout = "a\\u0000"\n', "about holds the control character"),
+    "empty choice": (SPEC + 'device = ""\n', "bad-value", [": device ", "''", "'auto'", "'cuda'", "'cpu'"]),
+    "choice with an escape": (SPEC + 'device = "\\u001b[2J"\n', "bad-value", [": device ", "'\\x1b[2J'"]),
+    "no nodes": (SPEC + "nodes = 0\n", "bad-value", [": nodes ", " 0", " 1 ", " 1000000"]),
+    "negative": (SPEC + "nodes = -1\n", "bad-value", [": nodes ", " -1", " 1 ", " 1000000"]),
+    "negative minutes": (SPEC + "minutes = -60\n", "bad-value", [": minutes ", " -60", " 1 ", " 1000000"]),
+    "negative ranks": (SPEC + "ranks_per_node = -2\n", "bad-value", [": ranks_per_node ", " -2", " 0 ", " 1000000"]),
+    "negative requeues": (SPEC + "max_requeues = -1\n", "bad-value", [": max_requeues ", " -1", " 0 ", " 1000000"]),
+    "too many nodes": (SPEC + "nodes = 1000001\n", "bad-value", [": nodes ", " 1000001", " 1 ", " 1000000"]),
+    "empty name": ('name = ""\nabout = "x"\n', "bad-value", [": name ", "''"]),
+    "name with a slash": (
+        'name = "../mine"\nabout = "x"\n',
+        "bad-value",
+        [": name ", "'../mine'"],
+    ),
+    "name with a substitution": (
+        'name = "$(id)"\nabout = "x"\n',
+        "bad-value",
+        [": name ", "'$(id)'"],
+    ),
+    "name with a blank": ('name = "my job"\nabout = "x"\n', "bad-value", [": name ", "'my job'"]),
+    "name like an option": ('name = "-x"\nabout = "x"\n', "bad-value", [": name ", "'-x'"]),
+    "name with a line break": ('name = "a\\nb"\nabout = "x"\n', "bad-value", [": name ", r"'\n'"]),
+    "name with an escape": ('name = "a\\u001b"\nabout = "x"\n', "bad-value", [": name ", r"'\x1b'"]),
+    "long name": (f'name = "{"n" * 65}"\nabout = "x"\n', "bad-value", [" 64"]),
+    "about of two lines": ('name = "x"\nabout = """a\nrm"""\n', "bad-value", [": about ", r"'\n'"]),
+    "NUL in about": ('name = "x"\nabout = "a\\u0000"\n', "bad-value", [": about ", r"'\x00'"]),
 }
 SITES = {
-    "empty": ("", "name is missing: it must be text in quotes."),
-    "a spec's key": (SITE + "nodes = 2\n", "unknown key 'nodes'. It belongs in a spec's file."),
+    "empty": ("", "bad-value", [": name ", "text"]),
+    "a spec's key": (SITE + "nodes = 2\n", "unknown-key", ["'nodes'", "spec"]),
     "unknown scheduler": (
         SITE + 'scheduler = "slrm"\n',
-        "scheduler is 'slrm': it must be 'local', 'pbs' or 'slurm'. Did you mean 'slurm'?",
+        "bad-value",
+        [": scheduler ", "'slrm'", "'local'", "'pbs'", "'slurm'"],
     ),
-    "number for a scheduler": (SITE + "scheduler = 1\n", "scheduler is 1: it must be 'local', 'pbs' or 'slurm'."),
-    "table for a scheduler": (SITE + "[scheduler]\na = 1\n", "scheduler is a table: it must be 'local'"),
+    "number for a scheduler": (
+        SITE + "scheduler = 1\n",
+        "bad-value",
+        [": scheduler ", "'local'", "'pbs'", "'slurm'", " 1"],
+    ),
+    "table for a scheduler": (SITE + "[scheduler]\na = 1\n", "bad-value", [": scheduler ", "'local'", "table"]),
     "unknown launcher": (
         SITE + 'launcher = "mpi_run"\n',
-        "it must be '', 'dask', 'local', 'mpirun', 'srun' or 'ssh'. Did you mean 'mpirun'?",
+        "bad-value",
+        ["''", "'dask'", "'local'", "'mpirun'", "'srun'", "'ssh'"],
     ),
     "text for a list": (
         SITE + 'modules = "cuda"\n',
-        "modules is 'cuda': it must be a list, each of it text in quotes.",
+        "bad-value",
+        [": modules ", "'cuda'", "list", "text"],
     ),
-    "number in a list": (SITE + "modules = ['cuda', 12]\n", "modules[1] is 12: it must be text in quotes."),
-    "list in a list": (SITE + "binds = [['/a']]\n", "binds[0] is a list: it must be text in quotes."),
-    "line break in a list": (SITE + 'binds = ["/a\\nb"]\n', "binds[0] holds the control character"),
-    "number in env": (SITE + "[env]\nNCCL_DEBUG = 1\n", "env.NCCL_DEBUG is 1: it must be text in quotes."),
-    "table in env": (SITE + "[env.A]\nb = 'c'\n", "env.A is a table: it must be text in quotes."),
-    "variable of two words": (SITE + "[env]\n'A B' = 'c'\n", "'A B' in [env]"),
-    "variable with a substitution": (SITE + "[env]\n'A$(id)' = 'c'\n", "in [env]"),
-    "negative GPUs": (SITE + "gpus_per_node = -1\n", "gpus_per_node is -1: it must be 0 to 1000000."),
-    "no cores": (SITE + "cpus_per_gpu = 0\n", "cpus_per_gpu is 0: it must be 1 to 1000000."),
+    "number in a list": (SITE + "modules = ['cuda', 12]\n", "bad-value", [": modules[1] ", " 12", "text"]),
+    "list in a list": (SITE + "binds = [['/a']]\n", "bad-value", [": binds[0] ", "list", "text"]),
+    "line break in a list": (SITE + 'binds = ["/a\\nb"]\n', "bad-value", [": binds[0] ", r"'\n'"]),
+    "number in env": (SITE + "[env]\nNCCL_DEBUG = 1\n", "bad-value", [": env.NCCL_DEBUG ", " 1", "text"]),
+    "table in env": (SITE + "[env.A]\nb = 'c'\n", "bad-value", [": env.A ", "table", "text"]),
+    "variable of two words": (SITE + "[env]\n'A B' = 'c'\n", "bad-site", ["'A B'", "[env]"]),
+    "variable with a substitution": (SITE + "[env]\n'A$(id)' = 'c'\n", "bad-site", ["'A$(id)'", "[env]"]),
+    "negative GPUs": (SITE + "gpus_per_node = -1\n", "bad-value", [": gpus_per_node ", " -1", " 0 ", " 1000000"]),
+    "no cores": (SITE + "cpus_per_gpu = 0\n", "bad-value", [": cpus_per_gpu ", " 0", " 1 ", " 1000000"]),
     "directive of two lines": (
         SITE + 'directives = ["a\\n#SBATCH --uid=0"]\n',
-        "directives[0] holds the control character",
+        "bad-value",
+        [": directives[0] ", r"'\n'"],
     ),
-    "carriage return": (SITE + 'local_disk = "/tmp\\r"\n', "local_disk holds the control character"),
-    "NUL in a path": (SITE + 'local_disk = "/tmp\\u0000"\n', "local_disk holds the control character"),
-    "invalid UTF-8": (SITE.encode() + b"# \xff\n", "byte 16 is not UTF-8"),
+    "carriage return": (SITE + 'local_disk = "/tmp\\r"\n', "bad-value", [": local_disk ", r"'\r'"]),
+    "NUL in a path": (SITE + 'local_disk = "/tmp\\u0000"\n', "bad-value", [": local_disk ", r"'\x00'"]),
+    "invalid UTF-8": (SITE.encode() + b"# \xff\n", "bad-toml", [" 16 ", "UTF-8"]),
 }
 
 
-def refused(capsys, *words):
-    """Return the one line in which ``jobgen`` refuses."""
+def refused(capsys, *words, slug=None, values=()):
+    """Hold that ``jobgen`` refuses in one line."""
     assert main(list(words)) == 78
     out, err = capsys.readouterr()
     assert out == ""
@@ -157,8 +179,7 @@ def refused(capsys, *words):
     assert err.endswith("\n")
     assert err[:-1].isprintable(), "more than one line, or control characters"
     assert len(err) < 1000
-    assert "Traceback" not in err
-    return err
+    assert_error(err, slug or slugs(err)[0], *values)
 
 
 def written(folder, content):
@@ -171,43 +192,37 @@ def test_there_are_at_least_69():
     assert len(SPECS) + len(SITES) >= 69
 
 
-@pytest.mark.parametrize(("content", "answer"), SPECS.values(), ids=SPECS)
-def test_a_spec(capsys, tmp_path, content, answer):
-    text = refused(capsys, "render", written(tmp_path, content), "--site", str(ROOT / "jobscripts/sites/example.toml"))
-    assert answer in text
-    assert str(tmp_path / "mine.toml") in text
+@pytest.mark.parametrize(("content", "slug", "values"), SPECS.values(), ids=SPECS)
+def test_a_spec(capsys, tmp_path, content, slug, values):
+    words = ["render", written(tmp_path, content), "--site", str(ROOT / "jobscripts/sites/example.toml")]
+    refused(capsys, *words, slug=slug, values=[tmp_path / "mine.toml", *values])
 
 
-@pytest.mark.parametrize(("content", "answer"), SITES.values(), ids=SITES)
-def test_a_site(capsys, tmp_path, content, answer):
-    text = refused(capsys, "render", str(ROOT / "jobscripts/specs/ddp.toml"), "--site", written(tmp_path, content))
-    assert answer in text
+@pytest.mark.parametrize(("content", "slug", "values"), SITES.values(), ids=SITES)
+def test_a_site(capsys, tmp_path, content, slug, values):
+    words = ["render", str(ROOT / "jobscripts/specs/ddp.toml"), "--site", written(tmp_path, content)]
+    refused(capsys, *words, slug=slug, values=values)
 
 
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "socket link", "unreadable", "missing", "loop"])
 def test_what_is_no_file(capsys, tmp_path, kind):
     path = tmp_path / "mine.toml"
-    answer = "Not a regular file"
+    reason = {"folder": errno.EISDIR, "socket link": errno.ENOENT, "loop": errno.ELOOP, "missing": errno.ENOENT}
+    values = [path, os.strerror(reason[kind])] if kind in reason else [path]
     if kind == "folder":
         path.mkdir()
-        answer = "Is a directory"
     elif kind == "FIFO":
         os.mkfifo(path)
     elif kind == "device":
         path.symlink_to("/dev/zero")
     elif kind == "socket link":
         path.symlink_to("/proc/self/fd/999")
-        answer = "No such file"
     elif kind == "unreadable":
         path.symlink_to("/proc/self/mem" if os.getuid() == 0 else "/etc/shadow")
-        answer = ""
     elif kind == "loop":
         path.symlink_to(path)
-        answer = "Too many levels"
-    else:
-        answer = "No such file"
-    assert answer in refused(capsys, "render", "ddp", "--site", str(path))
-    assert answer in refused(capsys, "render", str(path), "--site", "example")
+    refused(capsys, "render", "ddp", "--site", str(path), slug="cannot-read", values=values)
+    refused(capsys, "render", str(path), "--site", "example", slug="cannot-read", values=values)
 
 
 @pytest.mark.parametrize("name", ["a\0.toml", "a\nb", "\x1b[31m", "x" * 5000, "", "/", "é" * 300 + ".toml"])
@@ -240,4 +255,5 @@ def test_the_program_itself_ends_with_a_line_and_no_traceback(tmp_path):
     words = [sys.executable, "-m", "jobgen", "render", path, "--site", path]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr == f"jobgen: {path} is not valid: it is nested too deeply.\n"
+    assert_error(done.stderr, "bad-toml", path)
+    assert done.stderr.count("\n") == 1

@@ -145,7 +145,8 @@ def _seed_flag(request: Request, axes: List[Axis], *, script: bool) -> str:
         return flag
     if not flag:
         raise UsageError(
-            "flag-conflict", "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed."
+            "missing-argument",
+            "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.",
         )
     taken = any(axis.key in {"train.seed", flag} for axis in axes)
     given = set() if script else keys_of(request.arguments, load_schema())
@@ -165,7 +166,7 @@ def _refuse_rungs(request: Request, axes: List[Axis], *, script: bool) -> None:
         return
     if script:
         raise UsageError(
-            "bad-rungs", "--rungs needs the trainer: it ends a trial behind an epoch and continues it from there."
+            "flag-conflict", "--rungs needs the trainer: it ends a trial behind an epoch and continues it from there."
         )
     if rungs != sorted(set(rungs)) or len(rungs) == 1:
         raise UsageError(
