@@ -11,7 +11,7 @@
 # ranks get it from the scheduler.
 use_mpirun() {
     local path name
-    path=$(type -P mpirun) || die mpi-mismatch "no mpirun on $HOSTNAME: load its module"
+    path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
     export_variables OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
     if env --block-signal=TERM true 2>/dev/null; then

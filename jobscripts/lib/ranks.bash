@@ -238,7 +238,7 @@ end_horovod_server() {
 check_mpi() {
     local output
     output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
-        die mpi-mismatch \
+        die no-mpi \
             "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \
             "\`jobgen submit horovod-gloo --site SITE\`, which needs none; $1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large

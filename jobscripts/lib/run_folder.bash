@@ -59,7 +59,7 @@ begin_attempt() {
 # note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
 note_guard() {
     local log=$RUN_DIR/logs/$1/guard.log
-    [ ! -s "$log" ] || note "$(head --lines=1 -- "$log")"
+    [ ! -s "$log" ] || warn node-lost "$(head --lines=1 -- "$log")"
 }
 
 # refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is

@@ -584,6 +584,12 @@ SLUGS: Dict[str, Entry] = {
         "Horovod is missing, or was built for another torch.",
         "Build it by `build/setup horovod`, use the image, or train with `--backend ddp`.",
     ),
+    "no-mpi": Entry(
+        EXIT_CONFIG,
+        "There is no mpirun on the node, or it does not answer.",
+        "Load the module of the MPI (`modules` of the site), or take Horovod over Gloo, which needs none: "
+        "`jobgen submit horovod-gloo`.",
+    ),
     "mpi-mismatch": Entry(
         EXIT_CONFIG,
         "The MPI that starts the ranks and the one in the image or environment do not work together.",
@@ -759,8 +765,8 @@ SLUGS: Dict[str, Entry] = {
     ),
     "disk-full": Entry(
         EXIT_FAILED,
-        "A file system takes no more writes: it is full, over quota, or read-only.",
-        "Free space or quota, then continue the run.",
+        "A file system takes no more writes: it is full, over quota, read-only, or not yours to write.",
+        "Free space or quota, or correct the permissions, then continue the run.",
     ),
     "unexpected-error": Entry(
         EXIT_FAILED,

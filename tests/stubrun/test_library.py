@@ -1136,7 +1136,7 @@ class TestEachNode:
             ),
             ("program=(-m trainer c.toml); preflight", (5, "node-not-ready")),
             ("choose_port 24711", (60, "no-free-port")),
-            ("check_mpi mpirun --version", (60, "mpi-mismatch")),
+            ("check_mpi mpirun --version", (60, "no-mpi")),
             ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port 24711", (300, "no-free-port")),
             ("check_client", (120, "no-environment")),
         ],
@@ -1174,7 +1174,7 @@ class TestEachNode:
         assert (code, out.splitlines()[-4:]) == (0, ["--map-by", "ppr:1:node:OVERSUBSCRIBE", "echo", "hi"]), err
         assert "MINE" in out.splitlines()
         assert "SLURM_X" not in out
-        assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "mpi-mismatch", "mpirun")
+        assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "no-mpi", "mpirun")
 
     def test_ssh_each_node_and_remote_script(self, bash, stub, place):
         stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
@@ -1374,7 +1374,7 @@ class TestRanks:
     def test_check_mpi(self, bash):
         assert bash('check_mpi echo "Open MPI 4"; echo "$TRAINER_MPI"')[1] == "Open MPI 4\n"
         refused = bash("check_mpi bash -c 'echo broken; exit 1'")
-        assert_dies(refused, "mpi-mismatch", "`jobgen submit horovod-gloo --site SITE`", "bash ", " broken")
+        assert_dies(refused, "no-mpi", "`jobgen submit horovod-gloo --site SITE`", "bash ", " broken")
 
     def test_choose_program(self, bash, place):
         show = 'choose_program "$@"; printf "%s\\n" "${program[@]}"'
