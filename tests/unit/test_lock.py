@@ -175,7 +175,7 @@ def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
 def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
     somebody(tmp_path, job_id="77", attempt=1)
     with beating(tmp_path):
-        in_use(lock_of(tmp_path, job_id=job_id, attempt=attempt), 1234, "elsewhere", "job 77")
+        in_use(lock_of(tmp_path, job_id=job_id, attempt=attempt), 1234, "elsewhere", 77)
 
 
 def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
@@ -187,7 +187,7 @@ def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
 def test_an_owner_elsewhere_that_gives_signs_of_life_is_left_alone(tmp_path):
     somebody(tmp_path)
     with beating(tmp_path):
-        in_use(lock_of(tmp_path), "60 s")
+        in_use(lock_of(tmp_path), 60)
         with pytest.raises(FolderInUseError):
             lock_of(tmp_path).require_free()
 
