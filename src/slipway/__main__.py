@@ -17,18 +17,16 @@ GET_ONE = "take the environment in which you train, or pip install 'slipway-hpc[
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run the command line and return the exit code: 2 for its usage, 1 for any other error."""
+    """Run the command line and return the exit code."""
     arguments = parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway"}:
             raise
-        print(f"slipway: error[missing-package]: this Python lacks {error.name}: {GET_ONE}", file=sys.stderr)
+        return _say(SlipwayError("missing-package", f"this Python lacks {error.name}: {GET_ONE}"))
     except (SlipwayError, OSError) as error:
-        print(f"slipway: {message_of(error)}", file=sys.stderr)
-        return code_of(error)
-    return 1
+        return _say(error)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("export", help=what, description=f"{what[0].upper()}{what[1:]}.")
     command.add_argument("run", metavar="RUN", type=Path, help="the run folder, or one checkpoint of it")
     command.add_argument(
-        "target", metavar="FILE", type=_target, help=f"the file to write, which is not there yet: {', '.join(SUFFIXES)}"
+        "target", metavar="FILE", type=Path, help=f"the file to write, which is not there yet: {', '.join(SUFFIXES)}"
     )
     command.add_argument("--best", action="store_true", help="of the checkpoint with the best metric")
     command.add_argument(
@@ -51,14 +49,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _target(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in SUFFIXES:
-        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    return path
+def _say(error: Exception) -> int:
+    print(f"slipway: {message_of(error)}", file=sys.stderr)
+    return code_of(error)
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    if arguments.target.suffix not in SUFFIXES:
+        raise SlipwayError(
+            "export-format", f"{arguments.target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}."
+        )
     if sys.version_info < OLDEST_PYTHON:
         raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {GET_ONE}")
     from slipway.export import export  # noqa: PLC0415 -- loads torch

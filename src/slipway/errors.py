@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import logging
 from typing import Any, ClassVar, Dict, Literal, Type
@@ -41,6 +42,10 @@ class SlipwayError(Exception):
 
     def __str__(self) -> str:
         return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it without a call of ``__init__``, which takes other arguments in some subclasses."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class RunError(SlipwayError):

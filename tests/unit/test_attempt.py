@@ -8,17 +8,15 @@ import stat
 import pytest
 import torch
 
+from messages import refused
 from slipway.attempt import acquire, open_folder
 from slipway.communicator import Alone
 from slipway.environment import read_environment
 from slipway.errors import (
-    FolderHoldsRunError,
-    FolderInUseError,
     FolderNotWritableError,
     LostFolderError,
-    NotAFileError,
-    RunError,
     SlipwayError,
+    reason_of,
 )
 from slipway.layout import VERDICTS
 from slipway.runfolder import RunFolder
@@ -28,10 +26,23 @@ from slipway.stop import Reason
 ALONE = Alone(torch.device("cpu"))
 
 
-class InvalidError(RunError):
-    """What the program finds wrong."""
-
-    text = "{what}"
+DIVERGED = SlipwayError("diverged", "loss nan")
+FULL = OSError(errno.ENOSPC, "No space left on device")
+LASTING = [
+    SlipwayError("different-run", "train.seed was 0"),
+    DIVERGED,
+    FULL,
+    RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+]
+PASSING = [
+    RuntimeError("Connection closed by peer"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    OSError(errno.EIO, "Input/output error"),
+    RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)"),
+    LostFolderError(lock="run/lock"),
+    KeyboardInterrupt(),
+    KeyError("a bug"),
+]
 
 
 def acquired(path, **env):
@@ -59,7 +70,7 @@ def ended(path, reason=Reason.NONE, step=9):
 
 def failed(path):
     """Leave ``path`` as an attempt that failed does."""
-    owned_after_begin(path).fail(SlipwayError("the loss is nan"), "the loss is nan")
+    owned_after_begin(path).fail(DIVERGED)
 
 
 def saved(path, step):
@@ -69,13 +80,13 @@ def saved(path, step):
     (path / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
 
 
-def refused(path, error, *, may_continue=True, **env):
+def changed_by(path, error, *, may_continue=True, **env):
     """Let an attempt end in ``error`` after it has the folder and before it begins; return what that changed."""
     before = snapshot(path)
     folder = RunFolder(path)
     with (
         pytest.raises(type(error)),
-        open_folder(folder, read_environment(env), ALONE, str, may_continue=may_continue),
+        open_folder(folder, read_environment(env), ALONE, may_continue=may_continue),
     ):
         raise error
     after = snapshot(path)
@@ -123,7 +134,7 @@ class TestAcquire:
 
     def test_a_second_run_is_refused_while_the_first_lives(self, tmp_path):
         acquired(tmp_path)
-        with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
+        with refused("folder-in-use", os.getpid(), tmp_path):
             acquired(tmp_path)
 
     def test_a_disk_that_stumbles_refuses_nothing_for_good(self, tmp_path, monkeypatch):
@@ -134,13 +145,13 @@ class TestAcquire:
         folder, environment = RunFolder(tmp_path), read_environment({"TRAINER_ATTEMPT": "2"})
         with (
             pytest.raises(FolderNotWritableError) as error,
-            open_folder(folder, environment, ALONE, str, may_continue=True),
+            open_folder(folder, environment, ALONE, may_continue=True),
         ):
             pytest.fail("it was let in")
         assert (error.value.retryable, error.value.exit_code) == (True, 1)
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+    @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
     def test_the_lock_is_given_back_where_the_rest_cannot_be_made(self, tmp_path, monkeypatch, error):
         mkdir = os.mkdir
 
@@ -157,7 +168,7 @@ class TestAcquire:
     def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
-            with pytest.raises(FolderNotWritableError, match=f"cannot write to the run folder {path}: "):
+            with refused("cannot-write", path, code=78):
                 acquired(path)
 
     @pytest.mark.parametrize(
@@ -199,8 +210,9 @@ class TestAcquire:
 
 def test_a_fifo_in_the_place_of_the_lock_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "lock")
-    with pytest.raises(FolderNotWritableError, match="Not a regular file"):
+    with refused("cannot-write", tmp_path) as error:
         acquired(tmp_path)
+    assert error.value.__cause__.errno == errno.EINVAL
 
 
 def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
@@ -208,13 +220,12 @@ def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
     assert begun(tmp_path).stop_request() == Reason.NONE
 
 
-@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "no regular file"), (os.mkdir, "a folder")])
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "regular"), (os.mkdir, "folder")])
 @pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
 def test_what_has_the_name_of_a_file_of_the_run_is_refused(tmp_path, name, make, kind):
     make(tmp_path / name)
-    with pytest.raises(NotAFileError) as error:
+    with refused("not-a-file", tmp_path / name, kind):
         acquired(tmp_path)
-    assert str(error.value) == f"{tmp_path}/{name} is {kind}, where the run keeps a file: move it away."
     assert not (tmp_path / "lock").exists()
 
 
@@ -227,29 +238,29 @@ class TestOpenAttempt:
             (tmp_path / "status.json").unlink()
         environment = read_environment({})
         with (
-            pytest.raises(FolderHoldsRunError, match="holds a run already"),
-            open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=False),
+            refused("folder-holds-run", tmp_path),
+            open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=False),
         ):
             pytest.fail("it was let in")
-        with open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=True):
+        with open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=True):
             pass
 
     def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
         failed(tmp_path)
-        with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=False):
+        with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=False):
             pass
 
     def test_an_attempt_that_nobody_concludes_has_failed(self, tmp_path):
         with (
-            pytest.raises(RuntimeError, match="ended without being concluded"),
-            open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True) as ownership,
+            pytest.raises(RuntimeError, match="conclude"),
+            open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=True) as ownership,
         ):
             begin(ownership.on_root)
         assert (status_of(tmp_path)["state"], list(tmp_path.glob("verdict.*"))) == ("failed", [])
 
     def test_the_folder_is_free_afterwards(self, tmp_path):
         for _ in range(2):
-            with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, str, may_continue=True):
+            with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=True):
                 assert (tmp_path / "lock").exists()
             assert not (tmp_path / "lock").exists()
 
@@ -294,11 +305,11 @@ class TestStatus:
     def test_a_failure_keeps_what_was_saved_and_frees_the_folder(self, tmp_path):
         attempt = owned_after_begin(tmp_path, step=5)
         saved(tmp_path, 8)
-        attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
+        attempt.fail(DIVERGED)
         assert status_of(tmp_path) == {
             "attempt": 1,
             "state": "failed",
-            "reason": "the loss is nan",
+            "reason": "diverged: loss nan",
             "start_step": 5,
             "step": 8,
             "requeue": False,
@@ -314,9 +325,9 @@ class TestStatus:
         first = owned_after_begin(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
         second = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
         for act in (first.attempt.check, lambda: first.attempt.conclude(Reason.NONE, step=3), lambda: begin(first)):
-            with pytest.raises(LostFolderError, match="is no longer this run's"):
+            with refused("lost-folder", tmp_path / "lock"):
                 act()
-        first.fail(SlipwayError("another run has taken over"), "another run has taken over")
+        first.fail(DIVERGED)
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["state"]) == (2, "running")
         assert not (tmp_path / "verdict.1").exists()
         second.check()
@@ -341,53 +352,33 @@ class TestVerdict:
         assert line.split()[0] in VERDICTS
         assert not (tmp_path / "lock").exists()
 
-    @pytest.mark.parametrize(
-        "error",
-        [
-            InvalidError(what="no such model"),
-            SlipwayError("the loss is nan"),
-            OSError(errno.ENOSPC, "No space left on device"),
-            RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
-        ],
-    )
+    @pytest.mark.parametrize("error", LASTING, ids=repr)
     def test_an_error_that_would_come_again_leaves_one(self, tmp_path, error):
-        owned_after_begin(tmp_path).fail(error, str(error))
-        assert verdict_of(tmp_path) == f"failed 0 {error}\n"
+        owned_after_begin(tmp_path).fail(error)
+        assert verdict_of(tmp_path) == f"failed 0 {reason_of(error)}\n"
 
-    @pytest.mark.parametrize(
-        "error",
-        [
-            RuntimeError("Connection closed by peer"),
-            RuntimeError("CUDA error: an illegal memory access was encountered"),
-            OSError(errno.EIO, "Input/output error"),
-            RuntimeError("Error while serializing: I/O error: Input/output error (os error 5)"),
-            LostFolderError(lock="run/lock"),
-            KeyboardInterrupt(),
-            KeyError("a bug"),
-        ],
-        ids=repr,
-    )
+    @pytest.mark.parametrize("error", PASSING, ids=repr)
     def test_any_other_leaves_none(self, tmp_path, error):
-        owned_after_begin(tmp_path).fail(error, str(error))
+        owned_after_begin(tmp_path).fail(error)
         assert list(tmp_path.glob("verdict.*")) == []
         assert status_of(tmp_path)["state"] == "failed"
 
     def test_its_reason_is_one_line_of_what_can_be_printed(self, tmp_path):
-        owned_after_begin(tmp_path).fail(SlipwayError(""), "no data in a\nb\x1b[31m\u2028c\udcff: look there")
-        assert verdict_of(tmp_path) == "failed 0 no data in a b [31m c : look there\n"
+        owned_after_begin(tmp_path).fail(SlipwayError("no-data", "a\nb\x1b[31m\u2028c\udcff: look"))
+        assert verdict_of(tmp_path) == "failed 0 no-data: a b [31m c : look\n"
 
     def test_it_names_the_step_of_the_last_checkpoint(self, tmp_path):
         attempt = owned_after_begin(tmp_path)
         saved(tmp_path, 23)
-        attempt.fail(SlipwayError("the loss is nan"), "the loss is nan")
-        assert verdict_of(tmp_path) == "failed 23 the loss is nan\n"
+        attempt.fail(DIVERGED)
+        assert verdict_of(tmp_path) == "failed 23 diverged: loss nan\n"
 
     def test_where_it_cannot_be_written_the_attempt_has_failed(self, tmp_path):
         owned = owned_after_begin(tmp_path)
         (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
         with pytest.raises(OSError, match="Is a directory"):
             owned.attempt.conclude(Reason.NONE, step=9)
-        owned.fail(SlipwayError("cannot write"), "cannot write")
+        owned.fail(DIVERGED)
         assert status_of(tmp_path)["state"] == "failed"
         assert not (tmp_path / "lock").exists()
 
@@ -395,42 +386,46 @@ class TestVerdict:
 class TestRefusal:
     """An attempt that is refused says so to the job script, and changes nothing else."""
 
-    ERROR = InvalidError(what="cannot resume")
+    ERROR = SlipwayError("different-run", "train.seed was 0")
+    REASON = "different-run: train.seed was 0"
 
     def test_by_its_program(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
         saved(tmp_path, 9)
-        assert refused(tmp_path, self.ERROR, TRAINER_ATTEMPT="5") == {"verdict.5": b"failed 9 cannot resume\n"}
+        assert changed_by(tmp_path, self.ERROR, TRAINER_ATTEMPT="5") == {
+            "verdict.5": f"failed 9 {self.REASON}\n".encode()
+        }
 
     def test_without_a_number_of_the_job_script_it_leaves_nothing(self, tmp_path):
         ended(tmp_path)
         saved(tmp_path, 9)
-        assert refused(tmp_path, self.ERROR) == {}
+        assert changed_by(tmp_path, self.ERROR) == {}
 
     def test_in_a_folder_without_a_run_its_status_says_why(self, tmp_path):
-        changed = refused(tmp_path, self.ERROR)
+        changed = changed_by(tmp_path, self.ERROR)
         assert changed.keys() == {"status.json"}
-        assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", "cannot resume")
+        assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", self.REASON)
 
     def test_by_the_lock_of_a_living_run(self, tmp_path):
         begun(tmp_path, step=7)
         before = snapshot(tmp_path)
         environment = read_environment({"TRAINER_ATTEMPT": "2"})
         with (
-            pytest.raises(FolderInUseError, match="in use by"),
-            open_folder(RunFolder(tmp_path), environment, ALONE, str, may_continue=True),
+            refused("folder-in-use", os.getpid(), tmp_path),
+            open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=True),
         ):
             pytest.fail("it was let in")
         after = snapshot(tmp_path)
-        assert after.pop("verdict.2").startswith(b"failed 7 ")
+        assert after.pop("verdict.2").startswith(b"failed 7 folder-in-use: ")
         assert after == before
 
-    @pytest.mark.parametrize(("attempt", "leaves"), [("", {}), ("3", {"verdict.3": b"failed 0 no GPU\n"})])
+    @pytest.mark.parametrize(("attempt", "leaves"), [("", {}), ("3", {"verdict.3": b"failed 0 no-gpu: on a b\n"})])
     def test_before_it_has_the_folder(self, tmp_path, attempt, leaves):
         environment = read_environment({"TRAINER_ATTEMPT": attempt})
-        RunFolder(tmp_path).refuse("no\nGPU", environment)
+        error = SlipwayError("no-gpu", "on a\nb")
+        RunFolder(tmp_path).refuse(error, environment)
         assert snapshot(tmp_path) == leaves
-        RunFolder(tmp_path / "gone").refuse("no GPU", environment)
+        RunFolder(tmp_path / "gone").refuse(error, environment)
         assert not (tmp_path / "gone").exists()
 
 

@@ -8,10 +8,13 @@ import torch
 
 from slipway import Session
 from slipway.cause import LONGEST, leave_cause
-from slipway.errors import RunError, SlipwayError, StateMismatchError, TrackerError
+from slipway.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
 from trainer.errors import ConfigError, TrainerError, UsageError
 
 HOST = socket.gethostname()
+NO_GPU = ConfigError("no-gpu", "why")
+NO_FLAG = UsageError("unknown-flag", "--frob")
+DAMAGED = AllDamagedError(count=2, folder="a")
 
 
 @pytest.fixture
@@ -25,9 +28,8 @@ def attempt(tmp_path, monkeypatch):
     return folder
 
 
-def leave(attempt, error, why="why", **variables):
-    run = attempt.parents[1]
-    leave_cause(error, why, folder=run, variables={"TRAINER_ATTEMPT": "3", **variables})
+def leave(attempt, error, **variables):
+    leave_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
 
 
 def left(attempt):
@@ -39,11 +41,11 @@ class TestLeave:
     @pytest.mark.parametrize(
         ("error", "line"),
         [
-            (ConfigError("x"), f"78 {HOST}: why\n"),
-            (RunError(), f"78 {HOST}: why\n"),
-            (UsageError("x"), f"2 {HOST}: why\n"),
-            (TrainerError("x"), None),
-            (SlipwayError("x"), None),
+            (NO_GPU, f"78 no-gpu: {HOST}: why\n"),
+            (DAMAGED, f"78 damaged-checkpoint: {HOST}: {explain(DAMAGED)}\n"),
+            (NO_FLAG, f"2 unknown-flag: {HOST}: --frob\n"),
+            (TrainerError("diverged", "why"), None),
+            (SlipwayError("lost-peer", "why"), None),
         ],
     )
     def test_only_what_a_restart_cannot_change(self, attempt, error, line):
@@ -51,38 +53,38 @@ class TestLeave:
         assert left(attempt) == line
 
     def test_the_first_wins(self, attempt):
-        leave(attempt, UsageError("x"), "first", RANK="1")
-        leave(attempt, ConfigError("x"), "second", RANK="0")
-        assert left(attempt) == f"2 {HOST}: [rank 1] first\n"
+        leave(attempt, NO_FLAG, RANK="1")
+        leave(attempt, NO_GPU, RANK="0")
+        assert left(attempt) == f"2 unknown-flag: {HOST}: [rank 1] --frob\n"
 
     def test_what_all_ranks_raise_names_neither_rank_nor_node(self, attempt):
-        error = ConfigError("x")
+        error = ConfigError("no-gpu", "why")
         error.raised_on_all_ranks = True
         leave(attempt, error, RANK="1")
-        assert left(attempt) == "78 why\n"
+        assert left(attempt) == "78 no-gpu: why\n"
 
     def test_not_once_this_rank_has_trained(self, attempt):
-        error = ConfigError("x")
+        error = ConfigError("no-gpu", "why")
         error.in_training = True
         leave(attempt, error)
         assert left(attempt) is None
 
     def test_one_line_whatever_the_error_says(self, attempt):
-        leave(attempt, ConfigError("x"), "a\nb\x1b[31m\0c \udcff" + "d" * 9999)
+        leave(attempt, ConfigError("no-gpu", "a\nb\x1b[31m\0c \udcff" + "d" * 9999))
         text = left(attempt)
-        assert text.startswith(f"78 {HOST}: a b [31m c d")
-        assert (text.count("\n"), len(text)) == (1, LONGEST + len("78 \n"))
+        assert text.startswith(f"78 no-gpu: {HOST}: a b [31m c d")
+        assert (text.count("\n"), len(text)) == (1, LONGEST + len("78 no-gpu: \n"))
 
     @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
     def test_nowhere_but_in_the_folder_that_a_job_script_has_made(self, attempt, number):
-        leave(attempt, ConfigError("x"), TRAINER_ATTEMPT=number)
-        leave_cause(ConfigError("x"), "why", folder=None, variables={"TRAINER_ATTEMPT": "3"})
+        leave(attempt, NO_GPU, TRAINER_ATTEMPT=number)
+        leave_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
         assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
 
     def test_a_disk_that_takes_none_raises_nothing(self, attempt):
         attempt.rmdir()
         attempt.write_text("no folder")
-        leave(attempt, ConfigError("x"))
+        leave(attempt, NO_GPU)
 
 
 class TestSession:
@@ -94,7 +96,8 @@ class TestSession:
     def test_one_that_is_refused(self, attempt, session):
         with pytest.raises(TrackerError), session(trackers="none"):
             pass
-        assert left(attempt).startswith("78 there is no tracker 'none'")
+        assert left(attempt).startswith("78 unknown-tracker: ")
+        assert "'none'" in left(attempt)
 
     @pytest.mark.parametrize("steps", [0, 1])
     def test_an_error_in_its_body_before_the_first_step(self, attempt, session, steps):
@@ -102,7 +105,7 @@ class TestSession:
             with session() as opened:
                 for step in opened.steps(9):
                     if step == steps:
-                        raise StateMismatchError("another one's")
+                        raise StateMismatchError("different-state", "model")
 
         with pytest.raises(StateMismatchError):
             train()

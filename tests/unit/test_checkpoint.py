@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from messages import assert_names, assert_warning, refused
 from slipway.checkpoint.components import join
 from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
 from slipway.checkpoint.folder import write_checkpoint as write
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
-from slipway.errors import AllDamagedError, DamagedCheckpointError, LostFolderError, NoCheckpointError
+from slipway.errors import LostFolderError
 from slipway.position import Position
 from support import file_size_limit
 
@@ -52,6 +53,13 @@ def require_equal(found, expected):
             assert torch.equal(found.tensors[file][name], tensor)
             assert found.tensors[file][name].dtype == tensor.dtype
     assert found.header == expected.header
+
+
+def damaged(path, *values):
+    """Hold that the checkpoint ``path`` is damaged, and that the error names ``values``."""
+    with pytest.raises(DamagedError) as error:
+        read_checkpoint(path)
+    assert_names(str(error.value), *values)
 
 
 def flip_bit(path, place):
@@ -104,35 +112,29 @@ class TestOneCheckpoint:
     def test_a_truncated_file_is_damage(self, path, name):
         size = (path / name).stat().st_size
         os.truncate(path / name, size - 1)
-        with pytest.raises(DamagedError, match=f"{name} has {size - 1} bytes instead of {size}"):
-            read_checkpoint(path)
+        damaged(path, name, size - 1, size)
 
     @pytest.mark.parametrize("place", [0, 7, 8 * 60 + 3, 8 * 300 + 5, -1])
     def test_a_flipped_bit_is_damage(self, path, place):
         flip_bit(path / "model.safetensors", place)
-        with pytest.raises(DamagedError, match=r"the sha256 of model\.safetensors is not the one in its manifest"):
-            read_checkpoint(path)
+        damaged(path, "sha256", "model.safetensors")
 
     def test_an_emptied_file_is_damage(self, path):
         (path / "optimizer.safetensors").write_bytes(b"")
-        with pytest.raises(DamagedError, match=r"optimizer\.safetensors has 0 bytes instead of"):
-            read_checkpoint(path)
+        damaged(path, "optimizer.safetensors", 0)
 
     def test_a_missing_file_is_damage(self, path):
         (path / "model.safetensors").unlink()
-        with pytest.raises(DamagedError, match=r"model\.safetensors cannot be read: No such file"):
-            read_checkpoint(path)
+        damaged(path, "model.safetensors", os.strerror(errno.ENOENT))
 
     def test_a_missing_manifest_is_damage(self, path):
         (path / MANIFEST).unlink()
-        with pytest.raises(DamagedError, match=r"manifest\.json cannot be read: No such file"):
-            read_checkpoint(path)
+        damaged(path, MANIFEST, os.strerror(errno.ENOENT))
 
     @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"{}", b'{"schema": 1}', b"\xff\xfe", b"\0" * 400])
     def test_a_manifest_that_is_none_is_damage(self, path, data):
         (path / MANIFEST).write_bytes(data)
-        with pytest.raises(DamagedError, match=r"manifest\.json is not a manifest"):
-            read_checkpoint(path)
+        damaged(path, MANIFEST)
 
     def test_any_flipped_bit_of_the_manifest_is_damage(self, path):
         manifest = path / MANIFEST
@@ -146,8 +148,7 @@ class TestOneCheckpoint:
     def test_another_schema_is_refused_by_number(self, path):
         manifest = json.loads((path / MANIFEST).read_text())
         (path / MANIFEST).write_text(json.dumps(manifest | {"schema": 99}))
-        with pytest.raises(DamagedError, match="schema 99, and this version reads 1 to 2"):
-            read_checkpoint(path)
+        damaged(path, "schema", 99, 1, 2)
 
     @pytest.mark.parametrize("accuracy", [None, 0.5])
     @pytest.mark.parametrize("scaler", [{}, {"scale": 65536.0, "_growth_tracker": 7}])
@@ -276,13 +277,13 @@ class TestStore:
         flip_bit(store.path / "step_00000002" / "model.safetensors", 99)
         with caplog.at_level(logging.WARNING):
             require_equal(store.newest(), checkpoint_of(1))
-        assert "step_00000002 is damaged: the sha256 of model.safetensors" in caplog.text
+        assert_warning(caplog.text, "damaged-checkpoint", store.path / "step_00000002", "sha256", "model.safetensors")
 
     def test_where_all_are_damaged_nothing_is_started_anew_by_itself(self, store):
         for step in (1, 2):
             store.add(checkpoint_of(step))
             (store.path / f"step_{step:08d}" / MANIFEST).unlink()
-        with pytest.raises(AllDamagedError, match=r"all 2 checkpoints in .* are damaged: move them away"):
+        with refused("damaged-checkpoint", 2, store.path, code=78):
             store.newest()
 
     def test_after_falling_back_the_damaged_ones_are_kept_apart_and_count_no_more(self, store, caplog):
@@ -292,7 +293,7 @@ class TestStore:
             (store.path / f"step_{step:08d}" / "model.safetensors").unlink()
         store.add(checkpoint_of(1))
         store.set_aside_after(1)
-        assert "step_00000009 is kept as step_00000009.set-aside.1" in caplog.text
+        assert_warning(caplog.text, "checkpoint-set-aside", store.path / "step_00000009", "step_00000009.set-aside.1")
         assert (store.path / "latest").readlink() == Path("step_00000001")
         assert not (store.path / "best").is_symlink(), "none that is left was evaluated"
         assert not store.is_newest(store.path / "step_00000009.set-aside.1")
@@ -340,7 +341,7 @@ class TestStore:
             store.add(checkpoint_of(step))
         require_equal(store.newest(), checkpoint_of(5))
         assert [name for name in self.names(store) if name.startswith("step_")] == ["step_00000004", "step_00000005"]
-        assert "cannot be removed: Permission denied" in caplog.text
+        assert_warning(caplog.text, "cannot-remove", ".step_00000001.discarded", os.strerror(errno.EACCES))
 
     @pytest.mark.parametrize("pointer", ["missing", "dangling"])
     def test_without_its_pointer_the_largest_step_is_the_newest(self, store, pointer):
@@ -417,11 +418,11 @@ class TestFinding:
     def test_a_named_one_that_is_damaged_is_refused_and_no_other_taken(self, own, run):
         path = run / "checkpoints" / "step_00000002"
         (path / "model.safetensors").write_bytes(b"")
-        with pytest.raises(DamagedCheckpointError, match=rf"the checkpoint {path} is damaged: model"):
+        with refused("damaged-checkpoint", path, "model.safetensors", code=78):
             find_checkpoint(str(path), own)
 
     def test_a_path_without_any_is_refused(self, own, tmp_path):
-        with pytest.raises(NoCheckpointError, match=rf"{tmp_path}/gone is neither a checkpoint .* nor a run folder"):
+        with refused("no-checkpoint", tmp_path / "gone", MANIFEST, code=78):
             find_checkpoint(str(tmp_path / "gone"), own)
 
     def test_checkpoints_of_its_own_go_before_those_of_another_run(self, own, run):

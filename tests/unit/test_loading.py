@@ -17,7 +17,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from slipway.errors import SessionError
+from messages import refused
 from slipway.feed import Feed
 from slipway.loading import Origin, Replay, can_replay
 from slipway.sampler import Sampler, global_batches, share
@@ -163,7 +163,7 @@ def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, la
 
 def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
     data = Noisy()
-    with pytest.raises(SessionError, match="give DataLoader a batch_size"):
+    with refused("sampler-batch-size", "batch_size"):
         Replay(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
 
 
@@ -253,7 +253,7 @@ class TestFeed:
         loader = DataLoader(Noisy(), 4)
         feed = self.feed()
         assert feed.resume(facts, 9) == 9
-        with pytest.raises(SessionError, match=r"was saved by 2 rank\(s\) in mid-epoch, and 1 continue it"):
+        with refused("different-ranks", 2, 1, "repeat_epoch=True"):
             feed.begin(loader, epoch=0)
         feed = self.feed(repeat_epoch=True)
         feed.resume(facts, 9)

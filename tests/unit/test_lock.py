@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from messages import refused
 from slipway import lock as lock_module
-from slipway.errors import FolderInUseError, LostFolderError
+from slipway.errors import FolderInUseError
 from slipway.lock import STALE, Lock
 from support import file_size_limit
 
@@ -101,11 +102,13 @@ def fast(monkeypatch):
     monkeypatch.setattr(lock_module, "STALE", 0.5)
 
 
-def refusal(lock):
-    with pytest.raises(FolderInUseError) as error:
+def in_use(lock, *values):
+    """Hold that the folder is refused, and that the error names ``values``."""
+    with refused("folder-in-use", *values, code=78) as error:
         lock.acquire()
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    assert str(error.value).isprintable()
+    assert error.value.facts["folder"] == lock._path.parent
+    return error.value.facts
 
 
 def test_a_free_folder_is_locked_and_unlocked(tmp_path):
@@ -126,8 +129,7 @@ def test_a_free_folder_is_locked_and_unlocked(tmp_path):
 
 def test_a_living_owner_is_named_and_left_alone(tmp_path, holder):
     before = (tmp_path / "lock").read_text()
-    text = refusal(lock_of(tmp_path))
-    assert f"in use by process {holder.process.pid} on {os.uname().nodename}" in text
+    in_use(lock_of(tmp_path), holder.process.pid, os.uname().nodename)
     assert (tmp_path / "lock").read_text() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
 
@@ -159,7 +161,7 @@ def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_nam
     holder.kill()
     (tmp_path / "lock").write_text(json.dumps(record | difference))
     with beating(tmp_path):
-        assert "in use" in refusal(lock_of(tmp_path))
+        in_use(lock_of(tmp_path))
 
 
 def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
@@ -173,19 +175,19 @@ def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
 def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
     somebody(tmp_path, job_id="77", attempt=1)
     with beating(tmp_path):
-        assert "process 1234 on elsewhere (job 77" in refusal(lock_of(tmp_path, job_id=job_id, attempt=attempt))
+        in_use(lock_of(tmp_path, job_id=job_id, attempt=attempt), 1234, "elsewhere", 77)
 
 
 def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
     somebody(tmp_path, job_id="", attempt=1)
     with beating(tmp_path):
-        assert "(job none, since" in refusal(lock_of(tmp_path, attempt=2))
+        assert in_use(lock_of(tmp_path, attempt=2))["job"] == "none"
 
 
 def test_an_owner_elsewhere_that_gives_signs_of_life_is_left_alone(tmp_path):
     somebody(tmp_path)
     with beating(tmp_path):
-        assert "expires after 60 s" in refusal(lock_of(tmp_path))
+        in_use(lock_of(tmp_path), 60)
         with pytest.raises(FolderInUseError):
             lock_of(tmp_path).require_free()
 
@@ -242,7 +244,7 @@ def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
     path = tmp_path / "lock"
     path.write_bytes(data)
     with beating(tmp_path):
-        assert "in use" in refusal(lock_of(tmp_path))
+        in_use(lock_of(tmp_path))
     lock_of(tmp_path).acquire()
 
 
@@ -263,7 +265,7 @@ def test_a_lost_lock_is_noticed_and_not_given_back(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     somebody(tmp_path)
-    with pytest.raises(LostFolderError, match="is no longer this run's"):
+    with refused("lost-folder", tmp_path / "lock"):
         lock.check()
     lock.release()
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
@@ -273,7 +275,7 @@ def test_a_lock_that_was_removed_is_noticed(tmp_path):
     lock = lock_of(tmp_path)
     lock.acquire()
     (tmp_path / "lock").unlink()
-    with pytest.raises(LostFolderError, match="is no longer this run's"):
+    with refused("lost-folder", tmp_path / "lock"):
         lock.check()
     lock.release()
 
@@ -291,7 +293,7 @@ def killed_take_over(folder, monkeypatch):
 
 def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
     claim = killed_take_over(tmp_path, monkeypatch)
-    assert "is in use by process" in refusal(lock_of(tmp_path)), "this process still lives"
+    in_use(lock_of(tmp_path), os.getpid())  # this process still lives
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
     lock = lock_of(tmp_path)
     lock.acquire()
@@ -314,7 +316,7 @@ def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(t
         return found
 
     monkeypatch.setattr(late, "_find_stale_owner", find_late)
-    assert "is in use by process" in refusal(late)
+    in_use(late, os.getpid())
     other.check()
     other.release()
     assert not list(tmp_path.iterdir())
@@ -333,7 +335,7 @@ def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, mo
 
     other_has_it = []
     monkeypatch.setattr(late, "_create", create_late)
-    assert "is in use by process" in refusal(late)
+    in_use(late, os.getpid())
     other.check()
     other.release()
     assert not list(tmp_path.iterdir())

@@ -1,8 +1,10 @@
 """Numbers and pictures of a run."""
 
 import csv
+import errno
 import json
 import os
+import re
 import struct
 import time
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from messages import assert_warning, slugs
 from slipway.errors import is_retryable
 from slipway.files import LineFile
 from slipway.metrics import JsonLines, TensorBoard, read_records
@@ -85,7 +88,7 @@ class TestJsonLines:
     def test_a_file_with_damaged_lines_is_kept_beside_the_new_one(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         good = [json.dumps({"kind": "train", "step": step, "loss": 1.0}) for step in (1, 2)]
-        said = json.dumps({"kind": "note", "step": 1, "text": "lower rate from here"})
+        said = json.dumps({"kind": "note", "step": 1, "text": "lower rate"})
         for number, bad in enumerate(
             ["\0\0", "[1]", '{"step": 1}', '{"kind": "train", "step": "1"}', "[" * 100_000], 1
         ):
@@ -94,7 +97,7 @@ class TestJsonLines:
             JsonLines(path, step=9).close()
             assert path.read_text().splitlines() == [good[0], said, good[1]]
             assert (tmp_path / f"metrics.jsonl.damaged.{number}").read_text() == damaged
-            assert f"1 line(s) of {path} are no records; the file is kept as" in caplog.messages[-1]
+            assert_warning(caplog.messages[-1], "damaged-metrics", 1, path, f"{path.name}.damaged.{number}")
         assert [record["step"] for record in read_records(path)] == [1, 2], "those that hold numbers"
 
     def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(self, tmp_path, caplog):
@@ -107,10 +110,10 @@ class TestJsonLines:
         assert [record["step"] for record in read_records(path)] == [1]
         writer.write(train_record(4))
         assert read_records(path) == [train_record(step) for step in (1, 2, 3, 4)]
-        assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
-            f"{path} cannot be written",
-            f"{path} is written again; it is complete",
-        ]
+        assert slugs(caplog.text) == ["cannot-append", "cannot-append"]
+        assert_warning(caplog.messages[0], "cannot-append", path, os.strerror(errno.EFBIG))
+        assert_warning(caplog.messages[1], "cannot-append", path)
+        assert not re.search(r"\d+ lines", caplog.messages[1])
 
     def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("slipway.files.MOST_UNWRITTEN", 300)
@@ -122,21 +125,23 @@ class TestJsonLines:
         lines.close()
         written = (tmp_path / "lines").read_text().splitlines()
         assert written == [f"{number:09d}" for number in range(40)]  # 10 on the disk and 30 in memory
-        assert caplog.messages[-1] == f"{tmp_path}/lines is written again; 61 lines are lost"
+        assert_warning(caplog.messages[-1], "cannot-append", tmp_path / "lines", 61)
 
     def test_where_there_is_none_to_the_end_that_is_an_error(self, tmp_path):
         writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
         with file_size_limit(200):
             for step in (1, 2):
                 writer.write(train_record(step))
-            with pytest.raises(OSError, match="the last lines cannot be written: File too large") as error:
+            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as error:
                 writer.close()
+        assert error.value.errno == errno.EFBIG
         assert not is_retryable(error.value)
 
     def test_a_fifo_is_not_waited_for(self, tmp_path):
         os.mkfifo(tmp_path / "metrics.jsonl")
-        with pytest.raises(OSError, match="Not a regular file"):
+        with pytest.raises(OSError, match=r"metrics\.jsonl") as error:
             JsonLines(tmp_path / "metrics.jsonl", step=0)
+        assert error.value.errno == errno.EINVAL
 
     def test_without_a_file_there_is_no_record(self, tmp_path):
         assert read_records(tmp_path / "gone") == []
@@ -152,9 +157,8 @@ def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
             time.sleep(0.01)  # its thread writes
         writer.write(train_record(2))
     writer.close()
-    assert [record.getMessage() for record in caplog.records] == [
-        "TensorBoard events end here: [Errno 27] File too large; metrics.jsonl has all records"
-    ]
+    assert slugs(caplog.text) == ["tracker-ended"]
+    assert_warning(caplog.text, "tracker-ended", "TensorBoard", os.strerror(errno.EFBIG), "metrics.jsonl")
 
 
 def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import slipway
+from messages import assert_warning, refused, slugs
 from slipway import Session, SessionError, Stopped
 from slipway.skipping import warn_of_skipping
 from slipway.status import read_status
@@ -106,13 +107,13 @@ def test_other_data_and_another_learning_rate_are_noticed(tmp_path, caplog):
         Script(tmp_path).run(stop_at=1)
     longer = Script(tmp_path)
     longer.loader = DataLoader(TensorDataset(torch.zeros(11, 2)), 4, shuffle=True)  # three batches too
-    with pytest.raises(SessionError, match="has 11 samples, and had 12"):
+    with refused("different-data", 11, 12):
         longer.run()
     changed = Script(tmp_path)
     changed.optimizer.param_groups[0]["lr"] = 0.5
     with caplog.at_level("INFO"):
         changed.run()
-    assert "optimizer goes on with the lr 0.1 that was saved, not 0.5" in caplog.text
+    assert ("optimizer", "lr", 0.1, 0.5) in [record.args for record in caplog.records]
 
 
 def test_every_epoch_has_an_order_and_draws_of_its_own(tmp_path):
@@ -353,12 +354,12 @@ def test_another_kind_of_data_is_read_again_up_to_the_place(tmp_path, caplog):
     with pytest.raises(Stopped):
         run(stop_at=2)
     assert run() == [[4.0, 5.0]]
-    assert "no index: its first 2 batches are fetched again" in caplog.text
+    assert_warning(caplog.text, "slow-resume", 2)
 
 
 def test_numbers_that_are_not_finite_end_the_run_before_it_is_saved(tmp_path):
     script = Script(tmp_path, checkpoint_steps=1)
-    with pytest.raises(SessionError, match=r"loss became inf or nan by step 2: training diverged"), script.session as s:
+    with refused("diverged", "loss", 2), script.session as s:
         for step in s.steps(5):
             script.step(torch.ones(1, 2))
             if step == 1:
@@ -379,22 +380,22 @@ def test_a_full_disk_does_not_end_training(tmp_path, caplog):
             if step == 2:
                 session._opened.recorder.on_root.wait()
                 limit.__exit__(None, None, None)
-    assert "not written" in caplog.text
+    assert "checkpoint-not-written" in slugs(caplog.text)
     assert read_status(tmp_path).verdict == "done 4 complete"
 
 
 MISUSES = {
-    "nothing to save": (lambda folder: Session(folder=folder), "a session needs what trains, to save it"),
-    "no state": (lambda folder: Session(model=3, folder=folder), "model is of int, which has no state_dict"),
-    "name": (lambda _: Session(model={"a/b": nn.Linear(1, 1)}), "model has the name 'a/b': use letters"),
-    "interval": (lambda _: Session(model=nn.Linear(1, 1), log_interval=0), "log_interval=0 must be a number"),
+    "nothing to save": (lambda folder: Session(folder=folder), "session-arguments", "model=", "optimizer="),
+    "no state": (lambda folder: Session(model=3, folder=folder), "no-state-dict", "model", "int", "load_state_dict"),
+    "name": (lambda _: Session(model={"a/b": nn.Linear(1, 1)}), "bad-name", "model", "'a/b'"),
+    "interval": (lambda _: Session(model=nn.Linear(1, 1), log_interval=0), "session-arguments", "log_interval=0"),
 }
 
 
 @pytest.mark.parametrize("name", MISUSES)
 def test_arguments_that_make_no_sense_are_refused(name, tmp_path):
-    make, message = MISUSES[name]
-    with pytest.raises(SessionError, match=message):
+    make, slug, *values = MISUSES[name]
+    with refused(slug, *values):
         make(tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -402,12 +403,12 @@ def test_arguments_that_make_no_sense_are_refused(name, tmp_path):
 def test_an_optimiser_that_never_steps(tmp_path):
     script = Script(tmp_path)
     script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)  # not the session's
-    with pytest.raises(SessionError, match="no optimiser of the session has stepped in an epoch"):
+    with refused("no-optimizer-step", "Session(optimizer="):
         script.run()
 
 
 def test_two_sessions(tmp_path):
-    with Script(tmp_path / "a").session, pytest.raises(SessionError, match="a session is open already"):
+    with Script(tmp_path / "a").session, refused("session-not-open"):
         Script(tmp_path / "b").session.__enter__()
     Script(tmp_path / "b").run()
 
@@ -419,12 +420,12 @@ def test_a_session_in_a_thread(tmp_path):
         try:
             Script(tmp_path).run()
         except SessionError as error:
-            caught.append(str(error))
+            caught.append(error.slug)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert caught == ["a session listens to signals: open it in the main thread."]
+    assert caught == ["session-thread"]
 
 
 def test_a_changed_loader(tmp_path):
@@ -432,31 +433,32 @@ def test_a_changed_loader(tmp_path):
         Script(tmp_path).run(stop_at=2)
     script = Script(tmp_path)
     script.loader = DataLoader(script.loader.dataset, 6, shuffle=True)
-    with pytest.raises(SessionError, match=r"the loader has 2 batches, and had 3 when the run was saved"):
+    with refused("different-data", 2, 3):
         script.run()
     assert read_status(tmp_path).state == "failed"
     Script(tmp_path).run()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "slug", "values"),
     [
-        ({"model": nn.Linear(2, 1)}, r"model is not what was saved: weight is missing in the checkpoint; bias is"),
+        ({"model": nn.Linear(2, 1)}, "different-state", ["model", "weight", "bias"]),
         (
             {"model": nn.Sequential(nn.Linear(2, 4), nn.Dropout(), nn.Linear(4, 1))},
-            r"0.weight was \[3, 2\] and is \[4, 2\]",
+            "different-state",
+            ["0.weight", [3, 2], [4, 2]],
         ),
-        ({"scheduler": nn.Linear(1, 1)}, "scheduler was not saved"),
-        ({"optimizer": None}, "optimizer was saved and is not given"),
-        ({"seed": 1}, "seed was 0 and is 1"),
+        ({"scheduler": nn.Linear(1, 1)}, "different-run", ["scheduler"]),
+        ({"optimizer": None}, "different-run", ["optimizer"]),
+        ({"seed": 1}, "different-run", ["seed", 0, 1]),
     ],
 )
-def test_a_changed_script(change, message, tmp_path):
+def test_a_changed_script(change, slug, values, tmp_path):
     Script(tmp_path).run(epochs=1)
     before = (tmp_path / "status.json").read_bytes()
     script = Script(tmp_path)
     given = {"model": script.model, "optimizer": script.optimizer, "folder": tmp_path} | change
-    with pytest.raises(SessionError, match=message):
+    with refused(slug, *values):
         Session(**given).__enter__()
     assert (tmp_path / "status.json").read_bytes() == before
 
@@ -468,23 +470,23 @@ def test_a_run_of_the_trainer_is_left_alone(tmp_path):
 
     found = read_checkpoint(manifest.parent)
     write_checkpoint(manifest.parent.resolve(), Checkpoint(found.tensors, found.header._replace(facts={"seed": 0})))
-    with pytest.raises(SessionError, match="holds a run that does not fit: another program has made it"):
+    with refused("different-run", tmp_path):
         Script(tmp_path).session.__enter__()
 
 
 def test_what_is_logged_must_be_a_number(tmp_path):
     with Script(tmp_path).session as session:
-        with pytest.raises(SessionError, match=r"log\(loss=\.\.\.\) takes a number, not a tensor of \[2\]"):
+        with refused("not-a-number", "loss", "tensor", [2]):
             session.log(loss=torch.ones(2))
-        with pytest.raises(SessionError, match="takes a number, not a str"):
+        with refused("not-a-number", "loss", "str"):
             session.log(loss="much")
 
 
 def test_an_error_of_the_script_is_recorded(tmp_path):
-    with pytest.raises(ZeroDivisionError), Script(tmp_path).session as session:
+    with pytest.raises(ZeroDivisionError) as error, Script(tmp_path).session as session:
         for _ in session.steps(3):
             1 / 0  # noqa: B018
-    assert read_status(tmp_path).reason == "ZeroDivisionError: division by zero"
+    assert read_status(tmp_path).reason == f"unexpected-error: {error.typename}: {error.value}"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -606,7 +608,7 @@ def test_metrics_before_the_batches_are_recorded_once(tmp_path):
 @pytest.mark.parametrize("misuse", ["zip", "hoisted"])
 def test_batches_that_are_not_iterated_at_once(misuse, tmp_path):
     script = Script(tmp_path)
-    with pytest.raises(SessionError, match=r"there is one session\.batches at a time"), script.session as session:
+    with refused("batches-not-called"), script.session as session:
         hoisted = session.batches(script.loader)
         for _ in session.epochs(2):
             both = zip(session.batches(script.loader), session.batches(script.loader), strict=True)
@@ -616,9 +618,9 @@ def test_batches_that_are_not_iterated_at_once(misuse, tmp_path):
 
 def test_names_that_each_record_has_are_refused(tmp_path):
     with Script(tmp_path).session as session:
-        with pytest.raises(SessionError, match="step is in each record by itself"):
+        with refused("bad-name", "step"):
             session.log(step=1)
-        with pytest.raises(SessionError, match="epoch, kind is in each record"):
+        with refused("bad-name", "epoch", "kind"):
             session.metrics(kind=1, epoch=2)
 
 
@@ -724,12 +726,12 @@ def test_an_optimiser_of_another_kind(tmp_path):
     Script(tmp_path).run(epochs=1)
     script = Script(tmp_path)
     adam = torch.optim.AdamW(script.model.parameters())
-    with pytest.raises(SessionError, match="optimizer was of another kind when it was saved: with dampening; momentum"):
+    with refused("different-state", "optimizer", "dampening", "momentum"):
         Session(model=script.model, optimizer=adam, folder=tmp_path).__enter__()
 
 
 def test_a_session_that_is_not_open(tmp_path):
-    with pytest.raises(SessionError, match="the session is not open"):
+    with refused("session-not-open"):
         next(Script(tmp_path).session.epochs(1))
 
 

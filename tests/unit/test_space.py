@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from messages import slugs
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.space import QUOTA_SCRIPT, warn_of_little_space
@@ -24,6 +25,9 @@ MILA = """\
 uid 1471600598 is using default block quota setting
 uid 1471600598 is using default file quota setting
 """
+NO_LUSTRE = "lfs quota: /tmp not on a mounted Lustre filesystem\n"
+NO_ACCESS = "Unexpected quotactl error: Permission denied or worse, and so on and on\n"
+NO_QUOTA = "Disk quotas for user root (uid 0): none\n"
 EAGLE = "/projects/csc000 3165308*   3072    4096       -  161915       0       0       -\n"
 DEGRADED = "        /univ_1 [10200224]       0 20200224       -   17724       0       0       -\n"
 DAY = 24 * 3600
@@ -87,8 +91,8 @@ class TestQuota:
             ({"user": "  /sbb 1500* 1000 2000 expired 10 0 0 -\n"}, "0 user - -"),
             ({"user": "  /sbb 1500* 1000 2000 none 10 0 0 -\n"}, "0 user - -"),
             ({"user": "  /sbb 5000000000000 0 9000000000000 - 10 0 0 -\n"}, "4000000000000 user - -"),
-            ({"user": "lfs quota: /tmp not on a mounted Lustre filesystem\n"}, "- - - -"),
-            ({"user": "Unexpected quotactl error: Permission denied or worse, and so on and on\n"}, "- - - -"),
+            ({"user": NO_LUSTRE}, "- - - -"),
+            ({"user": NO_ACCESS}, "- - - -"),
         ],
     )
     def test_of_lustre(self, stub, tmp_path, texts, said):
@@ -108,7 +112,7 @@ class TestQuota:
             (nfs("81920*"), "0 user - -"),
             (nfs("90000*"), "0 user - -"),
             (nfs("744"), "81176 user - -"),
-            ("Disk quotas for user root (uid 0): none\n", "- - - -"),
+            (NO_QUOTA, "- - - -"),
         ],
     )
     def test_of_other_disks(self, stub, tmp_path, text, said):
@@ -141,12 +145,18 @@ class TestQuota:
         assert time.monotonic() - began < 10
 
 
+def named(_folder, amount, room, *_):
+    """Return the number that a warning names, what it counts, and whose it is: bytes are told in GB."""
+    whose = next(word for word in ("user", "group", "project", "free") if word in str(room).split())
+    return (round(amount * 1e9), "bytes", whose) if isinstance(amount, float) else (amount, "inodes", whose)
+
+
 class TestWarning:
     """Three checkpoints of 2000 bytes each: 6000 bytes and 9 inodes."""
 
     @pytest.fixture
     def warnings(self, tmp_path, caplog, monkeypatch):
-        """Return a function that returns what is said of a disk with so much free, and a quota."""
+        """Return a function that returns the bytes and inodes, and whose, of the warnings of such a disk and quota."""
 
         def warnings(free=10**9, inodes=10**6, quota="- - - -"):
             found = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
@@ -154,24 +164,25 @@ class TestWarning:
             caplog.clear()
             checkpoint = Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position()))
             warn_of_little_space(checkpoint, tmp_path, keep=1, quota=quota)
-            said = [record.getMessage().removeprefix(f"{tmp_path} ").partition(":")[0] for record in caplog.records]
-            return [text.partition(", and")[0] for text in said]
+            assert set(slugs(caplog.text)) <= {"low-disk-space"}
+            assert all(str(tmp_path) in text for text in caplog.messages)
+            return [named(*record.args) for record in caplog.records]
 
         return warnings
 
     def test_the_smaller_of_the_two_counts(self, warnings):
         assert warnings(quota="6 user 9 user") == []
-        assert warnings(quota="5 user 9 user") == ["has 0.0 GB left of the user quota"]
-        assert warnings(quota="6 user 8 project") == ["has 8 inodes left of the project quota"]
-        assert warnings(free=5000, quota="6 user - -") == ["has 0.0 GB free"]
-        assert warnings(inodes=0, quota="- - 3 group") == ["has 3 inodes left of the group quota"]
+        assert warnings(quota="5 user 9 user") == [(5 * 1024, "bytes", "user")]
+        assert warnings(quota="6 user 8 project") == [(8, "inodes", "project")]
+        assert warnings(free=5000, quota="6 user - -") == [(5000, "bytes", "free")]
+        assert warnings(inodes=0, quota="- - 3 group") == [(3, "inodes", "group")]
         assert warnings(inodes=0) == []
 
-    @pytest.mark.parametrize("quota", ["", "nonsense", "a b c d", "1 2 3", "-5 user -5 user"])
+    @pytest.mark.parametrize("quota", ["", "nonsense", "a 1 b 2", "1 2 3", "-5 user -5 user"])
     def test_an_answer_that_is_none_does_not_count(self, warnings, quota):
         assert warnings(quota=quota) == []
 
     def test_without_a_job_script_it_asks_by_itself(self, warnings, stub):
         assert warnings(quota=None) == []
         stub("quota", f"case $* in *--user*) cat <<'END'\n{nfs('81918')}END\n;; esac; exit 1")
-        assert warnings(quota=None) == ["has 0.0 GB left of the user quota"]
+        assert warnings(quota=None) == [(2 * 1024, "bytes", "user")]

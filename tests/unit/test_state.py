@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from learners import new_learner
+from messages import refused
 from savers import saving_into
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric
@@ -21,10 +22,10 @@ from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, Train
 from trainer.data.loader import Batch
 from trainer.data.order import TABLES
 from trainer.data.sampler import MicroBatch
-from trainer.errors import ConfigError
 from trainer.trained.source import check_config
 
 SHAPE = (1, 8, 8)
+SQUASHED = ["data.resize", "'crop'", "'squash'"]
 POSITION = Position(step=3, epoch=1, samples=24, bad=2, elapsed=1.5)
 
 
@@ -166,7 +167,7 @@ def test_the_facts_of_a_checkpoint():
         *("identity_sha256", "may_differ", "config"),
     ]
     assert (said["seed"], said["world_size"], said["backend"]) == (0, 1, "single")
-    assert said["may_differ"] == "every key of config.toml that is not in identity"
+    assert {"config.toml", "identity"} <= set(said["may_differ"].split())
 
 
 class TestIdentity:
@@ -181,13 +182,13 @@ class TestIdentity:
 
     def test_another_set_of_samples_is_refused(self, found, learner):
         learner.data["training samples"] = 7
-        with pytest.raises(ConfigError, match="training samples was 100 and is 7"):
+        with refused("different-run", "training samples", 100, 7):
             check_resumable(found, config_of(), learner)
 
     def test_a_checkpoint_of_a_session_is_refused(self, found):
         require_of_trainer(found)
         of_session = Checkpoint(found.tensors, found.header._replace(facts={"order": 2}))
-        with pytest.raises(ConfigError, match="the checkpoint is of a script with a Session, not of the trainer"):
+        with refused("checkpoint-of-script"):
             require_of_trainer(of_session)
 
     def test_what_may_differ_differs_freely(self, found, learner):
@@ -196,38 +197,34 @@ class TestIdentity:
         check_resumable(found, other, learner)
 
     @pytest.mark.parametrize(
-        ("changed", "words"),
+        ("changed", "values"),
         [
-            ({"train": TrainConfig(seed=8)}, "train.seed was 0 and is 8"),
-            ({"model": ModelConfig(arch="resnet18")}, "model.arch was 'mlp' and is 'resnet18'"),
-            ({"data": DataConfig(val_fraction=0.3)}, "data.val_fraction was 0.2 and is 0.3"),
-            ({"data": DataConfig(flip=True)}, "data.flip was False and is True"),
-            ({"data": DataConfig(resize="squash")}, "data.resize was 'crop' and is 'squash'"),
+            ({"train": TrainConfig(seed=8)}, ["train.seed", 0, 8]),
+            ({"model": ModelConfig(arch="resnet18")}, ["model.arch", "'mlp'", "'resnet18'"]),
+            ({"data": DataConfig(val_fraction=0.3)}, ["data.val_fraction", 0.2, 0.3]),
+            ({"data": DataConfig(flip=True)}, ["data.flip", False, True]),
+            ({"data": DataConfig(resize="squash")}, SQUASHED),
         ],
     )
-    def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, words):
-        with pytest.raises(ConfigError) as error:
+    def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, values):
+        with refused("different-run", *values):
             check_resumable(found, dataclasses.replace(config_of(), **changed), learner)
-        assert words in str(error.value)
 
     def test_a_checkpoint_older_than_a_key_did_what_its_default_says(self, found, learner):
         del found.header.facts["identity"]["data.resize"]
         check_resumable(found, config_of(), learner)
         other = dataclasses.replace(config_of(), data=DataConfig(resize="squash"))
-        with pytest.raises(ConfigError, match=r"data\.resize was 'crop' and is 'squash'"):
+        with refused("different-run", *SQUASHED):
             check_resumable(found, other, learner)
         check_config(found.header, config_of())
-        with pytest.raises(ConfigError, match=r"of another run.*data\.resize was 'crop' and is 'squash'"):
+        with refused("different-run", *SQUASHED):
             check_config(found.header, other)
 
     def test_another_order_of_samples_is_refused(self, found, learner):
         other = dataclasses.replace(
             found, header=found.header._replace(facts={**found.header.facts, "sampler_version": 99})
         )
-        with pytest.raises(
-            ConfigError,
-            match=r"by version 99, and this trainer knows 2 and 3: it cannot continue in mid-epoch",
-        ):
+        with refused("newer-format", 99, 2, 3):
             check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):
