@@ -1780,7 +1780,7 @@ class TestRestart:
         (place / "run" / "logs" / "1").mkdir(parents=True)
         first = "guard.sh on n2: no sign of life"
         (place / "run" / "logs" / "1" / "guard.log").write_text(f"{first}\nmore\n")
-        assert bash("note_guard 1")[2] == f"x.job: {first}\n"
+        assert messages(bash("note_guard 1")[2]) == [("warning", "node-lost", first)]
 
     def test_end_step(self, bash):
         assert bash("sleep 54 & step_may_run=1; end_step; wait $! || echo $?")[1] == "143\n"
