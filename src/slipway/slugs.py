@@ -920,6 +920,16 @@ SLUGS: Dict[str, Entry] = {
         "`SLIPWAY_NOTIFY` is no program on the node.",
         "Set it to the path of an executable file that nodes can read.",
     ),
+    "no-library": Entry(
+        EXIT_CONFIG,
+        "A job script does not find the folder of its library, jobscripts/lib.",
+        "Submit it in a clone, set `SLIPWAY_LIB`, or generate it by `jobgen render --standalone`.",
+    ),
+    "run-folder-moved": Entry(
+        EXIT_CONFIG,
+        "The run folder of a kept `job.sh` is not where it was.",
+        "Set `SLIPWAY_RUN_DIR` to where it is now.",
+    ),
     "no-nodes": Entry(
         EXIT_CONFIG,
         "The scheduler does not name the nodes of the job.",
