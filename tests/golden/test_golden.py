@@ -73,7 +73,7 @@ def text_of(pair, *, standalone=False):
             return render_shell(job, words=[], given={}, standalone=standalone)
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError as error:
-        return "\n".join([error.slug, *re.findall(r"(?:jobgen render|--set) [^`.,]*", str(error)), ""])
+        return "\n".join([error.slug, *re.findall(r"(?:jobgen render|--set) [^`,]*[^`.,]", str(error)), ""])
 
 
 @pytest.mark.parametrize("pair", GOLDEN)
