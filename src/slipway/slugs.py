@@ -900,6 +900,11 @@ SLUGS: Dict[str, Entry] = {
         "An image or environment could not be built, or what was built does not work.",
         "Read the lines above the error: often the network or free space; `WHEELHOUSE` installs without a network.",
     ),
+    "no-cuda-home": Entry(
+        EXIT_CONFIG,
+        "`SLIPWAY_NCCL_PATH` names an NCCL of the site, and `CUDA_HOME` no CUDA to build Horovod with.",
+        "Load the site's module of CUDA, or set `CUDA_HOME`.",
+    ),
     "staging-failed": Entry(
         EXIT_CONFIG,
         "Image or data could not be copied to the local disk of every node (`SLIPWAY_STAGE=1`).",
