@@ -62,7 +62,8 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
-        echo "$script_name: another script began $run_dir: submit its job.sh to continue it" >&2
+        echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
+            "job.sh to continue it" >&2
         exit 78
     fi
     exec bash "$run_dir/job.sh" "$@"
@@ -144,7 +145,8 @@ else
     lib=$submit_folder/jobscripts/lib
 fi
 if ! [ -r "$lib/dask.bash" ]; then
-    echo "$script_name: no library in ${lib@Q}: submit in a clone, or set SLIPWAY_LIB" >&2
+    echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
+        "SLIPWAY_LIB" >&2
     exit 78
 fi
 lib=$(realpath -- "$lib")

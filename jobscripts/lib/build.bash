@@ -60,7 +60,8 @@ build_venv() {
     unfinished=$built
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP
     if [ -n "$SLIPWAY_NCCL_PATH" ]; then
-        : "${CUDA_HOME:?load the module of CUDA, or set it}"
+        [ -n "${CUDA_HOME:-}" ] ||
+            die no-cuda-home "SLIPWAY_NCCL_PATH needs CUDA_HOME: load the module of CUDA, or set it"
         export CUDA_COMPILER='' HOROVOD_NCCL_HOME=$SLIPWAY_NCCL_PATH HOROVOD_CUDA_HOME=$CUDA_HOME
     fi
     [ "$SLIPWAY_HOROVOD" = 0 ] || level=horovod

@@ -29,6 +29,7 @@ declare -Ar ERROR_CODE=(
     [no-container-runtime]=78
     [image-not-local]=78
     [build-failed]=78
+    [no-cuda-home]=78
     [staging-failed]=78
     [no-local-disk]=78
     [misplaced-arguments]=78

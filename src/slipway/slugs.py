@@ -908,6 +908,11 @@ SLUGS: Dict[str, Entry] = {
         "An image or environment could not be built, or what was built does not work.",
         "Read the lines above the error: often the network or free space; `WHEELHOUSE` installs without a network.",
     ),
+    "no-cuda-home": Entry(
+        EXIT_CONFIG,
+        "`SLIPWAY_NCCL_PATH` names an NCCL of the site, and `CUDA_HOME` no CUDA to build Horovod with.",
+        "Load the site's module of CUDA, or set `CUDA_HOME`.",
+    ),
     "staging-failed": Entry(
         EXIT_CONFIG,
         "Image or data could not be copied to the local disk of every node (`SLIPWAY_STAGE=1`).",
@@ -932,6 +937,16 @@ SLUGS: Dict[str, Entry] = {
         EXIT_CONFIG,
         "`SLIPWAY_NOTIFY` is no program on the node.",
         "Set it to the path of an executable file that nodes can read.",
+    ),
+    "no-library": Entry(
+        EXIT_CONFIG,
+        "A job script does not find the folder of its library, jobscripts/lib.",
+        "Submit it in a clone, set `SLIPWAY_LIB`, or generate it by `jobgen render --standalone`.",
+    ),
+    "run-folder-moved": Entry(
+        EXIT_CONFIG,
+        "The run folder of a kept `job.sh` is not where it was.",
+        "Set `SLIPWAY_RUN_DIR` to where it is now.",
     ),
     "no-nodes": Entry(
         EXIT_CONFIG,

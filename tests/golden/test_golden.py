@@ -17,6 +17,7 @@ from jobgen.render import render, render_shell
 from jobgen.schedulers import scheduler_names, scheduler_of
 from jobgen.scripts import job_of, stale_scripts
 from jobgen.template import fill
+from messages import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
@@ -63,7 +64,7 @@ def in_the_project(monkeypatch):
 
 
 def text_of(pair, *, standalone=False):
-    """Return the script, or the line that says why there is none."""
+    """Return the script, or where there is none the slug of the error, and the commands and settings that it names."""
     spec, _, rest = pair.partition("@")
     site, *settings = rest.split(",")
     try:
@@ -72,7 +73,7 @@ def text_of(pair, *, standalone=False):
             return render_shell(job, words=[], given={}, standalone=standalone)
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError as error:
-        return f"{error}\n"
+        return "\n".join([error.slug, *re.findall(r"(?:jobgen render|--set) [^`,]*[^`.,]", str(error)), ""])
 
 
 @pytest.mark.parametrize("pair", GOLDEN)
@@ -191,7 +192,7 @@ def test_every_directive_of_pbs_has_its_reason_above(path):
 
 def test_a_misspelt_placeholder_is_named_with_its_file(tmp_path):
     (tmp_path / "job.bash").write_text("@{naem}\n")
-    with pytest.raises(JobgenError, match=r"job\.bash: no placeholder @\{naem\}\. Did you mean 'name'\?"):
+    with refused("incomplete-install", "job.bash", "@{naem}", "'name'"):
         fill("job.bash", {"name": "x"}, folder=tmp_path)
-    with pytest.raises(JobgenError, match=r"cannot read the template .*/none\.bash"):
+    with refused("cannot-read", tmp_path / "none.bash"):
         fill("none.bash", {}, folder=tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from messages import assert_error
 from opened import counted
 from support import ROOT, status
 
@@ -136,6 +137,8 @@ def test_a_damaged_squashfs_image_ends_the_job_before_training(job, data, tmp_pa
     path.write_bytes(whole[:5000] if harm == "cut" else whole[:96] + bytes(range(256)) * (len(whole) // 256))
     done = job.start("run", path)
     assert done.returncode == 78
-    said = "of a squashfs image are there; copy it again" if harm == "cut" else "ddp.sh: not every node was ready: see"
-    assert said in done.stderr
+    if harm == "cut":
+        assert_error(done.stderr, "bad-data-path", path, " 5000 ")
+    else:
+        assert_error(done.stderr, "node-not-ready")
     assert list(job.disk.iterdir()) == []

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from messages import assert_names
 from support import ROOT, unshared
 
-NOTICE = re.compile(r"build/(debs: fetching|base: no registry answers; making) ")
+NOTICE = re.compile(r"build/(debs: fetching|base: .*; making) ")
 """Standard error of a build that goes well holds such lines too."""
 
 
@@ -32,33 +33,29 @@ def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str
 
 
 @pytest.mark.parametrize(
-    ("env", "expected"),
+    ("env", "values"),
     [
-        ({"VARIANT": "rocm"}, f"image: no variant rocm: there are {VARIANTS}"),
-        ({"ROUTES": "podman"}, "image: ROUTES: no route podman; there are docker, apptainer and registry"),
-        (
-            {"BUILD_ARGS": "TORHC=1"},
-            "image: BUILD_ARGS: nothing uses TORHC; there are BASE_IMAGE CUDA_VERSION HOROVOD_",
-        ),
+        ({"VARIANT": "rocm"}, ["rocm", VARIANTS]),
+        ({"ROUTES": "podman"}, ["ROUTES", "podman", "docker", "apptainer", "registry"]),
+        ({"BUILD_ARGS": "TORHC=1"}, ["BUILD_ARGS", "TORHC", "BASE_IMAGE CUDA_VERSION HOROVOD_"]),
     ],
 )
-def test_settings_of_make_image(env, expected):
-    assert answer("build/image", **env).startswith(expected)
+def test_settings_of_make_image(env, values):
+    assert_names(answer("build/image", **env), "image: ", *values)
 
 
 def test_no_space():
     script = "mount -t tmpfs -o size=8m none /mnt && SCRATCH=/mnt/scratch exec build/image"
     line = answer(*unshared("mount"), "sh", "-c", script)
-    assert line.startswith("image: /mnt/scratch has 8 MB free and ")
-    assert line.endswith("MB are needed: make room, or set SCRATCH to a folder elsewhere")
+    needed = re.search(r"^image: .*/mnt/scratch .*\b8 MB .*\b(\d+) MB .*SCRATCH ", line)
+    assert needed, line
+    assert int(needed[1]) > 8
 
 
 def test_no_network_for_the_tools(tmp_path):
     env = {"SLIPWAY_CACHE": str(tmp_path / "cache"), "SCRATCH": str(tmp_path / "scratch")}
     line = answer(*unshared("net"), "build/debs", "docker-registry", **env)
-    assert line.startswith(
-        "build/debs: apt cannot fetch docker-registry: no network, or not in /etc/apt's sources: E: "
-    )
+    assert_names(line, "build/debs: ", "docker-registry", "/etc/apt", ": E: ")
 
 
 @pytest.mark.parametrize("words", [[], ["--suite"], ["--suite", "sid"]])
@@ -78,16 +75,15 @@ def test_a_pin_that_does_not_exist(tree):
     pins.write_text(pins.read_text().replace("TORCH_VERSION=2.", "TORCH_VERSION=99."))
     script = 'python() { /bin/false; }; export -f python; exec "$0"'  # pip's own words come before ours
     line = answer("bash", "-c", script, tree / "containers/install/20-torch.sh", VARIANT="cpu")
-    assert line.startswith("20-torch: no torch 99.")
-    assert line.endswith("or PIP_FIND_LINKS to a folder that holds the wheel")
+    assert_names(line, "20-torch: ", "torch 99.", "PIP_FIND_LINKS")
 
 
 def test_run_without_an_image():
-    assert answer("build/run", "none.sif", "true") == "run: no none.sif: `make image` builds it"
+    assert_names(answer("build/run", "none.sif", "true"), "run: ", "none.sif", "`make image`")
 
 
 def test_pull_of_something_else():
-    assert answer("build/pull", "pytorch").startswith("pull: IMAGE=docker://... names no image")
+    assert_names(answer("build/pull", "pytorch"), "pull: ", "IMAGE=docker://")
 
 
 @pytest.fixture(scope="module")
@@ -157,29 +153,26 @@ def broken(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "expected"),
+    ("base", "values"),
     [
-        ("docker-archive:/nowhere/base.tar", "build/base: no /nowhere/base.tar: BASE_IMAGE names an archive that is"),
-        ("localhost/nowhere:1", "build/base: no localhost/nowhere:1: "),
+        ("docker-archive:/nowhere/base.tar", [" /nowhere/base.tar", "BASE_IMAGE"]),
+        ("localhost/nowhere:1", ["localhost/nowhere:1: "]),
     ],
 )
-def test_a_base_that_is_not_there(scratch, base, expected):
-    assert answer("build/image", BASE_IMAGE=base, SCRATCH=scratch).startswith(expected)
+def test_a_base_that_is_not_there(scratch, base, values):
+    assert_names(answer("build/image", BASE_IMAGE=base, SCRATCH=scratch), "build/base: ", *values)
 
 
 def test_no_network_in_the_build(base_archive, scratch):
     line = answer(*unshared("net"), "build/image", BASE_IMAGE=base_archive, SCRATCH=scratch)
-    assert line.startswith("image: failed: buildah: Dockerfile, up to Horovod: 10-system: apt-get could not install")
+    assert_names(line, "image: ", "buildah: Dockerfile", "Horovod", "10-system: ", "apt-get")
 
 
-@pytest.mark.parametrize(
-    ("route", "step"), [("docker", "buildah: Dockerfile"), ("apptainer", "apptainer.def, with its test")]
-)
+@pytest.mark.parametrize(("route", "step"), [("docker", "buildah: Dockerfile"), ("apptainer", "apptainer.def")])
 def test_a_build_that_fails_in_the_middle(stubs, base_archive, scratch, route, step):
     broken(stubs / "containers" / "install" / "60-sbom.sh")
     line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
-    log = f"{scratch}/build-cpu.log"
-    assert line == f"image: failed: {step}: 60-broken: on purpose; all that it said is in {log}"
+    assert_names(line, "image: ", step, "60-broken: on purpose", f"{scratch}/build-cpu.log")
     assert not list((stubs / "dist").iterdir())
 
 
@@ -187,7 +180,7 @@ def test_a_build_that_fails_in_the_middle(stubs, base_archive, scratch, route, s
 def test_an_image_that_fails_its_own_test_is_not_kept(stubs, base_archive, scratch, route):
     (stubs / "containers" / "smoke.sh").write_text('#!/bin/bash\necho "smoke: on purpose" >&2\nexit 1\n')
     line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
-    assert ": smoke: on purpose; all that it said is in " in line
+    assert_names(line, "image: ", ": smoke: on purpose", f"{scratch}/build-cpu.log")
     assert not list((stubs / "dist").iterdir())
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from messages import assert_error, messages
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "jobscripts"
 STUBS = Path(__file__).parent / "bin"
@@ -48,9 +50,26 @@ class Ended:
     def notes(self) -> list[str]:
         """Return what the script said, without what it says in every attempt."""
         always = re.compile(
-            r"[\w.-]+: (attempt \d+ in .*, library |set at submission: |\d+ rank(\(s\),|s? on) |used \d+ node)"
+            r"[\w.-]+: (?!error\[|warning\[).*"
+            r"(\(sha256 \w+\)|: \w+=\$?'|\d+ .*rank(\(s\),|s?) .*\d+ .*(node|GPU)|on the CPU|= [\d.]+ \S+-hours)"
         )
         return [line for line in self.err.splitlines() if not always.match(line)]
+
+    def assert_refused(self, slug: str, *values: object) -> None:
+        """Hold that it ended with exit code 78, and one line: the error that names these values."""
+        assert (self.code, len(self.notes)) == (78, 1), self
+        assert_error(self.err, slug, *values)
+
+    @property
+    def requeues(self) -> list[int]:
+        """Return the numbers with which the warning of a requeue ends: which one it is, and how many there may be."""
+        [text] = [message.text for message in messages(self.err) if message.slug == "requeued"]
+        return [int(number) for number in re.findall(r"\d+", text)][-2:]
+
+    @property
+    def way_on(self) -> list[str]:
+        """Return the words of the command that continues the run, with which the last line ends."""
+        return shlex.split(re.search(r"(?<= )(bash|sbatch|qsub) .*", self.err.splitlines()[-1])[0])
 
     @property
     def requeued(self) -> bool:

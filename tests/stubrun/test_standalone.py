@@ -68,9 +68,12 @@ def test_its_attempts_continue_one_another(project, standalone, name):
 def test_it_refuses_what_they_refuse(project, standalone, name):
     script = standalone(name)
     before = sorted(project.folder.rglob("*"))
-    for bad in ({"SLIPWAY_STAGE": "yes"}, {"SLIPWAY_RANKS_PER_NODE": "a[$(touch executed)]"}, {"RUN_DIR": "x"}):
-        ended = project.run(script, **bad)
-        assert (ended.code, len(ended.notes)) == (78, 1)
+    for setting, value, slug in (
+        ("SLIPWAY_STAGE", "yes", "bad-value"),
+        ("SLIPWAY_RANKS_PER_NODE", "a[$(touch executed)]", "bad-value"),
+        ("RUN_DIR", "x", "old-name"),
+    ):
+        project.run(script, **{setting: value}).assert_refused(slug, setting)
     assert sorted(project.folder.rglob("*")) == before
     assert project.run(script, STUB_PREFLIGHT="1").code == 78
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from messages import assert_error
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -123,8 +125,8 @@ class TestInAnEmptyFolder:
     def test_a_misspelt_site_is_answered_with_how_to_make_one(self, bare, tmp_path):
         done = _run(bare / "jobgen", "render", "ddp", "--site", "exampel", folder=tmp_path)
         assert done.returncode == 78
-        assert "no site 'exampel'. Did you mean 'example'? There are: amd, " in done.stderr
-        assert "`jobgen site --detect --output exampel.toml` drafts one" in done.stderr
+        command = "`jobgen site --detect --output exampel.toml`"
+        assert_error(done.stderr, "unknown-name", "'exampel'", "'example'", "amd", command)
 
     def test_submit_sends_the_standalone_script_and_copies_the_configuration(self, bare, tmp_path):
         (tmp_path / "slipway.sif").touch()
@@ -133,8 +135,8 @@ class TestInAnEmptyFolder:
         assert shown.returncode == 0, shown.stderr
         assert "\nopen_run_folder() {\n" in shown.stdout
         first, *_, last = shown.stderr.splitlines()
-        assert first.startswith("jobgen: would copy ")
-        assert last == "jobgen: would submit this with: sbatch --parsable SCRIPT --epochs 2"
+        assert "digits.toml" in first
+        assert last.endswith(": sbatch --parsable SCRIPT --epochs 2")
         assert not (tmp_path / "configs").exists()
 
         (tmp_path / "sbatch").write_text('#!/bin/bash\ncp -- "$2" submitted\necho 4711\n')
@@ -147,7 +149,8 @@ class TestInAnEmptyFolder:
     def test_a_mistyped_flag_of_the_trainer_is_known_here_too(self, bare, tmp_path):
         (tmp_path / "slipway.sif").touch()
         done = _run(bare / "jobgen", "submit", "ddp", "--site", "example", "--", "--epoks", "2", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (2, "jobgen: unknown flag --epoks; did you mean --epochs?\n")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert_error(done.stderr, "unknown-flag", "--epoks", "--epochs")
 
     @pytest.mark.parametrize("words", [["--help"], ["--epochs", "1"]])
     def test_the_trainer_says_what_it_lacks(self, bare, tmp_path, words):
@@ -157,21 +160,18 @@ class TestInAnEmptyFolder:
             assert (done.returncode, "--epochs" in done.stdout) == (0, True)
             return
         assert (done.returncode, done.stdout) == (78, "")
-        lacking = "the trainer needs Python 3.11 or later, and this is 3." if old else "this Python lacks torch"
-        assert done.stderr.startswith(f"trainer: {lacking}")
-        assert done.stderr.endswith("pip install '.[train]' in a clone.\n")
-        assert done.stderr.count("\n") == 1
+        slug, lacking = ("old-python", "3.11") if old else ("missing-package", "torch")
+        assert_error(done.stderr, slug, lacking, "pip install '.[train]'")
+        assert (done.stderr.startswith("trainer: "), done.stderr.count("\n")) == (True, 1)
 
     @pytest.mark.parametrize("spec", ["image_build", "venv_build"])
     def test_jobs_that_build_need_a_clone(self, bare, tmp_path, spec):
         done = _run(bare / "jobgen", "submit", spec, "--site", "example", folder=tmp_path)
         assert done.returncode == 78
         assert done.stdout == ""
-        assert done.stderr.startswith(f"jobgen: {spec} needs a clone of the project: there is no build/")
+        assert_error(done.stderr, "no-clone", spec, "build/")
 
     def test_a_run_folder_is_read_and_completion_printed(self, bare, tmp_path):
         (tmp_path / "runs" / "ddp-7" / "logs" / "1").mkdir(parents=True)
-        assert _output(bare / "jobgen", "status", folder=tmp_path).startswith(
-            "run runs/ddp-7: attempt 1 has started no rank"
-        )
+        assert re.match(r"run runs/ddp-7: .*\b1\b", _output(bare / "jobgen", "status", folder=tmp_path))
         assert "--standalone" in _output(bare / "jobgen", "completion", folder=tmp_path)

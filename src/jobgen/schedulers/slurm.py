@@ -31,7 +31,8 @@ EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = """\
 if [ -z "${SLURM_JOB_ID:-}" ]; then
-    echo "$script_name: this is no job of Slurm: submit it with sbatch, or run it inside salloc" >&2
+    echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \\
+        "run it inside salloc" >&2
     exit 78
 fi
 job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}

@@ -9,7 +9,8 @@ else
     lib=$submit_folder/jobscripts/lib
 fi
 if ! [ -r "$lib/@{scheduler}.bash" ]; then
-    echo "$script_name: no library in ${lib@Q}: submit in a clone, or set SLIPWAY_LIB" >&2
+    echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
+        "SLIPWAY_LIB" >&2
     exit 78
 fi
 lib=$(realpath -- "$lib")
