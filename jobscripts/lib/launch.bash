@@ -305,15 +305,17 @@ finish() {
             exit "$EXIT_STOPPED"
             ;;
         failed) report "$reason" ;;
-        *) error rank-failed "$(last_words), exit code $code; see $log_dir/stderr.log" ;;
+        *) report "$(last_words); exit code $code; see $log_dir/stderr.log" ;;
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
 }
 
-# report REASON: the error of a cause or a verdict, SLUG: SENTENCE.
+# report REASON: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
 report() {
-    if [[ $1 =~ ^([a-z][a-z0-9-]*):\ (.*)$ ]]; then
+    if [[ $1 =~ ^trainer:\ (\[rank\ [0-9]+\]\ )?error\[([a-z0-9-]+)\]:\ (.*)$ ]]; then
+        error "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}${BASH_REMATCH[3]}"
+    elif [[ $1 != trainer:* && $1 =~ ^([a-z][a-z0-9-]*):\ (.*)$ ]]; then
         error "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
     else
         error rank-failed "$1"
