@@ -18,7 +18,8 @@ from slipway.stop import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
-SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
+SUFFIXES = {".bash", ".job", ".sh", ".pbs", ".py"}
+SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in SUFFIXES]
 IN_BASH = re.compile(
     r"""(?m)^(?!\s*#)[^\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
 )
