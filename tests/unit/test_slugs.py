@@ -18,8 +18,8 @@ from slipway.stop import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
-SUFFIXES = {".bash", ".job", ".sh", ".pbs", ".py"}
-SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in SUFFIXES]
+SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
+HELPERS = sorted((ROOT / "jobscripts" / "lib").glob("*.py"))
 IN_BASH = re.compile(
     r"""(?m)^(?!\s*#)[^\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
 )
@@ -50,7 +50,7 @@ def slugs_of_calls(path: Path) -> list[tuple[int, str | None]]:
 USED = {
     *(slug for path in SOURCES for _, slug in slugs_of_calls(path) if slug),
     *(kind.name for kind in RunError.kinds.values() if kind.name),
-    *(slug for path in [*SOURCES, *SCRIPTS] for slug in PRINTED.findall(path.read_text(encoding="utf-8"))),
+    *(slug for path in [*SOURCES, *SCRIPTS, *HELPERS] for slug in PRINTED.findall(path.read_text(encoding="utf-8"))),
     *(slug for path in SCRIPTS for slug in IN_BASH.findall(path.read_text(encoding="utf-8"))),
     *(reason.word for reason in Reason if reason),
     "complete",
