@@ -37,7 +37,7 @@ def test_a_node_with_other_sources_is_named(cluster, tmp_path, table):
     assert fields["JobState"] == "FAILED", job.output
     said = job.output.splitlines()[-1]
     assert said.startswith("selftest.job: error[selftest-failed]: ")
-    assert_error(said, "selftest-failed", "selftest: trainer ", "(node2)")
+    assert_error(said, "selftest-failed", "selftest: ", "trainer ", "(node2)")
     table("selftest.job: node2 has other sources", [[said]])
 
 

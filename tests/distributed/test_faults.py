@@ -429,6 +429,6 @@ def test_ranks_that_lack_memory_are_told_of_with_the_limit(tmp_path, table):
         group.rmdir()
     (line,) = [line for line in launch.output.splitlines() if "warning[rank-killed]" in line]
     assert_names(line, "SIGKILL", f" {group.name} ", " 420 MiB")
-    assert re.search(r" 4\d\d\b.*;.*\bkilled \d", line)
+    assert re.search(r" 4\d\d\b.*;.*\bkilled\b.* \d", line)
     assert launch.output.endswith("exit 137\n")
     table("ranks in a control group of 420 MiB", [[line]])
