@@ -54,7 +54,7 @@ def say(text: str) -> None:
 
 def refuse(text: str) -> NoReturn:
     """End the process before it waits for ranks that never come."""
-    say(text)
+    say(f"error[joins-other-ranks]: {text}")
     sys.exit(78)
 
 

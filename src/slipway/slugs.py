@@ -289,6 +289,12 @@ SLUGS: Dict[str, Entry] = {
         "The variables of the launcher (RANK, WORLD_SIZE, LOCAL_RANK, TRAINER_ATTEMPT) contradict each other.",
         "Unset those that the shell or a surrounding job has set, and look at what starts the ranks.",
     ),
+    "joins-other-ranks": Entry(
+        EXIT_CONFIG,
+        "A script of your own joins other ranks than those that the job started.",
+        "Take rank and number of ranks from `RANK` and `WORLD_SIZE`. If the script starts ranks of its own, set "
+        "`SLIPWAY_RANKS_PER_NODE=1`; if it uses Horovod, set `BACKEND=horovod`.",
+    ),
     "separate-processes": Entry(
         EXIT_CONFIG,
         "A launcher started several processes, and each would train alone.",

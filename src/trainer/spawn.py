@@ -24,7 +24,7 @@ from typing import NoReturn
 from slipway import startup
 from slipway.cause import leave_cause
 from slipway.environment import Environment, read_environment
-from slipway.errors import SlipwayError
+from slipway.errors import SlipwayError, labelled
 from slipway.layout import CAUSE_CODES, EXIT_STOPPED
 from slipway.memory_limits import describe_memory
 from slipway.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
@@ -271,7 +271,8 @@ def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
 
 def _tell_of_signal(rank: int, number: signal.Signals) -> None:
     memory = f"; {'; '.join(describe_memory())}" if number in {signal.SIGKILL, signal.SIGBUS} else ""
-    sys.stderr.write(f"trainer: rank {rank} was killed by {number.name}{memory}\n")
+    said = labelled("warning", "rank-killed", f"rank {rank} was killed by {number.name}{memory}")
+    sys.stderr.write(f"trainer: {said}\n")
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:

@@ -18,10 +18,10 @@ from readme import SCRIPT
 def answer(table):
     """Return a function that waits for a job to be refused, and shows what it said and how soon."""
 
-    def answer(what, job, text):
+    def answer(what, job, slug, value):
         fields = job.wait()
         assert (fields["JobState"], fields["ExitCode"]) == ("FAILED", "78:0"), job.output
-        said = [line for line in job.output.splitlines() if text in line]
+        said = [line for line in job.output.splitlines() if f"error[{slug}]" in line and value in line]
         assert said, job.output
         table(f"preflight: {what}, after {fields['RunTime']}", [[said[0]]])
 
@@ -32,22 +32,24 @@ prove = functools.partial(pytest.param, marks=pytest.mark.prove)  # tests/stubru
 
 
 @pytest.mark.parametrize(
-    ("what", "env", "text"),
+    ("what", "env", "slug", "value"),
     [
-        prove("a missing environment", {"SLIPWAY_VENV": "/nowhere"}, "/nowhere/bin/python is missing"),
-        prove("missing data", {"SLIPWAY_DATA": "/nowhere"}, "/nowhere is missing"),
-        prove("a missing configuration", {"SLIPWAY_CONFIG": "/nowhere.toml"}, "/nowhere.toml is missing"),
-        ("an output that cannot be written", {"SLIPWAY_RUN_DIR": "/proc/run"}, "cannot write /proc/run"),
-        ("no GPU", {"SLIPWAY_DEVICE": "cuda"}, "torch sees no GPU"),
+        prove("no environment", {"SLIPWAY_VENV": "/nowhere"}, "no-environment", "/nowhere/bin/python"),
+        prove("no data", {"SLIPWAY_DATA": "/nowhere"}, "no-data", "/nowhere "),
+        prove("no configuration", {"SLIPWAY_CONFIG": "/nowhere.toml"}, "no-script", "/nowhere.toml"),
+        ("an output in /proc", {"SLIPWAY_RUN_DIR": "/proc/run"}, "cannot-write", "/proc/run"),
+        ("no GPU", {"SLIPWAY_DEVICE": "cuda"}, "no-gpu", "SLIPWAY_DEVICE=cpu"),
     ],
 )
-def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, answer, what, env, text):  # noqa: PLR0917 -- fixtures
-    answer(what, cluster.submit("ddp.job", out=tmp_path / "run", **env), text)
+def test_what_is_wrong_is_answered_before_any_rank_starts(  # noqa: PLR0917 -- fixtures
+    cluster, tmp_path, answer, what, env, slug, value
+):
+    answer(what, cluster.submit("ddp.job", out=tmp_path / "run", **env), slug, value)
 
 
 def test_a_missing_image_is_answered(cluster, tmp_path, image, answer):
     job = cluster.submit("ddp.job", out=tmp_path / "run", **image | {"SLIPWAY_IMAGE": "/nowhere.sif"})
-    answer("a missing image", job, "/nowhere.sif is missing")
+    answer("a missing image", job, "no-image", "/nowhere.sif")
 
 
 def test_an_image_without_the_trainer_is_answered(cluster, tmp_path, image, answer):

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from clusters import CONFIG, rendered
+from messages import assert_names, assert_warning
 from support import weights
 
 EPOCHS = 120
@@ -49,9 +50,8 @@ def test_a_rank_a_launcher_and_a_node_die_and_nothing_is_lost(cluster_with_spare
     job.until("epoch 4/")
     kill(cluster, "node2", "--exact", "python")
     job.until("resumed at step")
-    assert "a process on node2 was killed" in job.output
-    assert "restart 1 of at most 5: attempt 2 from step" in job.output
-    assert "on node1, node3" in job.output
+    assert_warning(job.output, "rank-killed", "attempt 1", "node2", "/logs/1/stderr.log")
+    assert_warning(job.output, "restarted", "restart 1 ", " 5:", "attempt 2 ", "node1, node3")
     job.until("validation loss", times=job.output.count("validation loss") + 2)
     kill(cluster, "node1", "--full", "^srun --nodes=2")
     job.until("resumed at step", times=2)
@@ -61,7 +61,7 @@ def test_a_rank_a_launcher_and_a_node_die_and_nothing_is_lost(cluster_with_spare
     fields = job.wait()
     cluster.control("boot", "node3")
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "0"), job.output
-    assert "lost node3, which did not answer" in job.output
+    assert_warning(job.output, "node-lost", "node3")
     assert [processes(cluster, node) for node in ("node1", "node2")] == [[], []]
     again, whole = submit("spares=1", name="whole")
     assert again.wait()["JobState"] == "COMPLETED", again.output
@@ -78,7 +78,7 @@ def test_it_goes_on_with_fewer_nodes(cluster_with_spare, submit):
     fields = job.wait()
     cluster_with_spare.control("boot", node)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "0"), job.output
-    assert "goes on with 1 node in place of 2" in job.output
+    assert_warning(job.output, "fewer-nodes", " 1 node ", " 2:")
     assert "2 rank(s), 2 on each of 1 node(s)" in job.output
 
 
@@ -95,7 +95,8 @@ def test_the_death_of_the_first_node_leaves_no_empty_job(cluster_with_spare, sub
     cluster.control("boot", "node1")
     fields = job.wait(limit=400)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
-    assert "no sign of life from node1 for a minute, so: scontrol requeue" in job.output
+    (said,) = [line for line in job.output.splitlines() if line.startswith("guard.sh on ")]
+    assert_names(said, " node1 ", "scontrol requeue")
     assert (out / "requeues").read_text().split() == ["1", job.number]
 
 
@@ -108,5 +109,5 @@ def test_a_stray_signal_at_the_start_of_a_requeued_job_sends_it_back(cluster_wit
     cluster_with_spare.run("scancel", "--signal=TERM", "--batch", job.number)
     fields = job.wait()
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "2"), job.output
-    assert "got a signal before it had saved anything, and is not being ended" in job.output
+    assert_warning(job.output, "requeued", " 1 of ")
     assert (out / "requeues").read_text().split() == ["1", job.number]

@@ -27,10 +27,10 @@ CASES = {
     "address": Case("sets_address.py", "ddp.job", {}, (), 4, "MASTER_PORT=12355 was set by the script"),
     "address, by srun": Case("sets_address.py", "ddp-ranks.job", {}, (), 4, "MASTER_PORT=12355 was set by the script"),
     "local_rank": Case("local_rank.py", "ddp.job", {}, (), 4, "joined as 3 of 4"),
-    "spawns": Case("spawns.py", "ddp.job", {}, (), 0, "set SLIPWAY_RANKS_PER_NODE=1", "FAILED"),
+    "spawns": Case("spawns.py", "ddp.job", {}, (), 0, "error[joins-other-ranks]", "FAILED"),
     "spawns, one process": Case("spawns.py", "ddp.job", ONE_RANK, ("--nodes=1",), 2, "joined as 1 of 2"),
-    "alone": Case("alone.py", "ddp.job", {}, (), 1, "no rank has joined the others"),
-    "horovod": Case("under_horovod.py", "ddp.job", {}, (), 0, "set BACKEND=horovod", "FAILED"),
+    "alone": Case("alone.py", "ddp.job", {}, (), 1, "warning[ranks-not-connected]"),
+    "horovod": Case("under_horovod.py", "ddp.job", {}, (), 0, "error[joins-other-ranks]", "FAILED"),
     "horovod, as one": Case("under_horovod.py", "ddp.job", {"BACKEND": "horovod"}, (), 4, "joined as 3 of 4"),
 }
 SHORT = {"address", "alone"}

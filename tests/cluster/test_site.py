@@ -12,6 +12,7 @@ import pytest
 
 from clusters import FIXED, Cluster, Job
 from jobgen.cli import main
+from messages import assert_error, assert_names, assert_warning, slugs
 from support import ROOT, weights
 
 SETTINGS = {**FIXED, "SLIPWAY_VENV": sys.prefix}
@@ -51,8 +52,8 @@ class TestEnvironmentThatIsNotHandedOn:
         env = {**image, "SLIPWAY_CONFIG": config(1), "SBATCH_EXPORT": "NONE"}
         without = submit(cluster, "ddp", out=tmp_path / "none", **env)
         assert without.wait()["ExitCode"] == "78:0", without.output
-        assert "name its module, or its folder as path, in the site's file" in without.output
-        assert "its settings are, and PATH is the node's own" in without.output
+        assert_error(without.output, "no-container-runtime", "apptainer", "USE_CONTAINER=0")
+        assert_warning(without.output, "environment-left", "PATH")
         words = ("--set", f'path=["{folder}"]', "--set", f'env.APPTAINER_BIND="{image["APPTAINER_BIND"]}"')
         run = submit(cluster, "ddp", *words, out=tmp_path / "run", **env)
         assert run.wait()["JobState"] == "COMPLETED", run.output
@@ -60,7 +61,7 @@ class TestEnvironmentThatIsNotHandedOn:
     def test_a_committed_script_says_that_they_have_not_come(self, cluster, tmp_path):
         job = cluster.submit("ddp.job", out=tmp_path / "run", SBATCH_EXPORT="NONE")
         assert job.wait()["ExitCode"] == "78:0", job.output
-        assert "the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT)" in job.output
+        assert_warning(job.output, "environment-left", "--export=NONE", "SBATCH_EXPORT", "--export=ALL")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_gpus_as_the_site_requests_them(cluster, tmp_path, config, settings, ran
     job = submit(cluster, "ddp", *settings, out=tmp_path / "run", SLIPWAY_CONFIG=config(1))
     assert job.wait()["JobState"] == "COMPLETED", job.output
     assert f": {ranks} rank(s), {ranks // 2} on each of 2 node(s)" in job.output
-    assert "stay idle" not in job.output
+    assert "idle-gpus" not in slugs(job.output)
 
 
 class TestSalloc:
@@ -122,8 +123,8 @@ class TestSalloc:
         words = f"cd {tmp_path}; {signal.replace('RUN', 'ddp-*')} exec bash {ROOT}/jobscripts/ddp.job"
         env = {"SLIPWAY_CONFIG": config(4000), "SLIPWAY_LIB": str(ROOT / "jobscripts" / "lib")}
         said = self.run(cluster, tmp_path, "bash", "-c", words, **env)
-        assert "an interactive allocation does not return to the queue" in said
-        assert re.search(r"stopped at step \d+ .*; to continue: sbatch --nodes=2 ", said), said
+        assert "no-requeue" in slugs(said)
+        assert re.search(r"stopped at step \d+ .*: sbatch --nodes=2 ", said), said
         assert said.endswith("ended with 75\n"), said
 
     def test_outside_of_one(self, cluster):
@@ -135,7 +136,8 @@ class TestSalloc:
             check=False,
         )
         assert done.returncode == 78
-        assert done.stderr == "ddp.job: this is no job of Slurm: submit it with sbatch, or run it inside salloc\n"
+        assert done.stderr.count("\n") == 1
+        assert_names(done.stderr, "ddp.job: ", "sbatch", "salloc")
 
 
 INIT = Path("/usr/share/modules/init/bash")
@@ -191,7 +193,7 @@ class TestPythonOfModules:
         words = self.site("Python/1.0")
         job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules)
         assert job.wait()["ExitCode"] == "78:0", job.output
-        assert "SLIPWAY_VENV=modules: its Python lacks slipway-hpc (this project), msgspec, torch, " in job.output
+        assert_error(job.output, "no-environment", "SLIPWAY_VENV=modules", "slipway-hpc", "msgspec, torch, ")
 
 
 @pytest.mark.prove
@@ -245,7 +247,7 @@ class TestOneImageForAll:
         for user, other in (("root", "alice"), ("alice", "root")):
             intruder = submitted(user, SLIPWAY_RUN_DIR=str(runs[other]))
             assert intruder.wait()["ExitCode"] == "78:0", intruder.output
-            assert "is not yours to write: set SLIPWAY_RUN_DIR" in intruder.output
+            assert_error(intruder.output, "not-your-folder", runs[other], "SLIPWAY_RUN_DIR")
         assert listing(centre) == before
 
 

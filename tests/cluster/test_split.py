@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusters import rendered
+from messages import assert_error, assert_warning
 from support import status
 
 DEVICES = str(Path(__file__).parent / "foreign" / "devices.py")
@@ -74,7 +75,7 @@ def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
         SLIPWAY_DEVICE="auto",
     )
     assert job.wait(120)["JobState"] == "COMPLETED", job.output
-    assert "1 of 3 GPUs of each node stay idle" in job.output
+    assert_warning(job.output, "idle-gpus", "1 of 3 ")
     assert [row["takes"] for row in taken(job.output)] == [ALL[:2]] * 2
 
 
@@ -83,7 +84,7 @@ def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path)
         "split.job", out=tmp_path / "run", sbatch=("--gpus-per-node=1",), SLIPWAY_DEVICE="auto"
     )
     assert job.wait(60)["ExitCode"] == "78:0", job.output
-    assert "1 rank(s) a node with 2 GPUs each need 2, and the job was given 1" in job.output
+    assert_error(job.output, "too-few-gpus", "1 rank(s) ", " 2 GPUs ", " 1:", "SLIPWAY_DEVICES_PER_RANK")
 
 
 @pytest.mark.parametrize("way", ["venv", pytest.param("container", marks=pytest.mark.prove)])

@@ -1,10 +1,12 @@
 """One rank alone is refused before training: that decides how the attempt ends, and at once."""
 
+import socket
 import sys
 import time
 
 import pytest
 
+from messages import assert_names
 from support import DIGITS, ROOT, launch_words, started
 
 SHARDS = """
@@ -55,9 +57,9 @@ def shards(tmp_path):
     return ["--dataset", "shards:data"], {"PYTHONPATH": str(tmp_path)}
 
 
-@pytest.mark.parametrize(("python", "code"), [(NO_GPU, "78"), (USAGE, "2")])
+@pytest.mark.parametrize(("python", "code", "slug"), [(NO_GPU, "78", "no-gpu"), (USAGE, "2", "unknown-flag")])
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=pytest.mark.horovod)])
-def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, tmp_path):
+def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, slug, tmp_path):
     out, wrapper = tmp_path / "run", executable(tmp_path / "python", python)
     words = [*launch_words(launcher, 2), "--output-dir", str(out), *FLAGS]
     words = [wrapper if word == sys.executable else word for word in words]  # of mpirun
@@ -65,8 +67,8 @@ def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, tmp_
     with started(words, tmp_path / "log", **env) as launch:
         assert launch.wait(60) != 0
     (line,) = (out / "logs" / "1" / "cause").read_text().splitlines()
-    assert line.startswith(f"{code} "), launch.output
-    assert line.partition(": ")[2].removeprefix("[rank 1] ") in launch.output
+    assert line.startswith(f"{code} {slug}: {socket.gethostname()}: "), launch.output
+    assert f"error[{slug}]: {line.split(': ', 2)[2].removeprefix('[rank 1] ')}\n" in launch.output
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
@@ -78,8 +80,8 @@ def test_a_rank_that_lacks_its_data_leaves_the_cause(launcher, shards, tmp_path)
         assert launch.wait(60) == (78 if launcher == "spawn" else 1), launch.output
         assert time.monotonic() - began < 25
     cause = (out / "logs" / "1" / "cause").read_text()
-    assert cause.startswith("78 "), launch.output
-    assert ": [rank 1] --dataset shards:data fails: FileNotFoundError: " in cause
+    assert cause.startswith(f"78 bad-plugin: {socket.gethostname()}: [rank 1] "), launch.output
+    assert_names(cause, "--dataset shards:data", "FileNotFoundError: ", "shard1")
 
 
 def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
@@ -88,8 +90,8 @@ def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
     with started(words, tmp_path / "log", **folder_of_an_attempt(tmp_path / "run")) as launch:
         assert launch.wait(60) == 1
     cause = (tmp_path / "run" / "logs" / "1" / "cause").read_text()
-    assert cause.startswith("78 "), launch.output
-    assert "this process is alone, but WORLD_SIZE=2" in cause
+    assert cause.startswith("78 separate-processes: "), launch.output
+    assert "WORLD_SIZE=2" in cause
 
 
 @pytest.mark.parametrize("case", ["not joined", "no data"])

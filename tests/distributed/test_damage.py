@@ -1,6 +1,5 @@
 """Whatever happens to the newest checkpoint, or while it is written, there is a valid one to go on from."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from messages import assert_warning
 from support import train, train_many
 
 FLAGS = ["--epochs", "2", "--keep", "9", "--no-figures"]
@@ -45,7 +45,7 @@ def test_a_damaged_latest_checkpoint_is_refused_in_words_and_the_one_before_used
         harm(out / "checkpoints" / "latest" / file)
     trainings = {out: [*FLAGS, "--resume", "auto"] for out in cases}
     for said, (_, file) in zip(train_many("single", 1, trainings, tmp_path / "log"), cases.values(), strict=True):
-        assert re.search(rf"checkpoint \S*step_00000046 is damaged: .*{file}.*; trying the one before", said)
+        assert_warning(said, "damaged-checkpoint", "step_00000046", file)
         assert "resumed at step 23, in epoch 2" in said
 
 

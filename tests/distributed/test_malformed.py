@@ -1,6 +1,7 @@
 """Files of a run that are damaged in random ways: each program answers in a line, or goes on, and none hangs."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def problem(case):
         return f"exit code {code}"
     if "Traceback" in said:
         return "a traceback"
-    if code and not last.startswith("trainer: "):
+    if code and not re.match(r"trainer: (\[rank \d+\] )?error\[[a-z-]+\]: ", last):
         return "the last line does not say what is wrong"
     if not all(letter.isprintable() or letter in "\n\t" for letter in said):
         return "control characters"
@@ -55,7 +56,8 @@ def problem(case):
 
 
 def test_a_problem_is_one():
-    case = {"code": 78, "said": "epoch 1\ntrainer: no\n"}
+    last = "trainer: error[no-data]: no\n"
+    case = {"code": 78, "said": f"epoch 1\n{last}"}
     assert problem(case) == ""
-    for wrong in ({"code": -9}, {"said": "Traceback (most"}, {"said": "no\n"}, {"said": "\x1b[2J\ntrainer: no"}):
+    for wrong in ({"code": -9}, {"said": f"Traceback (most\n{last}"}, {"said": "no\n"}, {"said": f"\x1b[2J\n{last}"}):
         assert problem(case | wrong)

@@ -9,6 +9,7 @@ import termios
 import pytest
 from PIL import Image
 
+from messages import assert_error, assert_warning
 from support import DIGITS, ROOT, TRAINER, status, train, train_many, weights
 
 FLAGS = ["--no-figures", "--checkpoint-interval", "2", "--keep", "9", "--log-interval", "1"]
@@ -100,7 +101,8 @@ def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
         train("horovodrun", 2, tmp_path / name, *flags, *extra)
     full, half = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("full", "half"))
     difference = max(float((full[name] - half[name]).abs().max()) for name in full)
-    assert 0 < difference < 1e-2, "rounded on the wire, and close all the same"
+    assert 0 < difference < 1e-2
+    """Rounded on the wire, and close all the same."""
 
 
 def write_images(folder, count, *, train):
@@ -118,12 +120,11 @@ def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
     flags += ["--resized-crop", "--flip", "--batch-size", "8", "--epochs", "3", "--no-figures"]
     out = tmp_path / "run"
     said = train("spawn", 2, out, *flags, "--bad-image-share", "0.1")
-    assert "cannot decode" in said
-    assert "dark/1.png (no image of a known format)" in said
+    assert "dark/1.png" in said
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] > 0.8
     said = train("spawn", 2, tmp_path / "strict", *flags, "--bad-image-share", "0", code=1)
-    assert "raise --bad-image-share" in said
+    assert_error(said, "too-many-bad-images", "bad_image_share=0", "--bad-image-share")
 
 
 def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
@@ -133,7 +134,7 @@ def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
     flags += ["--batch-size", "6", "--epochs", "1", "--no-figures", "--resume", "auto"]
     for _ in range(2):  # at the end of the epoch, and when the run that is complete is evaluated again
         said = train("single", 1, tmp_path / "run", *flags, code=1)
-        assert "1 of 8 validation images cannot be decoded" in said
+        assert_error(said, "too-many-bad-images", "1 of 8 ")
         assert status(tmp_path / "run")["state"] == "failed"
     assert status(tmp_path / "run")["step"] == 2
     train("single", 1, tmp_path / "run", *flags, "--bad-image-share", "0.2")
@@ -169,5 +170,5 @@ def test_a_requeued_run_that_began_from_another_goes_on_from_its_own(tmp_path):
     train("single", 1, begun, "--max-steps", "3", *FLAGS)
     for steps in ("5", "7"):
         said = train("single", 1, out, "--max-steps", steps, *FLAGS, "--resume", str(begun))
-    assert "this run has checkpoints of its own" in said
+    assert_warning(said, "checkpoint-ignored", begun)
     assert "resumed at step 5" in said

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import tomllib
 
 import pytest
 
+from messages import assert_error, assert_names, messages, slugs
 from support import DIGITS, TRAINER, digest, last_step, started, status, train, unshared, verdict
 
 SHORT = ["--arch", "mlp", "--epochs", "2", "--no-figures"]
@@ -36,9 +38,9 @@ def test_a_refused_attempt_leaves_its_verdict_and_nothing_else(copied, attempt):
     said = train(
         "single", 1, copied, *SHORT, "--arch", "mnist-cnn", "--resume", "auto", code=78, TRAINER_ATTEMPT=attempt
     )
-    assert "model.arch was 'mlp' and is 'mnist-cnn'" in said
+    assert_error(said, "different-run", "model.arch ", "'mlp'", "'mnist-cnn'")
     after = snapshot(copied)
-    assert after.pop("verdict.7", b"").startswith(b"failed 46 cannot resume: ") == bool(attempt)
+    assert after.pop("verdict.7", b"").startswith(b"failed 46 different-run: ") == bool(attempt)
     assert after == before
 
 
@@ -60,7 +62,7 @@ class TestDryRun:
         folder = tmp_path / "below"
         folder.mkdir()
         said = train(launcher, ranks, folder / "run", *SHORT, "--record-samples", "--dry-run", config=DIGITS)
-        assert "dry run: all parts work; nothing of it is kept" in said
+        assert "dry run: " in said
         assert [path.name for path in folder.iterdir() if path.suffix != ".log"] == []
         (folder / "run").mkdir()
         train(launcher, ranks, folder / "run", *SHORT, "--dry-run")
@@ -69,7 +71,7 @@ class TestDryRun:
     def test_a_run_that_is_there_is_continued_by_a_step_and_stays_as_it_was(self, copied):
         before = snapshot(copied)
         said = train("single", 1, copied, *SHORT, "--epochs", "9", "--dry-run", "--resume", "auto", TRAINER_ATTEMPT="2")
-        assert "resumed at step 46, in epoch 3" in said
+        assert re.search(r"\bresumed\b.* 46\b.* 3\n", said)
         assert "step 47  validation loss" in said
         after = snapshot(copied)
         assert after.pop("verdict.2") == b"done 47 complete\n"
@@ -77,11 +79,11 @@ class TestDryRun:
 
     def test_what_a_run_would_be_refused_for_is_refused(self, copied, tmp_path):
         before = snapshot(copied)
-        assert "holds a run already" in train("single", 1, copied, *SHORT, "--dry-run", code=78)
+        assert_error(train("single", 1, copied, *SHORT, "--dry-run", code=78), "folder-holds-run", copied)
         said = train("single", 1, copied, "--dry-run", "--resume", "auto", code=78, TRAINER_ATTEMPT="3")
-        assert "model.arch was 'mlp' and is 'mnist-cnn'" in said
+        assert_error(said, "different-run", "model.arch ", "'mlp'", "'mnist-cnn'")
         after = snapshot(copied)
-        assert after.pop("verdict.3").startswith(b"failed 46 cannot resume: ")
+        assert after.pop("verdict.3").startswith(b"failed 46 different-run: ")
         assert after == before
         assert [path.name for path in tmp_path.iterdir() if "dry-run" in path.name] == []
 
@@ -139,11 +141,13 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_pat
     """
     words = [*unshared("mount"), "sh", "-c", script, "sh", *TRAINER, str(DIGITS), *flags]
     with started(words, tmp_path / "log") as launch:
-        launch.until(lambda: "not written" in launch.output and "kept for later" in launch.output, "a full disk")
+        full = {"checkpoint-not-written", "cannot-append"}
+        launch.until(lambda: full <= set(slugs(launch.output)), "a full disk")
         (tmp_path / "room").touch()
         assert launch.wait() == 0
     assert "exit 0" in launch.output
-    assert "metrics.jsonl is written again; it is complete" in launch.output
+    last = [message.text for message in messages(launch.output) if message.slug == "cannot-append"][-1]
+    assert_names(last, "metrics.jsonl", "complete")
     records = [json.loads(line) for line in (tmp_path / "kept" / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 30 * 23 + 1))
     assert verdict(tmp_path / "kept") == f"done {30 * 23} complete\n"
@@ -197,4 +201,4 @@ def test_a_stop_behind_the_last_step_costs_no_evaluation(tmp_path):
     assert (out / "checkpoints" / "best").exists()
     again = len(kinds)
     train("single", 1, out, *SHORT, "--max-steps", str(step), "--resume", "auto")
-    assert len((out / "metrics.jsonl").read_text().splitlines()) == again, "what is finished is not recorded again"
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == again

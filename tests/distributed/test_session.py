@@ -10,6 +10,8 @@ from contextlib import suppress
 
 import pytest
 
+from messages import assert_names, slugs
+from slipway.slugs import SLUGS
 from support import INSIDE, ROOT, launch_words, started, status, verdict
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
@@ -188,8 +190,8 @@ def test_ranks_that_have_not_joined_are_refused(tmp_path):
     command = launch_words("torchrun", 2, program=[str(SCRIPTS / "mnist.py")])[:-1]
     with started(command, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
         assert launch.wait() == 1
-    assert "this process is alone, but WORLD_SIZE=2: it was started by torchrun" in launch.output
-    assert "Join the process group, or call horovod.torch.init, before the session" in launch.output
+    assert set(slugs(launch.output)) == {"separate-processes"}
+    assert_names(launch.output, "WORLD_SIZE=2", "torchrun", SLUGS["separate-processes"].remedy)
 
 
 def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
@@ -199,8 +201,8 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
         first.until(lambda: saved_step(out) > 0, "checkpoint")
         with started(words("mnist", 1, *flags), tmp_path / "second.log", RUN_DIR=str(out)) as second:
             assert second.wait() == 1
-        assert "is in use by process" in second.output
-        assert "Name another one by Session(folder=...), or stop that run." in second.output
+        assert set(slugs(second.output)) == {"folder-in-use"}
+        assert_names(second.output, out, first.process.pid, SLUGS["folder-in-use"].remedy)
         (out / "STOP").write_text("user")
         assert first.wait() == 75
     assert status(out)["reason"] == "user"

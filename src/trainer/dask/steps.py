@@ -16,6 +16,7 @@ from typing import TextIO
 import msgspec
 
 from distributed import Client
+from slipway.errors import labelled
 from slipway.layout import ATTEMPT_OUTPUT
 from trainer.dask import worker
 from trainer.dask.connection import Connection, security_of
@@ -107,7 +108,8 @@ class Step:
             raise TrainerError("dask-scheduler-gone", "Dask's scheduler, which holds the nodes, is gone.") from error
         for number, address in self._workers.items():
             if address not in alive and number not in self._codes:
-                sys.stderr.write(f"dask: node {number} ({address}) is lost: its worker is gone\n")
+                said = labelled("warning", "node-lost", f"node {number} ({address}) is lost: its worker is gone")
+                sys.stderr.write(f"dask: {said}\n")
                 self._end(number, LOST)
 
 
