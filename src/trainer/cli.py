@@ -51,7 +51,8 @@ def parse(argv: Sequence[str]) -> Settings:
     try:
         settings = convert(_merge([*files, arguments.tables]))
     except ConfigError as error:  # the files were valid, so a flag is at fault
-        raise UsageError("bad-flag-value", str(error)) from error
+        slug = "flag-conflict" if error.slug == "conflicting-settings" else "bad-flag-value"
+        raise UsageError(slug, str(error)) from error
     if arguments.request == "print-config":
         import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
 
@@ -108,7 +109,7 @@ def _read_tables(path: Path) -> Tables:
         _refuse_unknown(tables)
         convert(_merge([tables]))
     except ConfigError as error:
-        raise ConfigError("bad-value", f"{path}: {error}") from None
+        raise ConfigError(error.slug, f"{path}: {error}") from None
     return tables
 
 
