@@ -12,7 +12,7 @@ from torch.autograd.profiler import record_function
 from messages import assert_warning, refused
 from slipway.world import World
 from trainer.config import Launch
-from trainer.profiler import BACKWARD, DATA, PARTS, describe, profiler_for, warn_if_missed
+from trainer.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
 
 ALONE = World()
 
@@ -60,9 +60,7 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
     assert len(found["operators"]) <= 5
     costs = [row["seconds"] for row in found["operators"]]
     assert costs == sorted(costs, reverse=True)
-    assert re.match(
-        rf"steps {first} to {last} on rank 0: waiting for data \d+%, forward 0%, backward \d+%", describe(found)
-    )
+    assert re.match(rf"\D*{first}\D+{last}\b.*\b0: {DATA} \d+%, {FORWARD} 0%, {BACKWARD} \d+%", describe(found))
     assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["rank0.json", "rank0.trace.json.gz"]
 
 
