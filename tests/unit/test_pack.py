@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from messages import assert_error, assert_warning, refused
+from messages import assert_error, assert_names, assert_warning, refused
 from slipway import PackedImages
 from slipway.packed import find_images, root_of
 from trainer.config import DataConfig
@@ -96,7 +96,7 @@ class TestPack:
         assert main([str(photos), str(target)]) == 0
         assert_alike(photos, target)
         assert zipfile.ZipFile(target).testzip() is None
-        assert f"{target}: {len(zipfile.ZipFile(target).namelist())} images of 3 classes, " in capsys.readouterr().out
+        assert_names(capsys.readouterr().out, f"{target}: {len(zipfile.ZipFile(target).namelist())} ", " 3 ")
         assert [path.name for path in photos.parent.iterdir() if path != photos] == ["photos.zip"]
 
     @pytest.mark.skipif(not shutil.which("zip"), reason="no zip")
