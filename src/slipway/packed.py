@@ -84,8 +84,10 @@ class PackedImages(Dataset[tuple[Any, int]]):
         """
         try:
             self._archive = Archive(Path(path))
-        except (OSError, ArchiveError) as error:
+        except OSError as error:
             raise SessionError("data-unreadable", f"cannot open {path}: {error}") from error
+        except ArchiveError as error:
+            raise SessionError("damaged-archive", f"cannot open: {error}") from error
         names = self._archive.names
         self._numbers, self.targets, self.classes = find_images(names, "/".join(filter(None, (root_of(names), folder))))
         if not self.classes:

@@ -892,6 +892,16 @@ SLUGS: Dict[str, Entry] = {
         "A tracker or TensorBoard failed. Training continues; metrics.jsonl has all records.",
         "Correct what the warning names, and start again if you need it.",
     ),
+    "damaged-image": Entry(
+        0,
+        "An image cannot be decoded. It is left out.",
+        "Repair or remove the file; `--bad-image-share` says how many a training bears.",
+    ),
+    "left-out": Entry(
+        0,
+        "`trainer report` cannot read a file of a run, or parts of it make no sense. The page shows the rest.",
+        "Look at the file that the warning names, if you miss something on the page.",
+    ),
     # Job scripts
     "old-bash": Entry(
         EXIT_CONFIG,

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from messages import assert_error, refused
 from slipway.layout import EXIT_CONFIG, EXIT_USAGE, VERSION
 from trainer import arguments
 from trainer.commands import COMMANDS, find_command
-from trainer.errors import UsageError
 
 
 def trainer(*words, cwd=None):
@@ -49,29 +49,22 @@ def test_a_file_without_a_suffix_is_trained_by(tmp_path, monkeypatch):
     assert find_command(["mine"]) is None
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"), [("evalute", "Did you mean 'evaluate'?"), ("exprot", "Did you mean 'export'?"), ("qqq", "file.")]
-)
-def test_a_word_that_is_neither_is_refused_with_the_nearest_command(word, hint, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("word", "nearest"), [("evalute", ["'evaluate'"]), ("exprot", ["'export'"]), ("qqq", [])])
+def test_a_word_that_is_neither_is_refused_with_the_nearest_command(word, nearest, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="neither a command nor a file") as error:
+    with refused("unknown-command", f"{word!r}", *nearest, *COMMANDS, code=EXIT_USAGE) as error:
         find_command([word, "runs/mine"])
-    assert hint in str(error.value)
-    assert all(name in str(error.value) for name in COMMANDS)
+    assert str(error.value).count("'") == 2 + 2 * len(nearest)
 
 
 def test_a_file_that_is_called_like_a_command_is_named_by_its_path(tmp_path):
     (tmp_path / "evaluate").write_text("[train]\nepochs = 0\n")
     done = trainer("./evaluate", cwd=tmp_path)
-    assert (done.returncode, done.stderr[: len("trainer: evaluate: train")]) == (
-        EXIT_CONFIG,
-        "trainer: evaluate: train",
-    )
+    assert done.returncode == EXIT_CONFIG
+    assert_error(done.stderr, "bad-value", "evaluate: ", "train.epochs")
     done = trainer("evaluate", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (
-        EXIT_USAGE,
-        "trainer: evaluate: RUN missing: trainer evaluate RUN [flags]\n",
-    )
+    assert (done.returncode, done.stderr.count("\n")) == (EXIT_USAGE, 1)
+    assert_error(done.stderr, "missing-argument", "trainer evaluate RUN [flags]")
 
 
 def test_the_help_of_the_trainer_lists_the_commands():
@@ -81,7 +74,7 @@ def test_the_help_of_the_trainer_lists_the_commands():
         line = next(line for line in done.stdout.splitlines() if line.startswith(f"  trainer {name} "))
         assert row.usage in line
         assert row.summary in line
-    assert "write ./NAME for a file" in done.stdout
+    assert "./NAME" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "own"), [("evaluate", "--best"), ("export", "--best"), ("make-data", "--per-class")])
@@ -90,27 +83,26 @@ def test_each_has_a_help_of_its_own(name, own):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: trainer {name} {COMMANDS[name].usage}\n")
     assert own in done.stdout
-    assert ("RUN is a run folder" in " ".join(done.stdout.split())) == ("RUN" in COMMANDS[name].usage)
+    assert ("RUN" in done.stdout.partition("\n")[2]) == ("RUN" in COMMANDS[name].usage)
     assert "--epochs" not in done.stdout
     assert trainer(name, "--version").stdout == f"slipway {VERSION}\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "slug", "values"),
     [
-        ([], "export: RUN and FILE missing"),
-        (["run"], "export: FILE missing"),
-        (["run", "file.pt", "more"], "unexpected argument 'more': the command takes RUN and FILE besides flags"),
-        (["run", "file.pt", "--bset"], "unknown flag --bset; did you mean --best?"),
-        (["run", "file.pt", "--epochs", "3"], "unknown flag --epochs"),
-        (["run", "file.pt", "--data-dir"], "--data-dir lacks a value"),
-        (["run", "--print-config"], "--print-config is of training"),
+        ([], "missing-argument", ["export: RUN and FILE "]),
+        (["run"], "missing-argument", ["export: FILE "]),
+        (["run", "file.pt", "more"], "unexpected-argument", ["'more'", "RUN", "FILE"]),
+        (["run", "file.pt", "--bset"], "unknown-flag", ["--bset", "--best"]),
+        (["run", "file.pt", "--epochs", "3"], "unknown-flag", ["--epochs"]),
+        (["run", "file.pt", "--data-dir"], "bad-flag-value", ["--data-dir"]),
+        (["run", "--print-config"], "flag-conflict", ["--print-config"]),
     ],
 )
-def test_wrong_arguments_are_wrong_usage(words, said):
-    with pytest.raises(UsageError) as error:
+def test_wrong_arguments_are_wrong_usage(words, slug, values):
+    with refused(slug, "export: ", *values, code=EXIT_USAGE):
         arguments.read("export", words, arguments.SOURCE, {"data": ["data_dir"]})
-    assert said in str(error.value)
 
 
 def test_what_is_not_given_stays_as_the_run_has_it():

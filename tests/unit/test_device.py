@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from messages import refused
 from slipway.environment import Launcher
 from trainer import device
 from trainer.config import Launch, ModelConfig, Settings
 from trainer.device import pick_device, ranks_for_gpus, require_gpus, stage_devices
-from trainer.errors import ConfigError
 from trainer.strategies import torch_backend
 
 
@@ -52,23 +52,25 @@ def test_a_rank_takes_the_devices_that_follow_each_other(  # noqa: PLR0917 -- pa
 
 
 @pytest.mark.parametrize(
-    ("count", "split", "launch", "said"),
+    ("count", "split", "launch", "slug", "values"),
     [
-        (1, None, {}, "local rank 1 has no GPU, torch sees 1: start at most one rank per GPU"),
-        (3, "b", {}, "local rank 1 takes GPUs 2 to 3, torch sees 3: start at most one rank per 2 GPUs"),
-        (2, "b", {"stage_devices": "cuda:0"}, r"names 1 device\(s\), and the model has 2 stage"),
-        (2, "b", {"stage_devices": "cuda:0,cuda:2"}, r"there are 2 GPU\(s\) to use, and no cuda:2"),
-        (2, "b", {"stage_devices": "cuda:0,gpu1"}, "'gpu1' is no device"),
-        (2, "b", {"stage_devices": "cuda:0,cuda"}, "write cpu, or cuda and a number"),
-        (2, "b", {"stage_devices": "cuda:0,cuda:1", "device": "cpu"}, r"there are 0 GPU\(s\) to use, and no cuda:0"),
-        (0, "b", {"device": "cuda"}, "torch sees no GPU here"),
+        (1, None, {}, "too-few-gpus", [" 1 "]),
+        (3, "b", {}, "too-few-gpus", [" 1 ", " 2 ", " 3"]),
+        (2, "b", {"stage_devices": "cuda:0"}, "bad-stage-devices", [" 1 ", " 2 "]),
+        (2, "b", {"stage_devices": "cuda:0,cuda:2"}, "bad-stage-devices", [" 2 ", " cuda:2."]),
+        (2, "b", {"stage_devices": "cuda:0,gpu1"}, "bad-stage-devices", ["'gpu1'", "cpu", "cuda:0"]),
+        (2, "b", {"stage_devices": "cuda:0,cuda"}, "bad-stage-devices", ["'cuda'", "cpu", "cuda:0"]),
+        (2, "b", {"stage_devices": "cuda:0,cuda:1", "device": "cpu"}, "bad-stage-devices", [" 0 ", " cuda:0."]),
+        (0, "b", {"device": "cuda"}, "no-gpu", ["--device cuda"]),
     ],
 )
-def test_too_few_devices(gpus, count, split, launch, said):
+def test_too_few_devices(gpus, count, split, launch, slug, values):  # noqa: PLR0917 -- parameters of a test
     gpus(count)
-    with pytest.raises(ConfigError, match=said):
+    if named := launch.get("stage_devices"):
+        values = [*values, f"--stage-devices {named}"]
+    with refused(slug, *values):
         pick_device(settings(split, **launch), 1, Launcher.TORCHRUN)
-    with pytest.raises(ConfigError, match=said):
+    with refused(slug, *values):
         require_gpus(settings(split, **launch), 2)
 
 
@@ -110,16 +112,16 @@ def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, 
 
 
 @pytest.mark.parametrize(
-    ("count", "split", "launch", "said"),
+    ("count", "split", "launch", "values"),
     [
-        (0, None, {}, "a rank for each GPU, and there are 0 to use: give the number of ranks, as --nproc-per-node 2"),
-        (4, None, {"device": "cpu"}, "and there are 0 to use"),
-        (1, "b", {}, "a rank for each 2 GPUs, and there are 1 to use"),
+        (0, None, {}, [" 0 "]),
+        (4, None, {"device": "cpu"}, [" 0 "]),
+        (1, "b", {}, [" 2 GPUs", " 1 "]),
     ],
 )
-def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, launch, said):
+def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, launch, values):
     gpus(count)
-    with pytest.raises(ConfigError, match=said):
+    with refused("no-gpu", "--nproc-per-node 2", *values):
         ranks_for_gpus(settings(split, **launch))
 
 

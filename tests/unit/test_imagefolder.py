@@ -1,6 +1,7 @@
 """Folders of image files: what is found, how it is decoded, and what becomes of a corrupt one."""
 
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import Resize
 
+from messages import assert_warning, refused
 from slipway.packed import SUFFIXES
 from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
@@ -18,7 +20,6 @@ from trainer.data.feed import Feed
 from trainer.data.imagefolder import ImageFolder, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
-from trainer.errors import ConfigError
 from trainer.normalise import normalisation
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
@@ -93,26 +94,26 @@ class TestLayout:
         fill(tmp_path / "train")
         fill(tmp_path / "val")
         fill(tmp_path / side, classes=["emu"])
-        with pytest.raises(ConfigError, match="one side only: emu"):
+        with refused("classes-differ", tmp_path, "emu"):
             opened(tmp_path)
 
     def test_an_empty_class_is_named_with_what_counts_as_image(self, tmp_path):
         fill(tmp_path)
         (tmp_path / "emu").mkdir()
-        with pytest.raises(ConfigError, match=r"no image in emu; .*\.jpeg"):
+        with refused("no-images", tmp_path, "emu", ".jpeg"):
             opened(tmp_path)
 
     def test_a_folder_without_classes_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="no class folder"):
+        with refused("no-images", tmp_path):
             opened(tmp_path)
 
     def test_a_missing_folder_says_what_to_do(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"there is no folder .*gone: --data-dir must hold train/ and val/"):
+        with refused("no-data", tmp_path / "gone", "--data-dir", "train/", "val/"):
             opened(tmp_path / "gone")
 
     def test_train_without_val_is_refused(self, tmp_path):
         fill(tmp_path / "train")
-        with pytest.raises(ConfigError, match=r"there is no folder .*val"):
+        with refused("no-data", tmp_path / "val"):
             opened(tmp_path)
 
 
@@ -218,8 +219,8 @@ class TestCorruptImages:
         assert [batch.labels.tolist() for batch in batches] == [[0, NO_LABEL, 0], [0, NO_LABEL, 0]]
         assert [batch.bad for batch in batches] == [1, 1]
         paths = [folder / "train" / "a" / name for name in ("1.jpg", "4.jpg")]
-        assert [line.partition(" (")[0] for line in told] == [f"cannot decode {path}" for path in paths]
-        assert [line.partition("); ")[2] for line in told] == ["it is left out"] * 2
+        for line, path in zip(told, paths, strict=True):
+            assert_warning(line, "damaged-image", f"{path} (")
 
     def test_one_read_only_to_join_a_step_is_not_counted_twice(self, folder):
         told = []
@@ -340,7 +341,7 @@ class TestWhatIsNoImageFile:
         told = []
         batches = list(Loader(part, workers=workers, pin_memory=False, warn=told.append).batches(whole(part)))
         assert sum(batch.bad for batch in batches) == 1
-        assert told[0].startswith(f"cannot decode {tmp_path}/a/9.png (")
+        assert_warning(told[0], "damaged-image", f"{tmp_path}/a/9.png (")
 
     def test_a_folder_with_the_name_of_an_image_is_a_folder(self, tmp_path):
         fill(tmp_path, classes=["a"])
@@ -367,7 +368,7 @@ class TestFoldersThatCannotBeRead:
             return scandir(path)
 
         monkeypatch.setattr(os, "scandir", refuse)
-        with pytest.raises(ConfigError, match=r"cannot read the folder .*dog: Permission denied\."):
+        with refused("data-unreadable", tmp_path / "dog", "Permission denied"):
             opened(tmp_path)
 
     @pytest.mark.parametrize("workers", [0, 1])
@@ -406,14 +407,13 @@ class TestManyBits:
         fill(tmp_path, classes=["a"])
         Image.fromarray(np.full((20, 20), 1.5, dtype=np.float32)).save(tmp_path / "a" / "0.tif")
         fetched = [part.fetch(np.arange(len(part)), None) for part in opened(tmp_path)]
-        assert sorted(reason for part in fetched for reason in part.reasons) == [
-            "its values (mode F) are of no known range"
-        ]
+        (reason,) = (reason for part in fetched for reason in part.reasons)
+        assert "mode F" in reason
 
     def test_one_of_too_many_pixels_is_not_decoded(self, tmp_path):
         fill(tmp_path, classes=["a"])
         fetched = [part.fetch(np.arange(len(part)), None) for part in opened(tmp_path, max_image_pixels=24 * 32 - 1)]
-        assert {reason for part in fetched for reason in part.reasons} == {
-            "32 x 24 pixels: more than max_image_pixels=767"
-        }
+        for reason in (reason for part in fetched for reason in part.reasons):
+            assert re.findall(r"\d+", reason) == ["32", "24", "767"]
+            assert "max_image_pixels=767" in reason
         assert sum(len(part.bad) for part in fetched) == 4

@@ -1,6 +1,7 @@
 """JPEG files that libjpeg-turbo decodes for training: as PIL shows them, and by PIL where it cannot."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -83,7 +84,8 @@ def test_a_file_that_is_cut_off_is_as_bad_as_to_pil(tmp_path, share):
 def test_one_of_too_many_pixels_is_not_decoded(tmp_path):
     smooth(90, 130).save(tmp_path / "a.jpg")
     pil, fast = both(tmp_path / "a.jpg", max_pixels=9000)
-    assert pil.reasons == fast.reasons == ["90 x 130 pixels: more than max_image_pixels=9000"] * 2
+    assert pil.reasons == fast.reasons
+    assert [re.findall(r"\d+", reason) for reason in pil.reasons] == [["90", "130", "9000"]] * 2
 
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from fused_steps import unwritten_memory_is_nan
 from learners import new_learner
+from messages import refused
 from ranks import OneOf
 from slipway.checkpoint.header import Header
 from slipway.position import Position
@@ -15,7 +16,6 @@ from trainer.checkpoint import capture, restore
 from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
-from trainer.errors import TrainerError
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
 MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))
@@ -262,7 +262,7 @@ def test_weights_that_are_no_longer_finite_stop_the_run_in_words(value):
     learner.require_finite()
     with torch.no_grad():
         learner.model[3].bias[2] = value
-    with pytest.raises(TrainerError, match=r"no longer finite.*lower --lr"):
+    with refused("diverged", "--lr", "--clip-grad", "--amp"):
         learner.require_finite()
 
 

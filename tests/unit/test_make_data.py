@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from messages import assert_error, assert_names, refused
+from slipway.layout import EXIT_USAGE
 from support import ROOT
 from trainer.commands import find_command
 from trainer.config import DataConfig
 from trainer.data import open_data
 from trainer.data.aerial import LOOKS
-from trainer.errors import ConfigError, UsageError
 
 
 def make(*words):
@@ -27,7 +28,7 @@ def files(folder):
 def test_it_is_a_folder_of_each_class_and_the_trainer_reads_it(tmp_path, capsys):
     folder = tmp_path / "data" / "aerial"
     assert make("aerial", folder, "--per-class", 5) == 0
-    assert f"105 pictures of 21 classes; train on them with --data-dir {folder}" in capsys.readouterr().out
+    assert_names(capsys.readouterr().out, "105 ", " 21 ", f"--data-dir {folder}")
     splits = open_data(DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=64))
     assert splits.train.classes == tuple(LOOKS) == tuple(sorted(LOOKS))
     assert (len(splits.train), len(splits.validation)) == (84, 21)
@@ -54,35 +55,35 @@ def test_the_same_seed_makes_the_same_pictures(tmp_path):
 def test_what_is_there_is_left_alone(tmp_path, made):
     target = tmp_path / "aerial"
     {"folder": target.mkdir, "file": target.touch, "link": lambda: target.symlink_to("nowhere")}[made]()
-    with pytest.raises(ConfigError, match="is there already: name another folder, or remove it"):
+    with refused("file-exists", target):
         make("aerial", target)
     assert [*tmp_path.iterdir()] == [target]
 
 
 def test_where_it_cannot_write_it_leaves_nothing(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=f"{tmp_path}/file cannot be written: File exists"):
+    with refused("cannot-write", f"{tmp_path}/file ", "File exists"):
         make("aerial", tmp_path / "file" / "aerial")
     script = f"ulimit -f 1; exec {sys.executable} -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
     script += " --image-size 256"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (done.returncode, "cannot be written: File too large" in done.stderr) == (78, True)
+    assert done.returncode == 78
+    assert_error(done.stderr, "cannot-write", tmp_path / "aerial", "File too large")
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "slug", "values"),
     [
-        (["areal", "x"], "there is no data set 'areal'. Did you mean 'aerial'? Valid: aerial."),
-        (["aerial"], "DIR missing"),
-        (["aerial", "x", "--per-class", "0"], "--per-class is '0'"),
-        (["aerial", "x", "--image-size", "7"], "--image-size is '7'"),
-        (["aerial", "x", "--lr", "1"], "unknown flag --lr"),
+        (["areal", "x"], "bad-flag-value", ["'areal'", "'aerial'"]),
+        (["aerial"], "missing-argument", ["DIR "]),
+        (["aerial", "x", "--per-class", "0"], "bad-flag-value", ["--per-class", "'0'"]),
+        (["aerial", "x", "--image-size", "7"], "bad-flag-value", ["--image-size", "'7'"]),
+        (["aerial", "x", "--lr", "1"], "unknown-flag", ["--lr"]),
     ],
 )
-def test_what_it_does_not_understand(tmp_path, monkeypatch, words, said):
+def test_what_it_does_not_understand(tmp_path, monkeypatch, words, slug, values):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError) as caught:
+    with refused(slug, *values, code=EXIT_USAGE):
         make(*words)
-    assert said in str(caught.value)
     assert [*Path().iterdir()] == []

@@ -18,18 +18,24 @@ def root(tmp_path):
     return tmp_path
 
 
+def numbers(text):
+    return [int(number) for number in re.findall(r"(?<!\S)\d+", text)]
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
 def test_without_a_control_group_the_machine_is_named(root):
-    assert describe_memory(root) == ["the machine has 3072 MiB of memory available"]
+    (said,) = describe_memory(root)
+    assert "machine" in said
+    assert numbers(said) == [3072]
 
 
 def test_shared_memory():
     (said,) = describe_shared_memory()
-    assert re.fullmatch(r"workers hand over batches in /dev/shm, of which [\d.]+ of [\d.]+ MiB are free", said)
+    assert re.search(r" /dev/shm\b.* [\d.]+ .*[\d.]+ MiB\b", said)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -41,10 +47,9 @@ def test_the_nearest_group_with_a_limit_is_named(root, depth):
         write(group / "memory.current", "1048576\n")
         write(group / "memory.peak", f"{GIB - 1}\n")
         write(group / "memory.events", "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\n")
-    assert describe_memory(root)[0] == (
-        f"the limit of memory of the control group {groups[depth].name} is 1024 MiB, of which 1023 were used at most; "
-        "the kernel has killed 2 process(es) there for lack of memory"
-    )
+    said = describe_memory(root)[0]
+    assert f" {groups[depth].name} " in said
+    assert numbers(said) == [1024, 1023, 2]  # the limit, the peak, killed processes
 
 
 def test_version_1_of_control_groups(root):
@@ -53,9 +58,9 @@ def test_version_1_of_control_groups(root):
     write(group / "memory.limit_in_bytes", f"{2 * GIB}\n")
     write(group / "memory.max_usage_in_bytes", f"{GIB}\n")
     write(group / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
-    assert describe_memory(root)[0] == (
-        "the limit of memory of the control group job_7 is 2048 MiB, of which 1024 were used at most"
-    )
+    said = describe_memory(root)[0]
+    assert " job_7 " in said
+    assert numbers(said) == [2048, 1024]
     write(group / "memory.limit_in_bytes", "9223372036854771712\n")
     assert len(describe_memory(root)) == 1, "that is none"
 

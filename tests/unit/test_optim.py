@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from messages import refused
 from trainer.amp import gradient_scaler
 from trainer.config import OptimConfig
-from trainer.errors import ConfigError
 from trainer.models.small import MLP
 from trainer.optim import OPTIMIZERS, LearningRate, build_optimizer, set_learning_rate
 
@@ -130,7 +130,7 @@ class TestOptimizers:
         assert parameter.item() == -0.25
 
     def test_an_unknown_one_is_refused_with_the_nearest(self):
-        with pytest.raises(ConfigError, match=r"unknown optimizer 'adamm'\. Did you mean 'adam'"):
+        with refused("unknown-name", "'adamm'", "'adam'"):
             build_optimizer(OptimConfig(optimizer="adamm"), [])
 
 

@@ -7,10 +7,10 @@ import textwrap
 import pytest
 import torch
 
+from messages import refused
 from trainer.cli import parse
 from trainer.config import DataConfig, ModelConfig
 from trainer.data import open_data
-from trainer.errors import ConfigError
 from trainer.models import build_model
 
 MINE = """
@@ -84,49 +84,46 @@ def test_a_data_set():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "values"),
     [
-        ("mine_own:nett", r"mine_own\.py has no function or class 'nett'\. Did you mean 'net'\?"),
-        ("mine_own:number", "has no function or class 'number'"),
-        ("gone_own:net", r"there is no module 'gone_own' in this environment or in /"),
-        ("mine_own.sub:net", "there is no module 'mine_own.sub'"),
-        (
-            "broken_own:net",
-            "broken_own cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name'",
-        ),
-        ("wrong_own:net", "wrong_own cannot be imported: SyntaxError: "),
-        ("mine_own:fails", "mine_own:fails fails: ValueError: two lines"),
-        ("mine_own:none", r"returned a NoneType: it must return a torch\.nn\.Module"),
-        ("mine_own:wide", r"for 2 images the model returned \[2, 4\]: it must be \[2, 3\]"),
-        ("mine_own:deep", r"the model fails for images \[1, 6, 6\]: RuntimeError: "),
-        ("mine_own:pair", "for 2 images the model returned tuple"),
-        (":net", "write package.module:factory"),
-        ("mine_own:", "write package.module:factory"),
-        ("..mine_own:net", "write package.module:factory"),
-        ("a..b:net", "there is no module 'a'"),
+        ("mine_own:nett", ["mine_own.py", "'nett'", "'net'"]),
+        ("mine_own:number", ["mine_own.py", "'number'"]),
+        ("gone_own:net", ["'gone_own'", " /"]),
+        ("mine_own.sub:net", ["'mine_own.sub'"]),
+        ("broken_own:net", [" broken_own ", "ModuleNotFoundError: ", "'nothing_of_this_name'"]),
+        ("wrong_own:net", [" wrong_own ", "SyntaxError: "]),
+        ("mine_own:fails", ["ValueError: two lines"]),
+        ("mine_own:none", ["NoneType", "torch.nn.Module"]),
+        ("mine_own:wide", ["[2, 4]", "[2, 3]"]),
+        ("mine_own:deep", ["[1, 6, 6]", "RuntimeError: "]),
+        ("mine_own:pair", ["tuple", "[2, 3]"]),
+        (":net", ["package.module:factory"]),
+        ("mine_own:", ["package.module:factory"]),
+        ("..mine_own:net", ["package.module:factory"]),
+        ("a..b:net", ["'a'"]),
     ],
 )
-def test_a_model_that_is_none_is_answered_in_one_line(name, message):
-    with pytest.raises(ConfigError, match=message) as error:
+def test_a_model_that_is_none_is_answered_in_one_line(name, values):
+    with refused("bad-plugin", *values) as error:
         build_model(ModelConfig(arch=name), shape=SHAPE, classes=3)
     assert str(error.value).startswith(f"--arch {name}")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "values"),
     [
-        ("plain", "its train part is no Dataset: AttributeError: 'list' object has no attribute 'labels'"),
-        ("none", r"returned a NoneType: it must return Splits\(train, validation\)"),
-        ("floats", r"of its validation part fetch\(\[0\], None\) must return images uint8 \[1, 1, 6, 6\], not torch"),
-        ("vectors", r"images must be a uint8 tensor \[n, c, h, w\], not torch.float32 \[4, 32\]; other samples need a"),
-        ("labels", "of its train part labels must be from 0 to 1, as there are 2 classes"),
-        ("short", r"of its train part labels must be an int64 tensor \[4\]"),
-        ("fails", "fails: ValueError: two lines"),
+        ("plain", ["train", "AttributeError", "'labels'"]),
+        ("none", ["NoneType", "Splits(train, validation)"]),
+        ("floats", ["validation", "fetch([0], None)", "uint8 [1, 1, 6, 6]", "torch.float32"]),
+        ("vectors", ["uint8", "[n, c,", "torch.float32 [4, 32]", "docs/session.md"]),
+        ("labels", ["train", "labels", " 0 ", " 1,", " 2 "]),
+        ("short", ["train", "labels", "int64", "[4]"]),
+        ("fails", ["ValueError: two lines"]),
     ],
 )
-def test_a_data_set_that_is_none_is_answered_in_one_line(name, message):
-    with pytest.raises(ConfigError, match=message) as error:
+def test_a_data_set_that_is_none_is_answered_in_one_line(name, values):
+    with refused("bad-plugin", *values) as error:
         open_data(DataConfig(dataset=f"mine_own:{name}"))
     assert "\n" not in str(error.value)
 
@@ -134,13 +131,13 @@ def test_a_data_set_that_is_none_is_answered_in_one_line(name, message):
 def test_the_command_line_takes_their_names_and_no_others():
     assert parse(["--dataset", "a.b:c", "--arch", "a:b"]).data.dataset == "a.b:c"
     for wrong in ("digit", "a:b:c", ":b", "a:", "a b:c"):
-        with pytest.raises(ConfigError, match=r"digits, .*, synthetic or package.module:factory"):
+        with refused("bad-flag-value", "--dataset", "digits", "synthetic", "package.module:factory"):
             parse(["--dataset", wrong])
 
 
 def test_one_in_a_file_is_answered_too(folder):
     (folder / "c.toml").write_text('[data]\ndataset = "digit"\n')
-    with pytest.raises(ConfigError, match=r"data\.dataset: it must be one of digits, .*, package.module:factory"):
+    with refused("bad-value", "data.dataset: ", "digits", "synthetic", "package.module:factory"):
         parse([str(folder / "c.toml")])
 
 

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from messages import assert_error, assert_warning, messages, slugs
 from report_folders import make_confusion, make_run, records, write
 from report_page import report
+from slipway.goodput import MEANINGS
 from trainer.report.cli import main
 
 
@@ -22,7 +24,7 @@ def test_a_run(tmp_path, capsys):
     page = report(tmp_path, run)
     assert page.figures()[:4] == ["loss", "loss", "accuracy (%)", "accuracy (%)"]
     assert {"learning rate", "samples/s, all ranks", "Attempts"} <= set(page.figures())
-    assert "27 of 30 validation samples right, in 3 classes" in page.text
+    assert re.search(r"\b27\D+\b30\b\D+\b3\b", page.text)  # right, of so many, in so many classes
     for word in ("digits done", "out-of-time time-limit", "train.seed", "2.13.0", "node1", "cat dog 1 10.00 %"):
         assert word in page.text, word
     out, err = capsys.readouterr()
@@ -93,7 +95,7 @@ def test_a_run_that_is_under_way_says_so(tmp_path, capsys):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     page = report(tmp_path, run)
-    assert "This run is under way" in page.text
+    assert '<span class="state running">' in page.source
     assert capsys.readouterr().err == ""
 
 
@@ -103,7 +105,7 @@ def test_a_run_that_gives_no_sign_of_life_has_crashed(tmp_path):
     (run / "checkpoints" / "latest").symlink_to("step_00000180")
     write(run / "logs" / "1" / "code", "137\n")
     page = report(tmp_path, run)
-    assert "left no verdict" in page.text
+    assert '<span class="state crashed">' in page.source
     assert re.search(r'data-value="180">180</td><td class="n" data-value="20">20</td>', page.source)  # saved, lost
     assert '<td class="n">137</td>' in page.source
 
@@ -149,8 +151,8 @@ def test_goodput(tmp_path):
     lines = [{"attempt": 1, "began": 900.0, "nodes": 2, "spares": 1}, {**line, "attempt": 1}, {**line, "attempt": 2}]
     (run / "goodput.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = report(tmp_path, run)
-    assert "Of 2 h 16 min for which its 2 attempts had nodes; spare nodes waited 1.14 node-hours." in page.text
-    assert "trained 2 h 13 min 97.68 % optimiser steps that were kept" in page.text
+    assert re.search(r"\b2 h 16 min\b\D+\b2\b\D+\b1\.14 ", page.text)
+    assert f"trained 2 h 13 min 97.68 % {MEANINGS['trained']}" in page.text
     assert re.search(r"\b1 2 1 h 6 min", page.text)
 
 
@@ -179,25 +181,28 @@ def test_profiles(tmp_path):
     ):
         write(run / f"profile/rank{20 + number}.json", found | broken)
     page = report(tmp_path, run)
-    assert re.findall(r"Profile of rank (\d+)", page.text) == ["2", "10"]
-    assert "Steps 3 to 6 of an attempt, 8.0 s. The trace is profile/rank2.trace.json.gz" in page.text
+    assert re.findall(r"<h3>Profile\D+(\d+)</h3>", page.source) == ["2", "10"]
+    assert re.search(r"\b3\b\D+\b6\b\D+\b8\.0 s\b.* profile/rank2\.trace\.json\.gz", page.text)
     assert "backward 4000.0 ms 50.00 %" in page.text
     assert "the rest 500.0 ms 6.25 %" in page.text
     assert "aten::<mm> 16 2000.0 ms 25.00 %" in page.text
-    assert "by their time on the GPU" in page.text
+    captions = re.findall(r"<caption>(.*?)</caption>", page.source.partition("<h3>Profile")[2])
+    assert ["GPU" in caption for caption in captions[:4]] == [False, False, True, True]
 
 
 def test_a_run_that_failed_tells_why(tmp_path):
-    page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason="the loss is nan at step 200"))
-    assert "failed: the loss is nan at step 200" in page.text
+    reason = "diverged: the loss is nan at step 200"
+    page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason=reason))
+    assert f"failed: {reason}" in page.text
 
 
 def test_a_folder_without_a_run_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=1)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[2][:6] for line in lines[:2]] == ["no run", "No suc"]
-    assert "nothing to report" in lines[2]
+    report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=78)
+    err = capsys.readouterr().err
+    assert slugs(err) == ["no-such-run", "cannot-read", "no-such-run"]
+    assert_warning(err, "no-such-run", f"{tmp_path}/empty: ")
+    assert_warning(err, "cannot-read", f"{tmp_path}/missing: ", "No such file")
 
 
 def test_the_page_replaces_nothing_but_a_page(tmp_path, capsys):
@@ -208,10 +213,13 @@ def test_the_page_replaces_nothing_but_a_page(tmp_path, capsys):
     for output in (metrics, tmp_path, tmp_path / "link", "/dev/null"):
         assert main([str(run), "--output", str(output)]) == 2
     assert metrics.read_text() == before
-    assert "--output" in capsys.readouterr().err
+    said = messages(capsys.readouterr().err)
+    assert [message[:2] for message in said] == [("error", "bad-flag-value")] * 4
+    assert all(message.text.startswith("--output ") for message in said)
     report(tmp_path, run)
     report(tmp_path, run)
-    assert main([str(run), "--output", str(tmp_path / "no" / "page.html")]) == 1
+    assert main([str(run), "--output", str(tmp_path / "no" / "page.html")]) == 78
+    assert_error(capsys.readouterr().err, "cannot-write", tmp_path / "no" / "page.html", "No such file")
 
 
 def test_many_classes_are_a_picture(tmp_path):
@@ -250,7 +258,9 @@ def test_numbers_that_are_none_are_counted_and_left_out(tmp_path, capsys):
     found = records()
     found[4]["loss"], found[6]["loss"], found[8]["loss"] = math.nan, math.inf, 10**400
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
-    assert "NaN or infinite values of train loss" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    for kind, count in {"train": 2, "validation": 1}.items():
+        assert_warning(err, "left-out", f"{tmp_path}/run: metrics.jsonl: {count} ", f" {kind} loss")
     assert page.source.count('class="lost"') == 6  # of two figures
     paths = re.findall(r' d="([^"]*)"', page.source)
     assert [path for path in paths if not re.fullmatch(r"[MLHVv\d. -]+", path)] == []
@@ -268,39 +278,40 @@ def test_extreme_numbers_are_drawn(tmp_path):
 
 
 def damage(run):
-    """Yield what is said of a run, each file of which is something else than it should be."""
+    """Yield what is named of a run, each file of which is something else than it should be: the file, and values."""
     write(run / "metrics.jsonl", (run / "metrics.jsonl").read_text() + "no json\n[1]\n" + "[" * 9999 + "\n{}\n")
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'{"kind": "\xff\xfe", "step": 3}\n{"kind": "train", "step": 1e400}\n{"kind": "train"')
-    yield "metrics.jsonl: 7 of 57 lines are no records, the first is line 51"
+    yield "metrics.jsonl", " 7 ", " 57 ", " 51"
     (run / "status.json").unlink()
     os.mkfifo(run / "status.json")
-    yield "status.json: not read: not a regular file"
+    yield "status.json", "not a regular file"
     (run / "run.json").unlink()
     (run / "run.json").mkdir()
-    yield "run.json: not read: not a regular file"
+    yield "run.json", "not a regular file"
     (run / "config.toml").unlink()
     (run / "config.toml").symlink_to("/etc/hostname")
-    yield "config.toml: not read: a symbolic link, which is not followed"
+    yield "config.toml", "link"
     write(run / "figures/confusion.csv", "true,a,b,total\na,1\nb,1\n")
-    yield "figures/confusion.csv: no confusion matrix: rows and columns differ"
+    yield ("figures/confusion.csv",)
     (run / "logs/1/status.json").write_bytes(b"\xff{" + b"[" * 9999)
-    yield "logs/1/status.json: no JSON object"
+    yield "logs/1/status.json", "JSON"
     (run / "verdict.1").unlink()
     (run / "verdict.1").symlink_to("/dev/zero")
-    yield "verdict.1: not read: a symbolic link, which is not followed"
+    yield "verdict.1", "link"
     (run / "logs/2").symlink_to(run / "logs/1")
-    yield "logs/2/status.json: not read: a symbolic link, which is not followed"
+    yield "logs/2/status.json", "link"
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     said = list(damage(run))
     page = report(tmp_path, run)
-    lines = capsys.readouterr().err.splitlines()
-    for warning in said:
-        assert f"trainer report: {run}: {warning}" in lines
-        assert warning in page.text
+    err = capsys.readouterr().err
+    for name, *values in said:
+        assert_warning(err, "left-out", f"{run}: {name}: ", *values)
+    assert all(line.startswith("trainer report: warning[left-out]: ") for line in err.splitlines())
+    assert all(message.text.removeprefix(f"{run}: ") in page.text for message in messages(err))
     assert "loss" in page.figures()
     hostname = Path("/etc/hostname").read_text().strip()
     assert f"<pre>{hostname}" not in page.source
@@ -317,7 +328,7 @@ def test_what_may_not_be_read_is_said(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(os, "open", refuse)
     report(tmp_path, run)
-    assert "config.toml: not read: Permission denied" in capsys.readouterr().err
+    assert_warning(capsys.readouterr().err, "left-out", f"{run}: config.toml: ", "Permission denied")
 
 
 def test_a_name_that_is_no_text_is_shown(tmp_path):
@@ -330,5 +341,6 @@ def test_long_runs_keep_their_extremes_and_say_that_points_are_missing(tmp_path)
     found = records(steps=20000, per_epoch=2000, every=2)
     found[7777]["loss"] = 55.5
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
-    assert "fewer points than there are records" in page.text
+    short = report(tmp_path, make_run(tmp_path / "short", found=found[:100]))
+    assert page.source.count("<small>") > short.source.count("<small>")
     assert len(page.source) < 120_000

@@ -3,9 +3,11 @@
 import datetime as dt
 import json
 import os
+import re
 
 import pytest
 
+from messages import assert_warning
 from report_folders import make_run, make_study, records, write
 from report_page import report
 from trainer.report.attempts import read_attempts
@@ -23,6 +25,10 @@ def points(*rates, group="ddp"):
     ]
     compare(found)
     return found
+
+
+def assert_in_order(words, said):
+    assert re.search(".*".join(map(re.escape, words)), said), said
 
 
 def test_speed_up_efficiency_and_cost():
@@ -45,40 +51,40 @@ def test_each_backend_has_a_basis_of_its_own_and_the_fastest_of_equals_is_it():
 
 
 @pytest.mark.parametrize(
-    ("rates", "start", "end"),
+    ("rates", "words"),
     [
-        ((100, 190, 340, 400), "Take p4: ", "p8 is 18 % faster with 8 cores in place of 4."),
-        ((100, 190, 340, 300), "Take p4: ", "p8 is 12 % slower with 8 cores in place of 4."),
-        ((100, 190, 340), "Take p4: ", "more cores may pay too, as this is the largest point."),
-        ((100, 110), "Take p1: ", "p2 is 10 % faster with 2 cores in place of 1."),
-        ((100,), "No advice: ", "and 1 points have one."),
-        ((None, None), "No advice: ", "and 0 points have one."),
+        ((100, 190, 340, 400), ["p4: ", "p8", "18 %", "faster", "8 cores", "4."]),
+        ((100, 190, 340, 300), ["p4: ", "p8", "12 %", "slower", "8 cores", "4."]),
+        ((100, 190, 340), ["p4: ", "more", "cores"]),
+        ((100, 110), ["p1: ", "p2", "10 %", "faster", "2 cores", "1."]),
+        ((100,), ["No ", "cores", " 1 "]),
+        ((None, None), ["No ", "cores", " 0 "]),
     ],
 )
-def test_advice_names_a_point_and_the_reason(rates, start, end):
-    said = advise(points(*rates), unit="cores", scaling="strong")[0]
-    assert said.startswith(start)
-    assert said.endswith(end)
+def test_advice_names_a_point_and_the_reason(rates, words):
+    assert_in_order(words, advise(points(*rates), unit="cores", scaling="strong")[0])
 
 
 @pytest.mark.parametrize(
-    ("point", "said"),
+    ("point", "words"),
     [
-        ({"data_share": 0.5, "communication": 0.1}, "50 % of its training waits for data"),
-        ({"data_share": 0.1, "communication": 0.5}, "an estimated 50 % of a step is communication"),
-        ({"data_share": 0.1, "communication": 0.1}, "No bottleneck: p2 waits for data for 10 %"),
-        ({"data_share": 0.1}, "No bottleneck: p2 waits"),
-        ({"data_share": 0.1, "speedup": 1.0, "ideal": 2.0}, "a study with --scaling weak tells which"),
-        ({"data_share": 0.1, "communication": 0.1, "speedup": 1.0, "ideal": 2.0}, "does not explain its efficiency"),
-        ({}, "is not known"),
+        ({"data_share": 0.5, "communication": 0.1}, ["p2: ", "50 %", "--workers"]),
+        ({"data_share": 0.1, "communication": 0.5}, ["p2: ", "50 %", "--grad-accum-steps"]),
+        ({"data_share": 0.1, "communication": 0.1}, ["No ", "p2 ", "10 %", "10 %"]),
+        ({"data_share": 0.1}, ["No ", "p2 ", "10 %"]),
+        ({"data_share": 0.1, "speedup": 1.0, "ideal": 2.0}, ["p2 ", "10 %", "--scaling weak"]),
+        ({"data_share": 0.1, "communication": 0.1, "speedup": 1.0, "ideal": 2.0}, ["p2 ", "10 %", "10 %", "efficien"]),
+        ({}, ["p2 ", " not "]),
     ],
 )
-def test_what_limits_a_point_is_named(point, said):
-    assert said in bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
+def test_what_limits_a_point_is_named(point, words):
+    said = bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
+    assert_in_order(words, said)
+    assert said.count("%") == sum("%" in word for word in words)
 
 
 # once: the wait in the queue held the preflight, and copies of image and data, too
-@pytest.mark.parametrize(("seconds", "expected"), [(-30, -30), (3600, 0)], ids=["its job", "a copy without times"])
+@pytest.mark.parametrize(("seconds", "expected"), [(-30, -30), (3600, 0)], ids=["its job", "a copy"])
 def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
     run = make_run(tmp_path / "run")
     started = dt.datetime.fromisoformat(json.loads((run / "run.json").read_text())["started"]).timestamp()
@@ -118,20 +124,21 @@ def test_curves_are_compared_at_common_steps():
 
 def test_a_study_of_strong_scaling(tmp_path, capsys):
     page = report(tmp_path, make_study(tmp_path / "study"))
-    assert "Take r4-c1" in page.text
-    assert "the validation loss of all is the same at every step" in page.text
+    assert " r4-c1: " in page.text
+    (said,) = re.findall(r"<p>([^<]*\bloss\b[^<]*)</p>", page.source)
+    assert not re.search(r"\d", said)  # no difference, at no step
     figures = page.figures()
     assert figures[:4] == ["speed-up", "efficiency (%)", "validation loss", "validation accuracy (%)"]
     assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
-    assert "Where the time went" in page.text
-    assert "r8-c1 waits for data for 5 % of its training, so it is communication" in page.text
+    assert re.search(r"\br8-c1\b[^.]*\b5 %[^.]*\bcommunication\b", page.text)
+    assert page.source.count('<table class="shares">') == 4  # where the time of each went
     assert "2 min 0 s" in page.text  # r2-c1 waited
     assert capsys.readouterr().err == ""
 
 
 def test_a_study_of_weak_scaling_shows_the_curves(tmp_path):
     page = report(tmp_path, make_study(tmp_path / "study", scaling="weak"))
-    assert "study of weak scaling" in page.text
+    assert re.search(r"<h2>study: .*\bweak\b", page.source)
     assert page.figures()[2:6] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
 
 
@@ -142,7 +149,7 @@ def test_gpus_are_counted_where_the_runs_used_some(tmp_path):
         write(run, record)
     page = report(tmp_path, study)
     assert "GPU-hours" in page.text
-    assert "with 16 GPUs in place of 8" in page.text
+    assert re.search(r"\b16 GPUs\b\D*\b8\.", page.text)
 
 
 def test_points_that_make_no_sense_are_left_out(tmp_path, capsys):
@@ -163,9 +170,9 @@ def test_points_that_make_no_sense_are_left_out(tmp_path, capsys):
     page = report(tmp_path, study)
     err = capsys.readouterr().err
     for number in range(5, 10):
-        assert f"study.json: point {number} is left out: " in err
-    assert "r2-c1: metrics.jsonl: 1 of 1 lines are no records" in err
-    assert "waits <i> no run folder" in page.text
+        assert_warning(err, "left-out", f"study.json: point {number} ")
+    assert_warning(err, "left-out", "r2-c1: metrics.jsonl: 1 ")
+    assert 'waits &lt;i&gt;</td><td><span class="state">' in page.source
     assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
 
 
@@ -173,5 +180,5 @@ def test_points_that_make_no_sense_are_left_out(tmp_path, capsys):
 def test_a_study_that_cannot_be_read_is_said(tmp_path, capsys, content):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "study.json").write_text(content)
-    assert "No advice" in report(tmp_path, tmp_path / "study").text
-    assert "study.json" in capsys.readouterr().err
+    assert report(tmp_path, tmp_path / "study").figures() == []
+    assert_warning(capsys.readouterr().err, "left-out", "study.json: ")

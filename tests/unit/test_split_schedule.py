@@ -31,5 +31,6 @@ def test_a_schedule(name, stages, micros):
 
 
 def test_stages_that_wait_for_each_other_are_told_of():
-    with pytest.raises(ValueError, match="wait for each other"):
-        simulate([[Unit(0, "B", 0), Unit(0, "F", 0)], [Unit(1, "F", 0), Unit(1, "B", 0)]], lambda _: 1.0)
+    units = [[Unit(0, "B", 0), Unit(0, "F", 0)], [Unit(1, "F", 0), Unit(1, "B", 0)]]
+    with pytest.raises(ValueError, match="stages"):
+        simulate(units, lambda _: 1.0)

@@ -78,7 +78,7 @@ def open_tree(path: Path) -> Tree:
         raise ConfigError("data-unreadable", f"cannot read --data-dir {path}: {error.strerror or error}.") from error
     except ArchiveError as error:
         raise ConfigError(
-            "data-unreadable",
+            "damaged-archive",
             f"--data-dir: {error}. A file that takes the place of a folder is written by trainer pack, or zip -0 -r.",
         ) from error
     return ArchiveTree(archive, root_of(archive.names))

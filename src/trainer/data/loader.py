@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from slipway.errors import one_line
+from slipway.errors import labelled
 from slipway.stop import ignore_signals
 from slipway.workers import end_when_queue_fails, end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
@@ -163,7 +163,8 @@ class Loader:
             labels[position] = NO_LABEL
             if micro.counted:
                 name = self.dataset.describe(int(micro.ids[position]))
-                self._warn(one_line(f"cannot decode {name}{f' ({reason})' * bool(reason)}; it is left out"))
+                text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; it is left out"
+                self._warn(labelled("warning", "damaged-image", text))
         images = fetched.images
         if self._pin_memory and self.dataset.in_memory:
             images, labels = images.pin_memory(), labels.pin_memory()

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway.errors import one_line
+from slipway.errors import labelled
 from slipway.files import write_atomically
-from slipway.layout import EXIT_USAGE
 from slipway.parser import Parser
 from slipway.reading import read_start
+from slipway.slugs import SLUGS
 from trainer.report.folder import Folder
 from trainer.report.overview import overview
 from trainer.report.render import HEAD, page, render
@@ -27,7 +27,7 @@ MOST_WITH_IMAGES = 12
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the page that ``argv`` asks for; return 0, 1 if there is nothing to report, or 2 for a wrong argument."""
+    """Write the page that ``argv`` asks for; return the exit code: 0, or that of the error."""
     parser = Parser(
         prog=PROGRAM,
         description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
@@ -43,17 +43,14 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments = parser.parse_args(argv)
     if refusal := _refusal(arguments.output):
-        _say(f"--output {arguments.output}: {refusal}")
-        return EXIT_USAGE
+        return _fail("bad-flag-value", f"--output {arguments.output}: {refusal}")
     parts = read(arguments.paths)
     if not parts.runs and not parts.sets:
-        _say("nothing to report: name run folders (docs/contract.md lists what is in them)")
-        return 1
+        return _fail("no-such-run", "nothing to report: name run folders (docs/contract.md lists what is in them)")
     try:
         write_atomically(arguments.output, compose(parts))
     except OSError as error:
-        _say(f"cannot write {arguments.output}: {error.strerror}")
-        return 1
+        return _fail("cannot-write", f"cannot write {arguments.output}: {error.strerror}")
     print(arguments.output)
     return 0
 
@@ -80,7 +77,7 @@ def read(paths: Sequence[Path]) -> Parts:
         try:
             next(path.iterdir(), None)
         except OSError as error:
-            _say(f"{path}: {error.strerror}")
+            _say(labelled("warning", "cannot-read", f"{path}: {error.strerror}"))
             continue
         found: Run | Study | Sweep
         if holds_study(folder):
@@ -93,11 +90,11 @@ def read(paths: Sequence[Path]) -> Parts:
             found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
             parts.runs.append(found)
         else:
-            _say(f"{path}: no run: it has none of the files of a run folder")
+            _say(labelled("warning", "no-such-run", f"{path}: no run: it has none of the files of a run folder"))
             continue
         parts.names.append(name)
         for warning in found.warnings:
-            _say(f"{path}: {warning}")
+            _say(labelled("warning", "left-out", f"{path}: {warning}"))
     return parts
 
 
@@ -136,5 +133,11 @@ def _refusal(output: Path) -> str:
     return "" if start in (b"", HEAD.encode()) else "the file there is no page of an earlier call: remove it"
 
 
+def _fail(slug: str, text: str) -> int:
+    """Print an error, and return its exit code."""
+    _say(labelled("error", slug, text))
+    return SLUGS[slug].exit_code
+
+
 def _say(text: str) -> None:
-    print(f"{PROGRAM}: {one_line(text)}", file=sys.stderr)
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
