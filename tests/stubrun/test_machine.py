@@ -20,7 +20,8 @@ from stubs import DONE, SCRIPTS, changed_library
 
 DRIVERS = {470: "11040", 535: "12020", 580: "13000"}
 """Too old for every variant, for cuda12 alone, and for both; with the CUDA of each."""
-FEW, NONE, BROKEN = ((78, "", "", slug) for slug in ("too-few-gpus", "no-gpu", "broken-gpu"))
+FEW, NONE = ((78, "", "", slug) for slug in ("too-few-gpus", "no-gpu"))
+BROKEN, UNFIT = ((78, "", "", slug, "broken-gpu") for slug in ("broken-gpu", "gpu-mismatch"))
 
 
 def machine(libcuda, gpus, torch="13.2", driver=580, **env):
@@ -44,7 +45,7 @@ def expected(gpus, driver, torch):
     if gpus == 0 or torch == "cpu":
         return (0, "2", "0", "CPU")
     if DRIVERS[driver][:2] < torch[:2]:
-        return BROKEN
+        return UNFIT
     return (0, str(gpus), str(gpus), f"{gpus} of {gpus}")
 
 
@@ -59,7 +60,7 @@ def test_ranks_device_and_exit_code(project, libcuda, table, driver, torch):
         said = [line.partition(": ")[2] for line in ended.err.splitlines() if re.search(r"\branks? |count_gpus", line)]
         assert len(said) == 1, ended
         assert not (ended.run_dir / "lib" / "__pycache__").exists()  # later attempts run that library
-        rows.append((f"driver {driver}", f"{gpus} GPUs", f"torch for {torch}", *found, said[0]))
+        rows.append((f"driver {driver}", f"{gpus} GPUs", f"torch for {torch}", *found[:4], said[0]))
     table("ddp.sh: exit code, ranks, GPUs taken, device, line", rows)
 
 
@@ -99,7 +100,7 @@ def test_an_environment_and_a_script_of_ones_own_get_the_same_ranks(project, lib
     assert plan_of(ended) == (0, "2", "2", "2 of 2"), ended
     assert bool(ended.of("apptainer")) == ("USE_CONTAINER" not in place)
     assert plan_of(project.run("ddp.sh", SLIPWAY_RANKS_PER_NODE="3", **machine(libcuda, 2), **place)) == FEW
-    assert plan_of(project.run("ddp.sh", **machine(libcuda, 2, driver=535), **place)) == BROKEN
+    assert plan_of(project.run("ddp.sh", **machine(libcuda, 2, driver=535), **place)) == UNFIT
 
 
 def test_horovod_gets_the_same_ranks(project, libcuda):

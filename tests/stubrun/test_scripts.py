@@ -510,7 +510,7 @@ class TestMpirun:
 
     def test_one_that_does_not_start_is_told_before_the_launch(self, project):
         ended = project.run("horovod.job", STUB_ON_MPIRUN='echo "no libmpi" >&2; exit 127')
-        ended.assert_refused("mpi-mismatch", "mpirun", "no libmpi", "horovod-gloo", platform.node())
+        ended.assert_refused("no-mpi", "mpirun", "no libmpi", "horovod-gloo", platform.node())
         assert launches_of(ended) == []
 
 
