@@ -75,8 +75,8 @@ MEAN_STD = (torch.full((3,), 0.5, dtype=torch.float64), torch.full((3,), 0.25, d
     [
         ("resnet18", {}),
         ("mobilenet_v3_small", {}),
-        ("mobilenet_v3_small", {"recompute": True}),
-        ("mobilenet_v3_small", {"train": {"amp": "bf16"}}),
+        pytest.param("mobilenet_v3_small", {"recompute": True}, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v3_small", {"train": {"amp": "bf16"}}, marks=pytest.mark.slow),
     ],
 )
 def test_the_computed_activations_are_those_of_a_real_step(arch, change):

@@ -59,7 +59,15 @@ class TestSmallModels:
 
 
 class TestTorchvisionModels:
-    @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "densenet121", "googlenet"])
+    @pytest.mark.parametrize(
+        "arch",
+        [
+            "resnet18",
+            "mobilenet_v3_small",
+            pytest.param("densenet121", marks=pytest.mark.slow),
+            pytest.param("googlenet", marks=pytest.mark.slow),
+        ],
+    )
     @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((3, 32, 32), 7)])
     def test_they_learn_from_small_images(self, arch, shape, classes):
         require_trainable(built(arch, shape, classes), shape, classes)

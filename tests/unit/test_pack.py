@@ -382,7 +382,7 @@ class TestPackedImages:
         sums = [sorted((int(image.sum()), label) for image, label in dataset) for dataset in (packed, expected)]
         assert sums[0] == sums[1]
 
-    @pytest.mark.parametrize("context", ["fork", "spawn"])
+    @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
     def test_workers_read_it(self, tmp_path, context):
         folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
         main([str(folder), str(target)])

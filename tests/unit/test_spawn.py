@@ -20,7 +20,10 @@ THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,)
 OPERATION = "import torch; torch.set_num_threads(2); torch.ones(1 << 20).sum();"
 
 
-@pytest.mark.parametrize(("before", "method"), [("", "fork"), (THREAD, "spawn"), (OPERATION, "spawn")])
+@pytest.mark.parametrize(
+    ("before", "method"),
+    [("", "fork"), (THREAD, "spawn"), pytest.param(OPERATION, "spawn", marks=pytest.mark.slow)],
+)
 def test_they_are_forked_only_from_a_process_without_other_threads(before, method):
     found = subprocess.run(
         [sys.executable, "-c", before + ASK], check=False, capture_output=True, text=True, timeout=120

@@ -13,6 +13,7 @@ import pytest
 from messages import assert_error
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
