@@ -1032,8 +1032,8 @@ SLUGS: Dict[str, Entry] = {
     ),
     "stopped-early": Entry(
         EXIT_STOPPED,
-        "A signal ended the job before its ranks had saved: it was cancelled, or preempted.",
-        "Submit `job.sh` of the run folder again to continue.",
+        "A signal ended the job, or a rank, before it could save: it was cancelled, or preempted.",
+        "Submit `job.sh` of the run folder again, or repeat the command, to continue from the last checkpoint.",
     ),
     "node-lost": Entry(
         0,

@@ -93,7 +93,8 @@ class StopRequest:
             died = SIGNALS[signal.Signals(number)] == Reason.LAUNCHER
             what = "its launcher's death" if died else signal.Signals(number).name
             with contextlib.suppress(OSError):  # the terminal is gone
-                os.write(2, f"{program}: ended by {what} while it waited {wait}; nothing is lost\n".encode())
+                said = f"{program}: error[stopped-early]: ended by {what} while it waited {wait}; nothing is lost\n"
+                os.write(2, said.encode())
             os._exit(EXIT_STOPPED)
 
         def watch() -> None:

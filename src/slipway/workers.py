@@ -27,7 +27,7 @@ def end_when_queue_fails() -> None:
 
     def end(error: Exception, _batch: object) -> NoReturn:
         with contextlib.suppress(OSError):  # the terminal is gone
-            os.write(2, f"a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
+            os.write(2, f"error[lost-worker]: a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
         os._exit(1)
 
     Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined] # noqa: SLF001 -- made to be replaced
