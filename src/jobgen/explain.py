@@ -10,16 +10,18 @@ from typing import Optional
 from jobgen.errors import UsageError, nearest
 from slipway.slugs import SLUGS
 
+MOST = 12
+"""Slugs that are named for a word, at most."""
+
 
 def explain(slug: Optional[str], *, as_json: bool) -> int:
     """Print the entry of ``slug``, or all slugs, a line each, and return the exit code.
 
     Raises:
-        UsageError: if there is no such slug.
+        UsageError: if there is no such slug; it names those that mention the word.
     """
     if slug is not None and slug not in SLUGS:
-        hint = nearest(slug, list(SLUGS))
-        raise UsageError("bad-flag-value", f"there is no error {slug[:80]!r}.{hint} `jobgen explain` lists all.")
+        raise UsageError("bad-flag-value", f"there is no error {slug[:80]!r}.{_hint(slug)} `jobgen explain` lists all.")
     chosen = SLUGS if slug is None else {slug: SLUGS[slug]}
     if as_json:
         text = json.dumps([{"slug": name, **entry._asdict()} for name, entry in chosen.items()], indent=2)
@@ -28,7 +30,13 @@ def explain(slug: Optional[str], *, as_json: bool) -> int:
         text = "\n".join(f"{name:{width}}  {entry.when}" for name, entry in SLUGS.items())
     else:
         entry = SLUGS[slug]
-        code = f"exit code {entry.exit_code}" if entry.exit_code else "a warning: the program continues"
-        text = f"{slug} ({code})\n\n{textwrap.fill(entry.when)}\n\n{textwrap.fill(f'What to do: {entry.remedy}')}"
+        text = f"{slug}\n\n{textwrap.fill(f'{entry.when} {entry.outcome}')}\n\n"
+        text += textwrap.fill(f"What to do: {entry.remedy}")
     sys.stdout.write(f"{text}\n")
     return 0
+
+
+def _hint(word: str) -> str:
+    """Return where else to look for what is no slug."""
+    found = [slug for slug, entry in SLUGS.items() if word.lower() in f"{slug} {entry.when} {entry.remedy}".lower()]
+    return f" These mention it: {', '.join(found[:MOST])}." if word and found else nearest(word, list(SLUGS))

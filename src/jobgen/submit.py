@@ -130,7 +130,7 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
     if not is_standalone(environment):
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or name the folder of the library"
-        faults += need("incomplete-install", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
+        faults += need("no-library", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault

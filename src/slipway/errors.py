@@ -38,7 +38,8 @@ class SlipwayError(Exception):
         """
         super().__init__(slug, text)
         self.slug, self.text = slug, text
-        self.exit_code = SLUGS[slug].exit_code
+        code = SLUGS[slug].exit_code
+        self.exit_code = EXIT_FAILED if code is None else code
 
     def __str__(self) -> str:
         return self.text

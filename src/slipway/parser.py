@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from slipway.errors import labelled
-from slipway.slugs import SLUGS
+from slipway.layout import EXIT_USAGE
 
 SLUG = "bad-arguments"
 
@@ -16,4 +16,4 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and one line of error, and exit."""
-        self.exit(SLUGS[SLUG].exit_code, f"{self.format_usage()}{self.prog}: {labelled('error', SLUG, message)}\n")
+        self.exit(EXIT_USAGE, f"{self.format_usage()}{self.prog}: {labelled('error', SLUG, message)}\n")

@@ -71,7 +71,7 @@ def test_every_slug_in_use_is_in_the_table_and_the_other_way_round():
 def test_a_slug_is_a_word_of_a_table_with_when_and_what_to_do():
     for slug, entry in SLUGS.items():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
-        assert entry.exit_code in {0, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_CONFIG}
+        assert entry.exit_code in {None, 0, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_CONFIG}
         assert entry.when.endswith(".")
         assert entry.remedy.endswith(".")
         assert entry.when.isprintable()
@@ -80,7 +80,7 @@ def test_a_slug_is_a_word_of_a_table_with_when_and_what_to_do():
 
 def test_each_has_a_section_of_its_own_in_the_page():
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?m)^## (.*)$", page) == list(SLUGS)
+    assert re.findall(r"(?m)^### (.*)$", page) == list(SLUGS)
 
 
 def test_job_scripts_know_the_exit_code_of_each_error_that_ends_them():
@@ -119,6 +119,10 @@ class TestExplain:
         assert json.loads(capsys.readouterr().out) == [
             {"slug": "no-gpu", "exit_code": 78, "when": entry.when, "remedy": entry.remedy}
         ]
+
+    def test_a_word_leads_to_what_mentions_it(self, capsys):
+        assert main(["explain", "WandB"]) == EXIT_USAGE
+        assert_error(capsys.readouterr().err, "bad-flag-value", "unknown-tracker", "tracker-not-installed")
 
     def test_an_unknown_one(self, capsys):
         assert main(["explain", "no-gp"]) == EXIT_USAGE

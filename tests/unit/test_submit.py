@@ -274,7 +274,7 @@ class TestWhatIsMissing:
     @pytest.mark.usefixtures("clone")
     def test_a_library_that_is_none(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_LIB", "configs")
-        refused(capsys, "incomplete-install", "SLIPWAY_LIB", "/configs/job.bash ")
+        refused(capsys, "no-library", "SLIPWAY_LIB", "/configs/job.bash ")
 
     @pytest.mark.usefixtures("clone")
     def test_a_run_that_is_continued_has_kept_its_own_settings(self, capsys, login_node, monkeypatch):

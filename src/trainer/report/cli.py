@@ -9,11 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway.errors import labelled
+from slipway.errors import SlipwayError, labelled, message_of
 from slipway.files import write_atomically
 from slipway.parser import Parser
 from slipway.reading import read_start
-from slipway.slugs import SLUGS
 from trainer.report.folder import Folder
 from trainer.report.overview import overview
 from trainer.report.render import HEAD, page, render
@@ -135,8 +134,9 @@ def _refusal(output: Path) -> str:
 
 def _fail(slug: str, text: str) -> int:
     """Print an error, and return its exit code."""
-    _say(labelled("error", slug, text))
-    return SLUGS[slug].exit_code
+    error = SlipwayError(slug, text)
+    _say(message_of(error))
+    return error.exit_code
 
 
 def _say(text: str) -> None:

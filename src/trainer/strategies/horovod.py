@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from slipway.communicator import Communicator
 from slipway.environment import Environment
-from slipway.slugs import SLUGS
+from slipway.slugs import EXIT_FAILED
 from trainer.config import Settings
 from trainer.device import pick_device
 from trainer.errors import ConfigError
@@ -38,7 +38,7 @@ def _give_up(limit: float) -> NoReturn:
     )
     with contextlib.suppress(OSError):  # the terminal is gone
         os.write(2, text.encode())
-    os._exit(SLUGS["cannot-join"].exit_code)
+    os._exit(EXIT_FAILED)
 
 
 class HorovodStrategy:
