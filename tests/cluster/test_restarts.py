@@ -95,7 +95,7 @@ def test_the_death_of_the_first_node_leaves_no_empty_job(cluster_with_spare, sub
     cluster.control("boot", "node1")
     fields = job.wait(limit=400)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
-    (said,) = [line for line in job.output.splitlines() if line.startswith("guard.sh on ")]
+    (said,) = [line for line in job.output.splitlines() if "warning[node-lost]: guard.sh on " in line]
     assert_names(said, " node1 ", "scontrol requeue")
     assert (out / "requeues").read_text().split() == ["1", job.number]
 
