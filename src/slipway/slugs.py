@@ -806,7 +806,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "damaged-checkpoint": Entry(
             EXIT_CONFIG,
             "A checkpoint fails its checksum or is incomplete; or no valid one is left.",
-            "`--resume auto` takes the newest valid one. If none is, move the folder away and start anew.",
+            "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself). If "
+            "none is valid, move the folder away and start anew.",
         ),
         "older-checkpoint": Entry(
             EXIT_CONFIG,
