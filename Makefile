@@ -30,7 +30,7 @@ test: ## set up, lint, and run the tests of ten minutes (PARTS="unit core": thes
 test-all: ## all tests that CI runs: of ranks, of the image, on a Slurm cluster (root, SYSTEM=1), and those of `make test`
 	@PARTS="$(PARTS) slow distributed gpu image in-image cluster" build/test
 
-test-quick: ## the unit tests alone, for the inner loop: under a minute
+test-quick: ## the unit tests alone, for the inner loop: four minutes on two cores
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n logical --dist worksteal tests/unit
 

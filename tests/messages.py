@@ -50,6 +50,11 @@ def assert_names(text: str, *values: object) -> None:
         assert str(value) in text, (value, text)
 
 
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers in a text, in order."""
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
 @contextmanager
 def refused(slug: str, *values: object, code: int | None = None) -> Iterator[pytest.ExceptionInfo[SlipwayError]]:
     """Hold that what is done within raises an error with this slug, which names these values.

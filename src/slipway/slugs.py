@@ -215,7 +215,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "not-a-folder": Entry(
             EXIT_CONFIG,
-            "The path must be a folder, and is none.",
+            "The path must be a folder, and is not.",
             "Name a folder.",
         ),
         "bad-path": Entry(
@@ -371,7 +371,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-notify-program": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_NOTIFY` is no program on the node.",
+            "`SLIPWAY_NOTIFY` is not an executable file on the node.",
             "Set it to the path of an executable file that nodes can read.",
         ),
     },
@@ -681,7 +681,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-local-disk": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_LOCAL_DISK` is no folder of the node.",
+            "`SLIPWAY_LOCAL_DISK` is not a folder on the node.",
             "Set it to one, such as /tmp.",
         ),
         "staging-failed": Entry(
@@ -748,7 +748,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "folder-holds-other-files": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_RUN_DIR` is a folder with files that are no run.",
+            "`SLIPWAY_RUN_DIR` is a folder that holds files, but no run.",
             "Set it to a new folder, or to that of a run.",
         ),
         "not-your-folder": Entry(

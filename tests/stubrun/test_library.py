@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from jobgen import account
-from messages import assert_error, assert_warning, messages, slugs
+from messages import assert_error, assert_warning, messages, numbers, slugs
 from slipway.layout import SETTINGS, SWITCH
 from stubs import HOSTILE, ROOT
 
@@ -125,11 +125,6 @@ def assert_dies(done, slug, *values, code=78, lines=1):
     assert done[2].splitlines()[-1].startswith("x.job: "), done
     assert done[2].count("\n") == lines, done
     assert_error(done[2], slug, *values)
-
-
-def numbers(text):
-    """Return the whole numbers in a text, in order."""
-    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'

@@ -2,12 +2,11 @@
 
 import json
 import os
-import re
 import socket
 
 import pytest
 
-from messages import assert_error, assert_warning, slugs
+from messages import assert_error, assert_warning, numbers, slugs
 from stubs import SCRIPTS
 
 SPARE = {"STUB_NODES": "node1 node2 node3", "SLIPWAY_SPARES": "1"}
@@ -32,11 +31,6 @@ def run(project):
 def launches(ended):
     """Return the words of each torchrun."""
     return [" ".join(words) for words in ended.of("torchrun")]
-
-
-def numbers(text):
-    """Return the whole numbers in a text, in order."""
-    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def assert_restarted(err, attempt, nodes, *, restart=1):

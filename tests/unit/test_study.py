@@ -11,7 +11,7 @@ import pytest
 from jobgen.cli import main
 from jobgen.studies.grid import Axes, points_of, weak_batch
 from jobgen.studies.record import read_study
-from messages import assert_error, refused
+from messages import assert_error, numbers, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,10 +25,6 @@ def study(capsys, *words, spec="ddp", code=0, ranks="1,2,4", cpus="1,2"):
 def refuses(capsys, slug, *values, words=(), code=78, **given):
     """Hold that it ends with this error."""
     assert_error(study(capsys, *words, code=code, **given).err, slug, *values)
-
-
-def numbers(line):
-    return [int(number) for number in re.findall(r"\d+", line)]
 
 
 def to_submit(text):

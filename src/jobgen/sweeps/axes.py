@@ -9,7 +9,7 @@ import random
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.errors import JobgenError, UsageError, nearest
+from jobgen.errors import UsageError, nearest
 from jobgen.flags import ArgumentError, keys_of, nearest_flag, read_arguments, switch_words
 from jobgen.model import JobSpec, Site
 from jobgen.shell import one_line
@@ -230,13 +230,13 @@ def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any
     """Refuse a key that ``arguments``, which are of all trials, set too.
 
     Raises:
-        JobgenError: if there is one.
+        UsageError: if there is one.
     """
     given = {word.partition("=")[0] for word in arguments}
     if any(axis.spec for axis in axes):
         given |= keys_of(arguments, schema)
     if both := [axis.key for axis in axes if axis.key in given]:
-        raise JobgenError(
+        raise UsageError(
             "flag-conflict",
             f"{both[0]} is set behind -- for all trials, and varied by --set: leave out one of the two.",
         )
