@@ -105,5 +105,5 @@ check_data() {
     [ -z "$SLIPWAY_DATA" ] || require no-data 'file or folder' SLIPWAY_DATA
     ! declare -F image_mount >/dev/null || mounts_squashfs=1
     inspect_data
-    [ -z "$data_refusal" ] || die bad-data-path "SLIPWAY_DATA: $data_refusal"
+    [ -z "$data_refusal" ] || die bad-data-file "SLIPWAY_DATA: $data_refusal"
 }

@@ -43,5 +43,5 @@ declare -Ar ERROR_CODE=(
     [not-your-folder]=78
     [writable-by-others]=78
     [no-data]=78
-    [bad-data-path]=78
+    [bad-data-file]=78
 )

@@ -39,4 +39,7 @@ def explain(slug: Optional[str], *, as_json: bool) -> int:
 def _hint(word: str) -> str:
     """Return where else to look for what is no slug."""
     found = [slug for slug, entry in SLUGS.items() if word.lower() in f"{slug} {entry.when} {entry.remedy}".lower()]
-    return f" These mention it: {', '.join(found[:MOST])}." if word and found else nearest(word, list(SLUGS))
+    if not word or not found:
+        return nearest(word, list(SLUGS))
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return f" These mention it: {', '.join(found[:MOST])}{more}."

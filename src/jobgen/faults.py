@@ -192,7 +192,7 @@ def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
         yield from missing
         mounts = container_of(job.site.container).mounts_squashfs
         if not missing and (why := data_refusal(settings, mounts_squashfs=mounts)):
-            yield JobgenError("bad-data-path", f"SLIPWAY_DATA: {why}.")
+            yield JobgenError("bad-data-file", f"SLIPWAY_DATA: {why}.")
 
 
 def _variant_of(image: str) -> str:

@@ -26,12 +26,12 @@ def words_of(text: str, *, what: str) -> List[str]:
     """Return the words of ``text``, split as by a shell, which then does nothing else with them.
 
     Raises:
-        JobgenError: if a quote in it is not closed; ``what`` says where it stands.
+        JobgenError: if a quote in it is not closed, or nothing is behind a backslash; ``what`` says where it stands.
     """
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise JobgenError("unclosed-quote", f"{what} {text!r} has a quote that is not closed.") from error
+        raise JobgenError("unclosed-quote", f"{what} {text!r}: {error}.") from error
 
 
 def option(name: str, variable: str) -> Expansion:

@@ -70,8 +70,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "unclosed-quote": Entry(
             EXIT_CONFIG,
-            "A quote in `SLIPWAY_ARGS`, or in a command line that is given as one text, is not closed.",
-            "Close it.",
+            "`SLIPWAY_ARGS`, or `directives` or `remote_shell` in the site's file, has a quote that is not closed (No "
+            "closing quotation), or ends in a backslash.",
+            "Close the quote, or write `\\\\` for a backslash. An apostrophe is a quote, too: put double quotes around "
+            "the word.",
         ),
         "misplaced-arguments": Entry(
             EXIT_CONFIG,
@@ -190,8 +192,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
     "Files": {
         "cannot-read": Entry(
             EXIT_CONFIG,
-            "A file or folder cannot be read.",
-            "Check the path, its permissions, and that its disk is mounted on that node and in the container.",
+            "A file or folder is missing or cannot be read (No such file or directory, Permission denied).",
+            "Check the path, its permissions, and that its disk is mounted on that node. In a container, add the "
+            "folder to `binds` in the site's file. If it is a template of jobgen, install Slipway again.",
         ),
         "cannot-write": Entry(
             EXIT_CONFIG,
@@ -396,9 +399,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-environment": Entry(
             EXIT_CONFIG,
-            "The Python environment of the job is missing or lacks packages.",
-            "Build it (`jobgen submit venv_build`), set `SLIPWAY_VENV` to a complete one, or use the image: "
-            "`USE_CONTAINER=1`.",
+            "The Python environment of the job (venv, conda, modules) is missing, lacks packages, or cannot import "
+            "torch.",
+            "Build it (`jobgen submit venv_build --site SITE`, in a clone), or set `SLIPWAY_VENV` to a complete one, "
+            "for conda the folder that `conda env list` shows. With modules, name Python's in the site's file. If "
+            "torch cannot be imported (ModuleNotFoundError, ImportError), install it again, or rebuild the image. "
+            "`USE_CONTAINER=1` uses the image instead; a Dask client needs an environment all the same.",
         ),
         "no-modules": Entry(
             EXIT_CONFIG,
@@ -540,10 +546,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "The ranks that met are more or fewer than the job script planned.",
             "See whether every node started, and use an MPI whose version matches that of the image.",
         ),
-        "ranks-of-ranks": Entry(
+        "nested-launch": Entry(
             EXIT_CONFIG,
-            "`--nproc-per-node` is set under a launcher, whose ranks would each start ranks.",
-            "Leave out `--nproc-per-node`, or the launcher.",
+            "`--nproc-per-node` is set, and another launcher (torchrun, srun, mpirun) has started this process: each "
+            "rank would start ranks.",
+            "Use one of the two. If no launcher is running, unset the variable that the error names.",
         ),
         "cannot-start-rank": Entry(
             EXIT_FAILED,
@@ -641,8 +648,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "stopped-early": Entry(
             EXIT_STOPPED,
-            "A signal ended the job, or a rank, before it could save: it was cancelled, or preempted.",
-            "Submit `job.sh` of the run folder again, or repeat the command, to continue from the last checkpoint.",
+            "A signal (SIGTERM of `scancel`, preemption, Ctrl-C) or the launcher's death ended the job, or a rank, "
+            "before it could save.",
+            "Submit `job.sh` of the run folder again to continue from the last checkpoint, if there is one. If there "
+            "is no `job.sh`, submit the first script again; without a job, repeat the command.",
         ),
         "restarted": Entry(
             WARNING,
@@ -846,8 +855,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "checkpoint-ignored": Entry(
             WARNING,
-            "`--resume CHECKPOINT` in a folder with newer checkpoints of its own: the run continues from those.",
-            "Name another `--output-dir` to start from the given checkpoint.",
+            "`--resume CHECKPOINT` in a run folder that has checkpoints of its own: the run continues from the newest "
+            "of those.",
+            "None if a job was requeued, or if you continue this run. To start from the given checkpoint, as in "
+            "fine-tuning, name another `--output-dir`.",
         ),
         "low-disk-space": Entry(
             WARNING,
@@ -956,8 +967,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-blocks": Entry(
             EXIT_CONFIG,
-            "`--recompute` finds no blocks in the model.",
-            "Put the model's blocks into an nn.Sequential or nn.ModuleList.",
+            "`--recompute` (activation checkpointing) finds no blocks: modules with children of their own, such as "
+            "residual blocks, in an nn.Sequential or nn.ModuleList.",
+            "Leave out `--recompute` for small models such as `mlp` and `mnist-cnn`. In a model of your own, group "
+            "layers into modules, and put those into an nn.Sequential or nn.ModuleList. With `--split`, cut between "
+            "blocks, not inside them.",
         ),
         "replicas-differ": Entry(
             EXIT_FAILED,
@@ -1019,11 +1033,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Check `--data-dir`, and that its disk is mounted and bound into the container; download it on a "
             "node with a network.",
         ),
-        "bad-data-path": Entry(
+        "bad-data-file": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_DATA` is a file of a kind that the job cannot mount, unpack or read there.",
-            "Use a folder, an archive of `trainer pack`, a SquashFS image with Apptainer, or a tar with "
-            "`SLIPWAY_STAGE=1`; see docs/data.md.",
+            "`SLIPWAY_DATA` is a file that the job cannot mount, unpack or read, or that is damaged.",
+            "If the error says damaged, copy the file again. Otherwise use a folder, an archive of `trainer pack`, a "
+            "SquashFS image with Apptainer or SingularityCE and `USE_CONTAINER=1`, or a tar with `SLIPWAY_STAGE=1`; "
+            "see docs/data.md.",
         ),
         "no-images": Entry(
             EXIT_CONFIG,
@@ -1125,8 +1140,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-ddp-model": Entry(
             WARNING,
-            "Several ranks run, and no model of the script is in DistributedDataParallel.",
-            "Wrap the model, unless the script averages gradients itself.",
+            "Several ranks run, and no model given to the Session is in DistributedDataParallel: each rank may train "
+            "alone.",
+            "Wrap the model, and give the wrapped one to the Session. Ignore this if the script averages gradients "
+            "itself.",
         ),
         "epoch-without-batches": Entry(
             WARNING,

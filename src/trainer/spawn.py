@@ -58,7 +58,7 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
         )
     if found := environment.siblings:
         raise ConfigError(
-            "ranks-of-ranks",
+            "nested-launch",
             f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks.",
         )
     ranks = _ranks(settings)

@@ -80,7 +80,7 @@ def test_copies_of_rank_0_of_1_are_refused(backend, tmp_path):
     [
         ([], "SLURM_STEP_NUM_TASKS", "separate-processes"),
         ([], "PMI_SIZE", "separate-processes"),
-        (["--nproc-per-node", "2"], "SLURM_STEP_NUM_TASKS", "ranks-of-ranks"),
+        (["--nproc-per-node", "2"], "SLURM_STEP_NUM_TASKS", "nested-launch"),
     ],
 )
 def test_copies_that_a_launcher_started_without_naming_them_are_refused(flags, name, slug, tmp_path):

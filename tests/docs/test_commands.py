@@ -94,19 +94,23 @@ def run(clone, command):
     return done.stdout
 
 
-@pytest.mark.parametrize("command", IN_ORDER)
-def test_a_command_works_where_a_reader_comes_to_it(clone, command):
-    before = COMMANDS[: COMMANDS.index(command)]
+def prepare(clone, before):
+    """Leave in the clone what the commands before this one do, if they have not run: this one alone was asked for."""
     for made, name in LEAVES.items():
         if made in before:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             (clone / name).touch()
-    if "build/setup" in command:  # it refuses an environment of another variant
-        run(clone, "make clean")
-        before = []
-    for made, name in NEEDED.items():  # this command alone was asked for
+    for made, name in NEEDED.items():
         if made in before and not (clone / name).exists():
             run(clone, "build/setup train" if made == "make train" else shortened(made))
+
+
+@pytest.mark.parametrize("command", IN_ORDER)
+def test_a_command_works_where_a_reader_comes_to_it(clone, command):
+    if "build/setup" in command:
+        run(clone, "make clean")  # an environment of another variant is refused
+    else:
+        prepare(clone, COMMANDS[: COMMANDS.index(command)])
     said = run(clone, shortened(command))
     if command == "python bench/memory.py":
         assert said in (ROOT / "docs" / "split.md").read_text(encoding="utf-8")

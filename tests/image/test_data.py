@@ -138,7 +138,7 @@ def test_a_damaged_squashfs_image_ends_the_job_before_training(job, data, tmp_pa
     done = job.start("run", path)
     assert done.returncode == 78
     if harm == "cut":
-        assert_error(done.stderr, "bad-data-path", path, " 5000 ")
+        assert_error(done.stderr, "bad-data-file", path, " 5000 ")
     else:
         assert slugs(done.stderr)[-1:] == ["node-not-ready"]  # after what the node says
     assert list(job.disk.iterdir()) == []

@@ -119,7 +119,7 @@ class TestRefusals:
     )
     def test_what_cannot_be_used_is_told(self, project, script, name, way, values):
         ended = project.run(script, SLIPWAY_DATA=name, **way)
-        ended.assert_refused("bad-data-path", "SLIPWAY_DATA", f"{project.folder}/{name} ", *values)
+        ended.assert_refused("bad-data-file", "SLIPWAY_DATA", f"{project.folder}/{name} ", *values)
         assert launches_of(ended) == []
 
 

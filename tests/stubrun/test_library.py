@@ -626,11 +626,11 @@ class TestData:
             "file": ["folder", "ZIP", "squashfs", "tar"],
         }.items():
             refused = bash(f"SLIPWAY_DATA={name}; {see}", USE_CONTAINER="0")
-            assert_dies(refused, "bad-data-path", "SLIPWAY_DATA:", f" {name} ", *values)
+            assert_dies(refused, "bad-data-file", "SLIPWAY_DATA:", f" {name} ", *values)
             assert refused[1] == ""
         for runtime in ("podman", "pyxis"):
             refused = bash(f"SLIPWAY_DATA=image; {see}", runtime=runtime)
-            assert_dies(refused, "bad-data-path", "SLIPWAY_DATA:", " image ", "squashfs", "unsquashfs", "tar")
+            assert_dies(refused, "bad-data-file", "SLIPWAY_DATA:", " image ", "squashfs", "unsquashfs", "tar")
             assert "USE_CONTAINER=1" not in refused[2]
         assert_dies(bash(f"SLIPWAY_DATA=gone; {see}"), "no-data", "SLIPWAY_DATA:", " gone ")
 

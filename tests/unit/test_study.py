@@ -267,6 +267,8 @@ def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_no
     assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "8"]
     Path("mine.toml").write_text("train = 1\n")
     refuses(capsys, "bad-value", "mine.toml", "train", words=["--output", "other"])
+    Path("mine.toml").write_text("train =\n")
+    refuses(capsys, "bad-toml", "mine.toml", " line 1", words=["--output", "other"])
 
 
 # once: at a site that asks for GPUs by an option of its own, each point trained on all GPUs of a node

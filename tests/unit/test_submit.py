@@ -342,7 +342,7 @@ class TestData:
     def test_what_the_job_would_refuse_is_refused(self, capsys, monkeypatch, name, settings, values):
         for key, value in {"SLIPWAY_DATA": name, **settings}.items():
             monkeypatch.setenv(key, value)
-        refused(capsys, "bad-data-path", f"SLIPWAY_DATA: {name} ", *values)
+        refused(capsys, "bad-data-file", f"SLIPWAY_DATA: {name} ", *values)
 
     @pytest.mark.parametrize(
         ("name", "settings"),
@@ -368,14 +368,14 @@ class TestData:
         if "\nimage_mount() {" in library.read_text():
             assert submit(capsys, site="mine.toml").err == ""
         else:
-            said = refused(capsys, "bad-data-path", "SLIPWAY_DATA: image ", "unsquashfs", "tar", site="mine.toml")
+            said = refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "unsquashfs", "tar", site="mine.toml")
             assert "USE_CONTAINER" not in said
 
     def test_a_site_without_containers(self, capsys, monkeypatch):
         text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
         Path("mine.toml").write_text(f'container = "none"\nvenv = "local"\n{text}')
         monkeypatch.setenv("SLIPWAY_DATA", "image")
-        refused(capsys, "bad-data-path", "SLIPWAY_DATA: image ", "USE_CONTAINER=1", "unsquashfs", site="mine.toml")
+        refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "USE_CONTAINER=1", "unsquashfs", site="mine.toml")
 
 
 class TestBuilds:

@@ -207,8 +207,10 @@ def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
     path = environment.get("SLIPWAY_CONFIG") or base.spec.config
     try:
         found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
-    except (OSError, ValueError) as error:
-        raise JobgenError("cannot-read", f"cannot read the configuration {path}: {error}.") from error
+    except OSError as error:
+        raise JobgenError("cannot-read", f"cannot read the configuration {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise JobgenError("bad-toml", f"the configuration {path} is not valid TOML: {error}.") from error
     if not isinstance(found.get("train", {}), dict):
         raise JobgenError("bad-value", f"the configuration {path}: train is no table.")
     return found
