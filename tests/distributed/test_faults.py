@@ -224,11 +224,15 @@ def test_another_torchrun_takes_the_place_of_one_that_was_killed(tmp_path, table
     table("one of two torchruns killed, and another started", [(f"trains again after {seconds:.1f} s",)])
 
 
+HEARS_HANGUP = ["env", "--default-signal=HUP"]
+"""Before a command, if the tests themselves run under nohup."""
+
+
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_terminal_that_is_closed_has_the_run_saved(tmp_path, nohup):
     out = tmp_path / "run"
     words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *LONG]
-    with started(["nohup", *words] if nohup else words, tmp_path / "log") as launch:
+    with started(["nohup", *words] if nohup else [*HEARS_HANGUP, *words], tmp_path / "log") as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
         launch.process.send_signal(signal.SIGHUP)
         if nohup:
@@ -242,7 +246,7 @@ def test_a_terminal_that_is_closed_has_the_run_saved(tmp_path, nohup):
 @pytest.mark.parametrize("moment", ["training", "joining"])
 def test_what_cannot_be_said_to_a_closed_terminal_holds_up_nothing(tmp_path, moment):
     out = tmp_path / "run"
-    words = [*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG]
+    words = [*HEARS_HANGUP, *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG]
     ranks = {}
     if moment == "joining":
         words += ["--backend", "ddp"]
