@@ -120,8 +120,9 @@ class Cluster:
         self.folder, self.home = folder, folder / "home"
         self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
         self.env |= {"CLUSTER_GPUS": str(gpus), "CLUSTER_SLURMD_TIMEOUT": str(slurmd_timeout)}
-        # The environment of `make test` is not the one that a user submits from.
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
+        # The environment of `make test` is not the one that a user submits from. By COLUMNS, which pytest-xdist
+        # sets, ps(1) would shorten its lines.
+        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "COLUMNS"):
             self.env.pop(name, None)
         self.lease = (folder / "lease").open("w")
         fcntl.flock(self.lease, fcntl.LOCK_EX)

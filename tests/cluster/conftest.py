@@ -1,4 +1,4 @@
-"""One cluster for all tests of this folder."""
+"""One cluster for all tests of a worker of pytest-xdist: several live beside each other."""
 
 import os
 import re
