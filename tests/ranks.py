@@ -52,7 +52,7 @@ class _Thread:
 
 def on_ranks(size: int, action: Callable[[Communicator], T]) -> list[T]:
     """Run ``action`` on ``size`` ranks at once, and return what it returned on each."""
-    barrier, messages = threading.Barrier(size, timeout=60), [None] * size
+    barrier, messages = threading.Barrier(size, timeout=300), [None] * size
     ranks = [_Thread(World(rank, size, rank, size), barrier, messages) for rank in range(size)]
     with ThreadPoolExecutor(size) as pool:
         return [future.result() for future in [pool.submit(action, rank) for rank in ranks]]

@@ -166,7 +166,7 @@ class Launch:
         assert self.all_ended(kill=True)
         self.process.wait()
 
-    def all_ended(self, limit: float = 60.0, *, kill: bool = False) -> bool:
+    def all_ended(self, limit: float = LIMIT, *, kill: bool = False) -> bool:
         """Wait until no process of this run is left; return whether that is so after ``limit`` seconds.
 
         With ``kill`` they are killed, also those that one has started just before it was.

@@ -67,14 +67,14 @@ def save_traced(store: CheckpointStore, step: int, *expressions: str, log: Path 
     pid, begin = save_in_fork(store, step)
     options = [word for expression in expressions for word in ("-e", expression)]
     tracer = subprocess.Popen(["strace", "-f", "-q", "-o", log, *options, "-p", str(pid)])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
         assert tracer.poll() is None, "strace ended"
         assert time.monotonic() < deadline, "strace does not attach"
         time.sleep(0.002)
     begin[0] = 1
     _, outcome = os.waitpid(pid, 0)
-    tracer.wait(20)
+    tracer.wait(300)
     assert outcome in (0, signal.SIGKILL), outcome
     return outcome != 0
 

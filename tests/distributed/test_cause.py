@@ -65,7 +65,7 @@ def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, slug
     words = [wrapper if word == sys.executable else word for word in words]  # of mpirun
     env = {"PYTHON": sys.executable, "PYTHON_EXEC": wrapper, **folder_of_an_attempt(out)}
     with started(words, tmp_path / "log", **env) as launch:
-        assert launch.wait(60) != 0
+        assert launch.wait() != 0
     (line,) = (out / "logs" / "1" / "cause").read_text().splitlines()
     assert line.startswith(f"{code} {slug}: {socket.gethostname()}: "), launch.output
     assert f"error[{slug}]: {line.split(': ', 2)[2].removeprefix('[rank 1] ')}\n" in launch.output
@@ -75,10 +75,8 @@ def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, slug
 def test_a_rank_that_lacks_its_data_leaves_the_cause(launcher, shards, tmp_path):
     out, (flags, env) = tmp_path / "run", shards
     words = [*launch_words(launcher, 2), "--output-dir", str(out), *FLAGS, *flags]
-    began = time.monotonic()
     with started(words, tmp_path / "log", **env, **folder_of_an_attempt(out)) as launch:
-        assert launch.wait(60) == (78 if launcher == "spawn" else 1), launch.output
-        assert time.monotonic() - began < 25
+        assert launch.wait() == (78 if launcher == "spawn" else 1), launch.output
     cause = (out / "logs" / "1" / "cause").read_text()
     assert cause.startswith(f"78 bad-plugin: {socket.gethostname()}: [rank 1] "), launch.output
     assert_names(cause, "--dataset shards:data", "FileNotFoundError: ", "shard1")
@@ -88,7 +86,7 @@ def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
     (tmp_path / "script.py").write_text(UNJOINED)
     words = launch_words("forked", 2, program=[str(tmp_path / "script.py")])[:-1]
     with started(words, tmp_path / "log", **folder_of_an_attempt(tmp_path / "run")) as launch:
-        assert launch.wait(60) == 1
+        assert launch.wait() == 1
     cause = (tmp_path / "run" / "logs" / "1" / "cause").read_text()
     assert cause.startswith("78 separate-processes: "), launch.output
     assert "WORLD_SIZE=2" in cause
@@ -106,10 +104,10 @@ def test_it_decides_how_the_job_ends(case, shards, tmp_path, table):
         "USE_CONTAINER": "0",
         "PYTHON": sys.executable,
     }
-    began = time.monotonic()
     words = ["env", f"--chdir={tmp_path}", "bash", str(ROOT / "jobscripts" / "ddp.sh"), *FLAGS, *flags]
+    began = time.monotonic()
     with started(words, tmp_path / "log", **env) as launch:
-        code = launch.wait(120)
+        code = launch.wait()
     attempts = len([*(tmp_path / "run" / "logs").iterdir()])
     seconds = time.monotonic() - began
     table(f"ddp.sh, rank 1 alone: {case}", [(f"exit {code}", f"attempts {attempts}", f"{seconds:.0f} s")])

@@ -225,7 +225,7 @@ def test_bad_input_is_answered_in_one_line(bad, case, tmp_path, table):
     before = tree(bad / "run")
     words = [str(bad / word) if os.path.lexists(bad / word.partition("/")[0]) else word for word in words]
     with started([*TRAINER, "evaluate", *words], tmp_path / "log") as launch:
-        assert launch.wait(60) == SLUGS[slug].exit_code == 78, launch.output
+        assert launch.wait() == SLUGS[slug].exit_code == 78, launch.output
     (line,) = [line for line in launch.output.splitlines() if line.startswith("trainer:")]
     assert_error(launch.output, slug, *values)
     assert tree(bad / "run") == before

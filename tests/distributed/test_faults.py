@@ -20,6 +20,7 @@ from messages import assert_error, assert_names, assert_warning, slugs
 from support import (
     DIGITS,
     INSIDE,
+    LIMIT,
     ROOT,
     TRAINER,
     digest,
@@ -59,7 +60,7 @@ def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, 
         launch.until(lambda: last_step(out) >= 5, "step 5")
         os.kill(launch.rank_pid(victim), signal.SIGKILL)
         start = time.monotonic()
-        code = launch.wait(60)
+        code = launch.wait()
         seconds = time.monotonic() - start
     assert code != 0, launch.output
     assert verdict(out) == "", "a crash has none"
@@ -175,7 +176,7 @@ def test_torchrun_restarts_ranks_that_were_killed(tmp_path, table):
         step = last_step(out) + 30
         launch.until(lambda: last_step(out) >= step, f"step {step}")
         (out / "STOP").write_text("user\n")
-        assert launch.wait(60) == 0, launch.output
+        assert launch.wait() == 0, launch.output
     assert status(out)["reason"] == "user"
     assert launch.output.count("resumed at step") == 3
     table("torchrun --max-restarts=3", rows)
@@ -219,7 +220,7 @@ def test_another_torchrun_takes_the_place_of_one_that_was_killed(tmp_path, table
         first.until(lambda: last_step(out) > saved + 5, "a further step")
         seconds = time.monotonic() - began
         (out / "STOP").write_text("user\n")
-        assert first.wait(60) == 0, first.output
+        assert first.wait() == 0, first.output
     assert status(out)["reason"] == "user"
     table("one of two torchruns killed, and another started", [(f"trains again after {seconds:.1f} s",)])
 
@@ -257,7 +258,7 @@ def test_what_cannot_be_said_to_a_closed_terminal_holds_up_nothing(tmp_path, mom
     )
     os.close(theirs)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT
         while not (last_step(out) >= 5 if moment == "training" else "libtorch" in maps(process.pid)):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -265,7 +266,7 @@ def test_what_cannot_be_said_to_a_closed_terminal_holds_up_nothing(tmp_path, mom
         time.sleep(1)
         os.close(ours)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(60) == 75
+        assert process.wait(LIMIT) == 75
     finally:
         process.kill()
         process.wait()
@@ -289,7 +290,7 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path, number):
     with started(words, tmp_path / "log", **ranks) as launch:
         launch.until(lambda: listens(int(ranks["MASTER_PORT"])), "rank 0 that listens")
         launch.process.send_signal(number)
-        assert launch.wait(20) == 75
+        assert launch.wait() == 75
     assert_names(launch.output.splitlines()[-1], "trainer: ", number.name)
     assert not out.exists()
 
@@ -325,7 +326,7 @@ def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by)
                     launch.until(lambda: "mpi_lib" in maps(launch.process.pid), "a rank that waits")
                     time.sleep(1)
                     launch.process.terminate()
-                assert launch.wait(60) == (75 if by == "signal" else 1), launch.output
+                assert launch.wait() == (75 if by == "signal" else 1), launch.output
         finally:
             rendezvous.kill()
     last = launch.output.splitlines()[-1]
@@ -354,7 +355,7 @@ def test_a_worker_that_is_killed_is_told_of_in_a_line(tmp_path, photos):
         launch.until(lambda: last_step(out) >= 3, "step 3")
         worker = next(pid for pid in launch.pids() if pid != launch.process.pid)
         os.kill(worker, signal.SIGKILL)
-        assert launch.wait(60) == 1
+        assert launch.wait() == 1
     assert_error(launch.output, "lost-worker", "DataLoader", f" {worker})", "MiB", "--workers")
     assert launch.output.splitlines()[-1].startswith("trainer: error[lost-worker]")
 

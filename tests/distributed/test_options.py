@@ -157,7 +157,7 @@ def test_a_terminal_shows_a_progress_bar(tmp_path):
             break
         shown += piece
     os.close(leader)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     bar = shown.decode()
     assert "epoch 2/2" in bar
     assert "samples/s" in bar

@@ -169,7 +169,7 @@ class Started:
     project: Project
     run_dir: Path
 
-    def end(self, limit: float = 60.0) -> Ended:
+    def end(self, limit: float = 300.0) -> Ended:
         """Wait for its end."""
         try:
             _, err = self.process.communicate(timeout=limit)
@@ -184,7 +184,7 @@ class Started:
         code = self.process.returncode
         return Ended(code if code >= 0 else 128 - code, err.decode(errors="surrogateescape"), calls, env, self.run_dir)
 
-    def until(self, path: Path, limit: float = 20.0) -> None:
+    def until(self, path: Path, limit: float = 300.0) -> None:
         """Wait until a file is there."""
         deadline = time.monotonic() + limit
         while not path.exists():

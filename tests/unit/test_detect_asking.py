@@ -56,24 +56,24 @@ class TestAsking:
 
     def test_one_that_hangs_ends_with_its_children_and_is_not_started_again(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 3.0)
-        program = script(tmp_path, f"echo x >>{tmp_path}/started; sleep 60 & echo $! >{tmp_path}/child; wait")
+        program = script(tmp_path, f"echo x >>{tmp_path}/started; sleep 600 & echo $! >{tmp_path}/child; wait")
         asker, began = Asker(os.environ), time.monotonic()
         assert asker.ask(program).error.endswith(" 3 s")
         assert program in asker.ask(program, "again").error
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 300
         assert (tmp_path / "started").read_text() == "x\n"
         child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
         while child.exists() and ") Z " not in child.read_text():
-            assert time.monotonic() - began < 20, "its child goes on"
+            assert time.monotonic() - began < 300, "its child goes on"
 
     def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(self, tmp_path):
         began = time.monotonic()
-        assert Asker(os.environ).ask(script(tmp_path, "sleep 60 & echo said")).text == "said\n"
-        assert time.monotonic() - began < 20
+        assert Asker(os.environ).ask(script(tmp_path, "sleep 600 & echo said")).text == "said\n"
+        assert time.monotonic() - began < 300
 
     def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
-        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 60")).error.endswith(" s")
+        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 600")).error.endswith(" s")
 
     def test_one_that_prints_without_end_ends(self, monkeypatch):
         monkeypatch.setattr(ask, "LARGEST", 1 << 20)
@@ -124,7 +124,7 @@ def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monke
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sinfo", "scontrol", "sacctmgr", "srun", "sbatch", "id", "apptainer", "unshare", "ip", "bash"):
-        (programs / name).write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+        (programs / name).write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
         (programs / name).chmod(0o755)
     monkeypatch.setattr(ask, "LIMIT", 0.3)
     monkeypatch.setenv("PATH", str(programs))
@@ -132,7 +132,7 @@ def test_a_login_node_on_which_nothing_answers_still_has_a_draft(tmp_path, monke
         monkeypatch.delenv(name)
     began = time.monotonic()
     assert main(["site", "--detect"]) == 0
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300
     text = capsys.readouterr().out
     assert re.search(r"(?m)^# .*: scontrol show config: .* 0 s\.$", text)
     assert re.search(r"(?m)^# .*: scontrol --oneliner show partition: .*\bscontrol\b", text)  # which did not answer

@@ -321,7 +321,7 @@ class TestThisMachine:
         make_attempt(run, 2)
         assert process.stdout.readline() == "a warning\n"
         (run / "logs" / "2" / "code").write_text("0\n")
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
 
     def test_a_log_that_was_begun_anew_is_shown_from_its_beginning(self, here, monkeypatch, capfdbinary):
         run = make_run(here)
@@ -346,7 +346,7 @@ class TestThisMachine:
         ) as process:
             assert process.stdout.readline() == b"a warning\n"
             process.send_signal(signal.SIGINT)
-            assert (process.wait(20), process.stderr.read()) == (130, b"")
+            assert (process.wait(300), process.stderr.read()) == (130, b"")
 
     def test_so_does_the_end_of_its_reader(self, here):
         run = make_run(here)
@@ -355,7 +355,7 @@ class TestThisMachine:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
             process.stdout.close()
-            assert (process.wait(20), process.stderr.read()) == (141, b"")
+            assert (process.wait(300), process.stderr.read()) == (141, b"")
 
     def test_a_folder_named_stop_is_no_request(self, here, capsys):
         run = make_run(here)

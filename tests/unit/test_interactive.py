@@ -163,7 +163,7 @@ class TestScript:
         while not (tmp_path / "here").exists():
             assert process.poll() is None, process.stderr.read()
         process.terminate()
-        assert process.wait(20) == 143
+        assert process.wait(300) == 143
         assert not any(path.name.startswith(".jobgen") for path in clone.iterdir())
 
     def test_a_signal_while_the_command_starts_reaches_it(self, clone, tmp_path, monkeypatch):

@@ -254,7 +254,7 @@ def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
     lock.acquire()
     path = tmp_path / "lock"
     os.utime(path, (0, 0))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while path.stat().st_mtime == 0 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert time.time() - path.stat().st_mtime < 10

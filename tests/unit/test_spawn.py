@@ -26,7 +26,7 @@ OPERATION = "import torch; torch.set_num_threads(2); torch.ones(1 << 20).sum();"
 )
 def test_they_are_forked_only_from_a_process_without_other_threads(before, method):
     found = subprocess.run(
-        [sys.executable, "-c", before + ASK], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", before + ASK], check=False, capture_output=True, text=True, timeout=600
     )
     assert (found.stdout, found.stderr) == (f"{method}\n", "")
 
@@ -52,7 +52,7 @@ from slipway.environment import read_environment
 from slipway.stop import StopRequest
 from trainer.config import Launch, Settings
 from trainer.errors import ConfigError
-from trainer.spawn import spawn
+import trainer.spawn
 
 def waits(request, environment):
     if environment.local_rank == 1:
@@ -78,7 +78,8 @@ def saves(request, environment):
 work = globals()[sys.argv[1]]
 launch = Launch(nproc_per_node=2, device="cpu")
 began = time.monotonic()
-code = spawn(lambda _, *rest: work(*rest), Settings(launch=launch), StopRequest(), read_environment({}))
+trainer.spawn.GRACE = 900.0
+code = trainer.spawn.spawn(lambda _, *rest: work(*rest), Settings(launch=launch), StopRequest(), read_environment({}))
 print(f"{code} {time.monotonic() - began:.1f}")
 """
 
@@ -87,7 +88,7 @@ def first_failure(tmp_path, *arguments):
     """Return the exit code of two ranks, the second of which fails, and the seconds that they took."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True, timeout=600)
     code, seconds = done.stdout.split()
     return int(code), float(seconds)
 
@@ -96,7 +97,7 @@ def first_failure(tmp_path, *arguments):
 def test_ranks_that_wait_for_one_that_has_failed_end_at_once(tmp_path):
     code, seconds = first_failure(tmp_path, "waits")
     assert code == 78
-    assert seconds < 20  # most of it for imports
+    assert seconds < 300
 
 
 @pytest.mark.parametrize("later", ["0", "1"])
@@ -122,7 +123,7 @@ sys.exit(main())
 
 def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
     words = [sys.executable, "-c", SEES, "--nproc-per-node", "2", "--output-dir", tmp_path / "run"]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)  # a line, and not one of each rank
     assert_error(done.stderr, "too-few-gpus", " 1 ")
 
