@@ -128,10 +128,11 @@ wait_limited() {
 
 # run_step FUNCTION: run the launch, which FUNCTION spells out, until it ends. Where the port of the
 # rendezvous was taken between the choice and the launch, it is launched again with another one.
-# Sets code.
+# Sets code; and first_step, which was saved before it.
 run_step() {
     local try started
     code=$EXIT_STOPPED
+    first_step=$(saved_step)
     for try in 1 2 3; do
         started=$SECONDS
         if ! open_rendezvous; then
@@ -266,9 +267,9 @@ request_stop() {
 }
 
 # finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
-# verdict does, since launchers hide exit codes. A run that is out of time goes on by METHOD:
-# requeue, chain, or none. A user's script that leaves neither is known by its exit code, and never
-# goes on.
+# verdict does, since launchers hide exit codes. A run that is out of time and has gained a step,
+# and one for which go_on names a reason, go on by METHOD: requeue, chain, or none. A user's script
+# that leaves neither cause nor verdict is known by its exit code.
 finish() {
     account || :
     if attempt_has_cause; then
@@ -298,7 +299,9 @@ finish() {
     case $state in
         done) exit 0 ;;
         out-of-time)
-            [ "$1" = none ] || [ "$cancelled" = 1 ] || continue_run "$1" "out of time at step $step"
+            if [ "$1" != none ] && [ "$cancelled" = 0 ]; then
+                continue_gained "$1"
+            fi
             ;;&
         out-of-time | stopped)
             note "stopped at step $step ($reason); to continue: $(continue_command)"
@@ -309,6 +312,16 @@ finish() {
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# continue_gained METHOD: of a run that is out of time; returns where the attempt has gained no
+# step, as the next one would gain none either.
+continue_gained() {
+    if gained_step; then
+        continue_run "$1" "out of time at step $step"
+    else
+        warn no-requeue "attempt $attempt has saved no step, so it does not continue by itself"
+    fi
 }
 
 # report REASON: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
@@ -325,7 +338,7 @@ report() {
 # saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
 saved_nothing() {
     [ -z "$SLIPWAY_SCRIPT" ] || run_has_session || return 1
-    [ "$(saved_step)" = "${first_step-none}" ]
+    ! gained_step
 }
 
 # read_verdict: of the attempt. Sets state, empty where there is none, step and reason.

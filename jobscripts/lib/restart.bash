@@ -26,18 +26,12 @@ reserve_spares() {
 run_attempts() {
     restarts=0 fruitless=0
     end_earlier_ranks
-    run_attempt "$1"
+    run_step "$1"
     while attempt_has_died && plan_restart; do
         next_attempt
         watch_over_job
-        run_attempt "$1"
+        run_step "$1"
     done
-}
-
-# run_attempt FUNCTION: sets first_step, which was saved before it, and code.
-run_attempt() {
-    first_step=$(saved_step)
-    run_step "$1"
 }
 
 # attempt_has_died: whether it ended without a cause, without a verdict and without being asked to;
@@ -62,7 +56,8 @@ crashed() {
 }
 
 # plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
-# Sets failed, the node where a process was killed first, if the launch says so.
+# Sets failed, the node where a process was killed first, if the launch says so; and go_on, why the
+# job is to be requeued, if it is.
 plan_restart() {
     local lost=${#lost_nodes[@]} step
     trap 'time_limit_came=1; end_step' USR1
@@ -80,7 +75,7 @@ plan_restart() {
         return 1
     fi
     if [ -n "${time_limit_came:-}" ]; then
-        go_on="out of time after an attempt that died"
+        continue_after_death "$lost"
         return 1
     fi
     failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
@@ -99,6 +94,16 @@ plan_restart() {
         return 1
     fi
     choose_nodes
+}
+
+# continue_after_death LOST: the time limit came while an attempt died, which has lost so many of
+# its nodes. Sets go_on if that, or a step that was saved, is a reason to requeue the job.
+continue_after_death() {
+    if [ "$1" != 0 ] || gained_step; then
+        go_on="out of time after an attempt that died"
+    else
+        warn no-restart "attempt $attempt: out of time, and it has died without saving a step"
+    fi
 }
 
 # warn_of_death LOST: say why the last attempt died, after which so many more nodes were lost.
@@ -136,9 +141,21 @@ attempt_has_session() {
     grep --quiet --no-messages "\"attempt\": $attempt," "$RUN_DIR/status.json"
 }
 
+# gained_step: whether the last attempt has saved more steps than there were. Of a script without
+# slipway.Session nothing but its own verdict is known, whose step must not be 0.
+gained_step() {
+    if [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
+        [[ ${step:-} =~ ^0*[1-9][0-9]*$ ]]
+    else
+        (($(saved_step) > first_step))
+    fi
+}
+
 # saved_step: that of the checkpoint from which the run would go on, or 0.
 saved_step() {
     local name
+    # The folder is opened first: so NFS asks the server for the link, too.
+    : "$RUN_DIR/checkpoints"/*
     name=$(readlink -- "$RUN_DIR/checkpoints/latest" 2>/dev/null) || :
     if [[ $name =~ ^step_0*([0-9]+)$ ]]; then
         echo "${BASH_REMATCH[1]}"

@@ -55,7 +55,7 @@ image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_ki
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
 SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
-healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed=''
+healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -1569,13 +1569,12 @@ class TestRestart:
         (message,) = [message.text for message in messages(out[2]) if message.slug == "restarted"]
         assert numbers(message) == [1, 3, 3, 0, 1, 2]
 
-    def test_run_attempts_and_run_attempt(self, bash):
+    def test_run_attempts(self, bash):
         steps = (
             'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }; '
             "plan_restart() { chosen_nodes=(n1 n2); }; "
         )
         assert bash(f"{steps}run_attempts launch")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
-        assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
 
     def test_export_plan_and_find_master(self, bash, stub):
         code = "export_plan; env | grep '^TRAINER_' | sort --unique"
@@ -1944,8 +1943,33 @@ class TestLaunch:
 
     def test_saved_nothing(self, bash, place):
         assert bash("first_step=0; saved_nothing && echo yes")[1] == "yes\n"
-        assert bash("first_step=9; saved_nothing || echo no")[1] == "no\n"
+        (place / "run" / "checkpoints").mkdir(parents=True)
+        (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
+        assert bash("first_step=8; saved_nothing || echo no")[1] == "no\n"
         assert bash("first_step=0 SLIPWAY_SCRIPT=x; saved_nothing || echo no")[1] == "no\n"
+
+    @pytest.mark.parametrize(
+        ("given", "gained"),
+        [
+            ("first_step=8; step=9", True),
+            ("first_step=9", False),
+            ("SLIPWAY_SCRIPT=x; step=7", True),
+            ("SLIPWAY_SCRIPT=x; step=0", False),
+            ("SLIPWAY_SCRIPT=x; step=", False),
+            ("SLIPWAY_SCRIPT=x; step=x; first_step=0", False),
+            ("SLIPWAY_SCRIPT=x; first_step=9; step=10; touch run/status.json", False),
+            ("SLIPWAY_SCRIPT=x; first_step=8; step=0; touch run/status.json", True),
+        ],
+    )
+    def test_gained_step_continue_gained_and_continue_after_death(self, bash, place, given, gained):
+        (place / "run" / "checkpoints").mkdir(parents=True)
+        (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
+        calls = "continue_run() { echo $1; }; continue_gained chain; gained_step && echo yes || :"
+        code, out, err = bash(f"{given}; {calls}")
+        assert (code, out, slugs(err)) == (0, *(("chain\nyes\n", []) if gained else ("", ["no-requeue"])))
+        out, err = bash(f"{given}; continue_after_death 0; echo ${{go_on:+yes}}")[1:]
+        assert (out, slugs(err)) == (("yes\n", []) if gained else ("\n", ["no-restart"]))
+        assert bash(f"{given}; continue_after_death 1; echo ${{go_on:+yes}}")[1:] == ("yes\n", "")
 
     def test_again_job_field_and_continue_command_of_slurm(self, bash, stub, place):
         stub(

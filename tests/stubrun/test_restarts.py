@@ -230,9 +230,14 @@ class TestWhen:
         assert (ended.code, len(launches(ended))) == (0, 2), ended
 
     def test_a_time_limit_meanwhile_lets_the_next_job_go_on(self, run):
-        ended = run(STUB_ON_TRAIN='kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1')
+        dies_late = 'kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1'
+        ended = run(STUB_ON_TRAIN=SAVE + dies_late)
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
         assert_warning(ended.err, "requeued", "(requeue)", "1", " 10")
+        # once: requeued with nothing gained
+        ended = run(STUB_ON_TRAIN=dies_late)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
+        assert_warning(ended.err, "no-restart", "1")
 
     @pytest.mark.slow
     def test_a_signal_meanwhile_ends_the_job(self, run):
