@@ -3,12 +3,14 @@
 # how the job ends.
 
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
-# the job.
+# the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
 catch_signals() {
     cancelled=0
     step_may_run=''
+    sigterm_at=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
-    trap 'stopped_before_launch' TERM INT
+    trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
+    trap 'stopped_before_launch' INT
 }
 
 # before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
@@ -141,7 +143,8 @@ run_step() {
         fi
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
-        trap 'cancelled=1; stop_for_signal' TERM INT
+        trap 'cancelled=1 sigterm_at=$SECONDS; stop_for_signal' TERM
+        trap 'cancelled=1; stop_for_signal' INT
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
         note_ranks
@@ -280,8 +283,7 @@ finish() {
         wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
     read_verdict
-    if [ "$cancelled" = 1 ] && { [ -z "$state" ] || [ "$state $reason" = "stopped signal" ]; } &&
-        saved_nothing && signal_is_stray; then
+    if [ "$cancelled" = 1 ] && [ -z "$state" ] && saved_nothing && signal_is_stray; then
         cancelled=0
         continue_stray
         cancelled=1

@@ -5,6 +5,7 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
+readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
@@ -93,9 +94,12 @@ stop_for_signal() {
 }
 
 # signal_is_stray: a job that Slurm has requeued after the loss of a node can get, as it starts, the
-# SIGTERM that was for the ended one. This one Slurm neither ends nor preempts.
+# SIGTERM that was for the ended one. It comes in the first STRAY_SECONDS, before the ranks have
+# joined, and Slurm neither ends nor preempts this job.
 signal_is_stray() {
-    [ -n "${restarted:-}" ] && [ "$(job_field JobState)" = RUNNING ] &&
+    [ -n "${restarted:-}" ] && [ -n "${sigterm_at:-}" ] && ((sigterm_at < STRAY_SECONDS)) &&
+        ! attempt_has_session &&
+        [ "$(job_field JobState)" = RUNNING ] &&
         [[ $(job_field PreemptTime) =~ ^(None)?$ ]]
 }
 

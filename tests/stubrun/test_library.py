@@ -1929,11 +1929,12 @@ class TestLaunch:
 
     def test_a_stray_signal(self, bash, stub):
         stub("scontrol", 'echo "JobId=1 JobState=$STATE PreemptTime=${PREEMPTED:-None} R=x"')
-        code = "restarted=1; signal_is_stray && echo yes"
+        code = "restarted=1 sigterm_at=59; signal_is_stray && echo yes"
         assert bash(code, STATE="RUNNING")[1] == "yes\n"
         assert bash(code, STATE="COMPLETING")[0] == 1
         assert bash(code, STATE="RUNNING", PREEMPTED="2026-01-31T12:00:00")[0] == 1
-        assert bash("restarted=; signal_is_stray", STATE="RUNNING")[0] == 1
+        for change in ("restarted=", "sigterm_at=", "sigterm_at=60", "attempt_has_session() { :; }"):
+            assert bash(f"restarted=1 sigterm_at=9; {change}; signal_is_stray", STATE="RUNNING")[0] == 1, change
         assert bash("signal_is_stray", scheduler="pbs")[0] == 1
         assert (
             bash("continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray")[1]
