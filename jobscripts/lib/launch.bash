@@ -202,9 +202,9 @@ launch_once() {
     read -r code 2>/dev/null <"$log_dir/code" || code=1
 }
 
-# abandon_launch PID: end a launcher that waits for a node that is gone, 30 s after it has said
-# (LAUNCH_IS_ENDING) that it ends the ranks. Slurm itself misses a node only after its
-# SlurmdTimeout, which is minutes.
+# abandon_launch PID: end a launcher that has not ended 30 s after it has said (LAUNCH_IS_ENDING)
+# that it ends the ranks, as it may wait for a node that is gone: Slurm itself misses a node only
+# after its SlurmdTimeout, which is minutes. Which nodes answer is asked afterwards.
 abandon_launch() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
@@ -216,7 +216,8 @@ abandon_launch() {
     done
     read -r -t 30 <&"$nothing" || :
     kill -0 "$1" 2>/dev/null || return 0
-    warn node-lost "the launcher waits for a node that does not answer: it is ended"
+    warn launcher-stuck \
+        "the launcher has not ended 30 s after it began to end the ranks: it is killed"
     end_tree "$1"
 }
 

@@ -172,7 +172,8 @@ watch_over_job() {
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
     )
-    srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
+    SLIPWAY_PROBE_SECONDS=$SLIPWAY_PROBE_SECONDS \
+        srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
         --nodelist="$guard_node" sh "$lib/guard.sh" "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" \
         "${SLURMD_NODENAME:-}" "$RUN_DIR/requeues" "$((count + 1)) $job_id" "${act[@]}" \
         </dev/null >/dev/null 2>&1 {heart}>&- &
@@ -187,10 +188,15 @@ end_guard() {
     guard='' guard_node=''
 }
 
+# nodes_out_of_service NODE...: print those that Slurm says are down, drained or not responding.
+nodes_out_of_service() {
+    sh "$lib/nodes_down.sh" "$SLIPWAY_PROBE_SECONDS" "$@"
+}
+
 # job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
-    said=$(timeout 20 scontrol --oneliner show job "$1" 2>&1) || code=$?
+    said=$(ask_scheduler scontrol --oneliner show job "$1" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ JobState=($running) ]] ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
@@ -199,7 +205,7 @@ job_is_over() {
 
 # job_field NAME: of `scontrol show job`.
 job_field() {
-    timeout 20 scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
+    ask_scheduler scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
 }
 
 # The command that continues the run, as one types it.
