@@ -1,11 +1,12 @@
 #!/bin/sh
 # guard.sh HEART LOG NODE REQUEUES LINE COMMAND...: on another node than NODE, which runs a job's
 # script, look whether that touches the file HEART, as it does every 10 s. Once it has not done so
-# for a minute, and NODE starts no process, add LINE to REQUEUES, the job's count of them, and run
-# COMMAND, which requeues the job; where that is refused it is cancelled. Else a job that Slurm lets
-# live without its first node (--no-kill) would hold the others until its time limit. It ends with
-# the job, also where no slurmd lives here that would end it.
+# for a minute, and NODE starts no process (see node_answers), add LINE to REQUEUES, the job's count
+# of them, and run COMMAND, which requeues the job; where that is refused it is cancelled. Else a
+# job that Slurm lets live without its first node (--no-kill) would hold the others until its time
+# limit. It ends with the job, also where no slurmd lives here that would end it.
 set -u
+limit=$SLIPWAY_PROBE_SECONDS
 heart=$1 log=$2 node=$3 requeues=$4 line=$5
 shift 5
 
@@ -20,7 +21,21 @@ job_state() {
         sed --quiet 's/.* JobState=\([^ ]*\).*/\1/p'
 }
 
-before='' looks=0
+# starts_process SECONDS: whether NODE does so within that time.
+starts_process() {
+    timeout --kill-after=5 "$1" srun --overlap --nodes=1 --ntasks=1 \
+        --nodelist="$node" true 2>/dev/null
+}
+
+# node_answers: whether it does within SLIPWAY_PROBE_SECONDS; or, if Slurm does not say that it is
+# out of service, at the second time, within three times that, as a busy controller is slow, too.
+node_answers() {
+    starts_process "$limit" && return
+    [ -z "$(sh "${0%/*}/nodes_down.sh" "$limit" "$node")" ] || return 1
+    starts_process "$(awk -v seconds="$limit" 'BEGIN { print 3 * seconds }')"
+}
+
+before='' looks=0 counted=''
 while sleep 5; do
     now=$(last_beat) || now=none
     if [ "$now" != "$before" ]; then
@@ -36,11 +51,19 @@ while sleep 5; do
         SUSPENDED | STOPPED | SIGNALING | RESIZING | '') continue ;; # or nobody answers
         *) exit 0 ;;
     esac
-    ! timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 \
-        --nodelist="$node" true 2>/dev/null || continue
+    ! node_answers || continue
     echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"
-    [ "$1" != scontrol ] || echo "$line" >>"$requeues"
-    date '+{"ended": %s.%3N}' >>"${requeues%/*}/goodput.jsonl" # of the attempt of the line before
-    timeout --kill-after=5 60 "$@" >>"$log" 2>&1 && exit 0
+    if [ -z "$counted" ]; then
+        [ "$1" != scontrol ] || echo "$line" >>"$requeues"
+        # of the attempt of the line before
+        date '+{"ended": %s.%3N}' >>"${requeues%/*}/goodput.jsonl"
+        counted=1
+    fi
+    code=0
+    timeout --kill-after=5 60 "$@" >>"$log" 2>&1 || code=$?
+    case $code in
+        0) exit 0 ;;
+        124 | 137) continue ;; # no answer: look again, as it may be under way
+    esac
     timeout --kill-after=5 60 scancel "$SLURM_JOB_ID"
 done

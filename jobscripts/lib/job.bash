@@ -87,6 +87,15 @@ die() {
     exit "${ERROR_CODE[$1]}"
 }
 
+# ask_scheduler COMMAND...: run a command that only asks something, for SLIPWAY_PROBE_SECONDS; and,
+# if it has not ended by then, once more, for three times that. Returns 124 if that is over, too.
+ask_scheduler() {
+    local code=0
+    timeout --kill-after=5 "$SLIPWAY_PROBE_SECONDS" "$@" || code=$?
+    [[ $code == 124 || $code == 137 ]] || return "$code"
+    timeout --kill-after=5 "$(longer_limit)" "$@"
+}
+
 # export_variables NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
 # which a job that is submitted from inside this one knows that they are not its own.
 export_variables() {

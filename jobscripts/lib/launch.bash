@@ -3,12 +3,14 @@
 # how the job ends.
 
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
-# the job.
+# the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
 catch_signals() {
     cancelled=0
     step_may_run=''
+    sigterm_at=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
-    trap 'stopped_before_launch' TERM INT
+    trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
+    trap 'stopped_before_launch' INT
 }
 
 # before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
@@ -128,10 +130,11 @@ wait_limited() {
 
 # run_step FUNCTION: run the launch, which FUNCTION spells out, until it ends. Where the port of the
 # rendezvous was taken between the choice and the launch, it is launched again with another one.
-# Sets code.
+# Sets code; and first_step, which was saved before it.
 run_step() {
     local try started
     code=$EXIT_STOPPED
+    first_step=$(saved_step)
     for try in 1 2 3; do
         started=$SECONDS
         if ! open_rendezvous; then
@@ -140,7 +143,8 @@ run_step() {
         fi
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
-        trap 'cancelled=1; stop_for_signal' TERM INT
+        trap 'cancelled=1 sigterm_at=$SECONDS; stop_for_signal' TERM
+        trap 'cancelled=1; stop_for_signal' INT
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
         note_ranks
@@ -198,9 +202,9 @@ launch_once() {
     read -r code 2>/dev/null <"$log_dir/code" || code=1
 }
 
-# abandon_launch PID: end a launcher that waits for a node that is gone, 30 s after it has said
-# (LAUNCH_IS_ENDING) that it ends the ranks. Slurm itself misses a node only after its
-# SlurmdTimeout, which is minutes.
+# abandon_launch PID: end a launcher that has not ended 30 s after it has said (LAUNCH_IS_ENDING)
+# that it ends the ranks, as it may wait for a node that is gone: Slurm itself misses a node only
+# after its SlurmdTimeout, which is minutes. Which nodes answer is asked afterwards.
 abandon_launch() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
@@ -212,7 +216,8 @@ abandon_launch() {
     done
     read -r -t 30 <&"$nothing" || :
     kill -0 "$1" 2>/dev/null || return 0
-    warn node-lost "the launcher waits for a node that does not answer: it is ended"
+    warn launcher-stuck \
+        "the launcher has not ended 30 s after it began to end the ranks: it is killed"
     end_tree "$1"
 }
 
@@ -266,9 +271,9 @@ request_stop() {
 }
 
 # finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
-# verdict does, since launchers hide exit codes. A run that is out of time goes on by METHOD:
-# requeue, chain, or none. A user's script that leaves neither is known by its exit code, and never
-# goes on.
+# verdict does, since launchers hide exit codes. A run that is out of time and has gained a step,
+# and one for which go_on names a reason, go on by METHOD: requeue, chain, or none. A user's script
+# that leaves neither cause nor verdict is known by its exit code.
 finish() {
     account || :
     if attempt_has_cause; then
@@ -279,8 +284,7 @@ finish() {
         wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
     fi
     read_verdict
-    if [ "$cancelled" = 1 ] && { [ -z "$state" ] || [ "$state $reason" = "stopped signal" ]; } &&
-        saved_nothing && signal_is_stray; then
+    if [ "$cancelled" = 1 ] && [ -z "$state" ] && saved_nothing && signal_is_stray; then
         cancelled=0
         continue_stray
         cancelled=1
@@ -298,7 +302,9 @@ finish() {
     case $state in
         done) exit 0 ;;
         out-of-time)
-            [ "$1" = none ] || [ "$cancelled" = 1 ] || continue_run "$1" "out of time at step $step"
+            if [ "$1" != none ] && [ "$cancelled" = 0 ]; then
+                continue_gained "$1"
+            fi
             ;;&
         out-of-time | stopped)
             note "stopped at step $step ($reason); to continue: $(continue_command)"
@@ -309,6 +315,16 @@ finish() {
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
+}
+
+# continue_gained METHOD: of a run that is out of time; returns where the attempt has gained no
+# step, as the next one would gain none either.
+continue_gained() {
+    if gained_step; then
+        continue_run "$1" "out of time at step $step"
+    else
+        warn no-requeue "attempt $attempt has saved no step, so it does not continue by itself"
+    fi
 }
 
 # report REASON: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
@@ -325,7 +341,7 @@ report() {
 # saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
 saved_nothing() {
     [ -z "$SLIPWAY_SCRIPT" ] || run_has_session || return 1
-    [ "$(saved_step)" = "${first_step-none}" ]
+    ! gained_step
 }
 
 # read_verdict: of the attempt. Sets state, empty where there is none, step and reason.

@@ -69,11 +69,33 @@ share_of_node() {
 job_is_over() {
     local said code=0 id=$1
     [[ $id != *_* ]] || id="${id/_/[}]"
-    said=$(timeout 20 qstat -f "$id" 2>&1) || code=$?
+    said=$(ask_scheduler qstat -f "$id" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ job_state\ =\ [RES] ]] ;;
         *) [[ $said =~ (Unknown Job|has finished) ]] || return 2 ;;
     esac
+}
+
+# nodes_out_of_service NODE...: print those that the server says are down or not reached. One that
+# is only offline still runs its jobs.
+nodes_out_of_service() {
+    ask_scheduler pbsnodes -a | awk -v asked="$*" '
+        BEGIN {
+            count = split(asked, names)
+            for (number = 1; number <= count; number++) {
+                short = names[number]
+                sub(/[.].*/, "", short)
+                full[short] = names[number]
+            }
+        }
+        /^[^[:space:]]/ {
+            name = $1
+            sub(/[.].*/, "", name)
+        }
+        $1 == "state" && name in full && /down|unknown|stale|unresolvable/ {
+            print full[name], $3
+        }
+    '
 }
 
 # ask_for_job: what the server says of this job.

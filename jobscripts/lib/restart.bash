@@ -4,6 +4,7 @@
 
 : "${SLIPWAY_PROBE_SECONDS:=20}"
 spare_nodes=()
+declare -A node_states=()
 
 # reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
 # allocation, all of them; healthy_nodes, likewise; lost_nodes, none; planned_nodes, how many train;
@@ -26,29 +27,24 @@ reserve_spares() {
 run_attempts() {
     restarts=0 fruitless=0
     end_earlier_ranks
-    run_attempt "$1"
+    run_step "$1"
     while attempt_has_died && plan_restart; do
         next_attempt
         watch_over_job
-        run_attempt "$1"
+        run_step "$1"
     done
-}
-
-# run_attempt FUNCTION: sets first_step, which was saved before it, and code.
-run_attempt() {
-    first_step=$(saved_step)
-    run_step "$1"
 }
 
 # attempt_has_died: whether it ended without a cause, without a verdict and without being asked to;
 # or with the verdict of ranks that had to stop as their launcher died: mpirun's daemons send them
-# SIGTERM then. The exit code of a user's script stands for a verdict, unless it uses
-# slipway.Session, or a node is lost.
+# SIGTERM then. The exit code of a user's script stands for a verdict if it is 2 (usage) or 78, and
+# if it is 0 without slipway.Session; plan_restart has the rest.
 attempt_has_died() {
     [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] && ! attempt_has_cause || return 1
     read_verdict
-    if [ "$code" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! attempt_has_session; then
-        return 1
+    if [ -n "$SLIPWAY_SCRIPT" ]; then
+        [ "$code" != 2 ] || return 1
+        [ "$code" != 0 ] || attempt_has_session || return 1
     fi
     # mpirun 5 can end with 0 where it has lost a node
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
@@ -62,9 +58,10 @@ crashed() {
 }
 
 # plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
-# Sets failed, the node where a process was killed first, if the launch says so.
+# Sets failed, the node where a process was killed first, if the launch says so; and go_on, why the
+# job is to be requeued, if it is.
 plan_restart() {
-    local lost=${#lost_nodes[@]} step
+    local known=${#lost_nodes[@]} new=() lost missing step
     trap 'time_limit_came=1; end_step' USR1
     trap 'cancelled=1; end_step' TERM INT
     if [ "$SLIPWAY_MAX_RESTARTS" = 0 ]; then
@@ -72,20 +69,22 @@ plan_restart() {
         return 1
     fi
     end_old_steps
-    find_healthy_nodes || return 1
+    find_healthy_nodes || [ -n "${time_limit_came:-}" ] || return 1
     end_old_ranks
     [ "$cancelled" = 0 ] || return 1
-    lost=$((${#lost_nodes[@]} - lost))
+    new=("${lost_nodes[@]:known}")
+    lost=$(count_common new nodes)
     if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
         return 1
     fi
     if [ -n "${time_limit_came:-}" ]; then
-        go_on="out of time after an attempt that died"
+        continue_after_death "$lost"
         return 1
     fi
+    missing=$((nnodes - $(count_common nodes healthy_nodes)))
     failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
-    warn_of_death "$lost"
-    [ "$lost" = 0 ] || notify exclude "$last_note"
+    warn_of_death ${#new[@]}
+    [ ${#new[@]} = 0 ] || notify exclude "$last_note"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
         warn no-restart "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
         return 1
@@ -93,12 +92,32 @@ plan_restart() {
     step=$(saved_step)
     if ((step > first_step)); then
         fruitless=0
-    elif [ "$lost" = 0 ] && ((++fruitless > 1)); then
+    elif [ "$missing" = 0 ] && ((++fruitless > 1)); then
         warn no-restart \
             "two attempts have died at step $step and saved nothing further: it is not restarted"
         return 1
     fi
     choose_nodes
+}
+
+# count_common ARRAY ARRAY: print how many nodes of the first are in the second one, too.
+count_common() {
+    local -n one=$1 other=$2
+    local node count=0
+    for node in "${one[@]}"; do
+        [[ " ${other[*]} " != *" $node "* ]] || count=$((count + 1))
+    done
+    echo "$count"
+}
+
+# continue_after_death LOST: the time limit came while an attempt died, which has lost so many of
+# its nodes. Sets go_on if that, or a step that was saved, is a reason to requeue the job.
+continue_after_death() {
+    if [ "$1" != 0 ] || gained_step; then
+        go_on="out of time after an attempt that died"
+    else
+        warn no-restart "attempt $attempt: out of time, and it has died without saving a step"
+    fi
 }
 
 # warn_of_death LOST: say why the last attempt died, after which so many more nodes were lost.
@@ -116,9 +135,12 @@ warn_of_death() {
 
 # cause_of_death LOST: of the last attempt, after which so many more nodes were lost.
 cause_of_death() {
+    local node words=()
     if [ "$1" != 0 ]; then
-        echo "lost $(join_by ', ' "${lost_nodes[@]: -$1}"), which did not answer" \
-            "within $SLIPWAY_PROBE_SECONDS s"
+        for node in "${lost_nodes[@]: -$1}"; do
+            words+=("$node (${node_states[$node]:-})")
+        done
+        echo "lost $(join_by ', ' "${words[@]}"), on which no process starts"
     elif [ -n "$failed" ]; then
         echo "a process on $failed was killed; see $log_dir/stderr.log"
     else
@@ -136,9 +158,21 @@ attempt_has_session() {
     grep --quiet --no-messages "\"attempt\": $attempt," "$RUN_DIR/status.json"
 }
 
+# gained_step: whether the last attempt has saved more steps than there were. Of a script without
+# slipway.Session nothing but its own verdict is known, whose step must not be 0.
+gained_step() {
+    if [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
+        [[ ${step:-} =~ ^0*[1-9][0-9]*$ ]]
+    else
+        (($(saved_step) > first_step))
+    fi
+}
+
 # saved_step: that of the checkpoint from which the run would go on, or 0.
 saved_step() {
     local name
+    # The folder is opened first: so NFS asks the server for the link, too.
+    : "$RUN_DIR/checkpoints"/*
     name=$(readlink -- "$RUN_DIR/checkpoints/latest" 2>/dev/null) || :
     if [[ $name =~ ^step_0*([0-9]+)$ ]]; then
         echo "${BASH_REMATCH[1]}"
@@ -147,42 +181,89 @@ saved_step() {
     fi
 }
 
-# find_healthy_nodes: those that were healthy and start a process now, all asked at the same time.
-# Sets healthy_nodes, and adds the others to lost_nodes. Fails if this very node is among those, or
-# it is all: then something else is wrong.
+# find_healthy_nodes: ask all nodes of the job that are not lost to start a process, at the same
+# time, within SLIPWAY_PROBE_SECONDS; and those that have not, once more, within three times that. A
+# node is lost if it starts none and the scheduler says that it is out of service. One that is only
+# silent, as a busy controller makes nodes, too, is left out this time. Sets healthy_nodes, adds to
+# lost_nodes, and sets node_states, what the scheduler says of these. Fails if a signal came
+# meanwhile, and if this very node starts no process, or none does: then something else is wrong.
 find_healthy_nodes() {
-    local node before=("${healthy_nodes[@]}") lost=()
-    step_may_run=1
-    ask_nodes "${before[@]}" >"$log_dir/answers" 2>/dev/null &
-    wait_limited $! || :
-    healthy_nodes=()
-    for node in "${before[@]}"; do
-        if grep --quiet --line-regexp --fixed-strings -e "$node" "$log_dir/answers"; then
-            healthy_nodes+=("$node")
-        else
-            lost+=("$node")
-        fi
+    local limit node silent=() found=() lost=()
+    for node in "${allocation[@]}"; do
+        [[ " ${lost_nodes[*]} " == *" $node "* ]] || silent+=("$node")
     done
-    lost_nodes+=("${lost[@]}")
-    if [ ${#healthy_nodes[@]} = 0 ] || {
-        [ -n "${this_node:-}" ] && [[ " ${lost[*]} " == *" $this_node "* ]]
-    }; then
-        [ "$cancelled" = 1 ] ||
-            warn no-restart \
-                "no process can be started on this node ($HOSTNAME): it is not restarted"
+    for limit in "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)"; do
+        run_limited "$log_dir/answers" ask_nodes "$limit" "${silent[@]}" || return 1
+        sort_out found
+        [ ${#silent[@]} != 0 ] || break
+        run_limited "$log_dir/answers" nodes_out_of_service "${silent[@]}" || return 1
+        sort_out lost
+        [ ${#silent[@]} != 0 ] || break
+    done
+    if [ ${#found[@]} = 0 ] || [[ " ${silent[*]} ${lost[*]} " == *" ${this_node:-/} "* ]]; then
+        warn no-restart \
+            "no process can be started on this node ($HOSTNAME): it is not restarted"
         return 1
     fi
+    healthy_nodes=()
+    for node in "${allocation[@]}"; do # as the scheduler orders them
+        [[ " ${found[*]} " != *" $node "* ]] || healthy_nodes+=("$node")
+    done
+    lost_nodes+=("${lost[@]}")
+    [ ${#silent[@]} = 0 ] ||
+        warn node-silent \
+            "attempt $attempt: no process started within $limit s on" \
+            "$(join_by ', ' "${silent[@]}"), though the scheduler reports no failure there:" \
+            "left out until the next restart"
 }
 
-# ask_nodes NODE...: let each print its name.
+# longer_limit: that of the second time that a node or the scheduler is asked, in seconds.
+longer_limit() {
+    awk -v seconds="$SLIPWAY_PROBE_SECONDS" 'BEGIN { print 3 * seconds }'
+}
+
+# run_limited FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
+# where a signal has ended it.
+run_limited() {
+    local before=${time_limit_came:-}
+    step_may_run=1
+    "${@:2}" >"$1" 2>/dev/null &
+    wait_limited $! || :
+    [ "$cancelled" = 0 ] && [ "${time_limit_came:-}" = "$before" ]
+}
+
+# sort_out ARRAY: move those of `silent` that logs/N/answers names, on lines NODE [STATE], into
+# ARRAY. Sets node_states of them. A launcher may print other lines, too.
+sort_out() {
+    local -n into=$1
+    local node state rest=()
+    for node in "${silent[@]}"; do
+        if state=$(awk -v node="$node" '$1 == node && NF < 3 { print $2; found = 1; exit }
+            END { exit !found }' "$log_dir/answers"); then
+            into+=("$node")
+            node_states[$node]=$state
+        else
+            rest+=("$node")
+        fi
+    done
+    silent=("${rest[@]}")
+}
+
+# nodes_out_of_service NODE...: print those of which the scheduler says that no job can use them
+# (down, drained, not responding), as lines NODE STATE. Nothing where there is none to ask.
+nodes_out_of_service() {
+    :
+}
+
+# ask_nodes SECONDS NODE...: let each print its name, within so long.
 ask_nodes() {
-    nodes=("$@")
-    for_each_node apart node_answers
+    nodes=("${@:2}")
+    for_each_node apart node_answers "$1"
 }
 
-# node_answers NUMBER: let that node print its name.
+# node_answers NUMBER SECONDS: let that node print its name.
 node_answers() {
-    "${launcher}_node" "$1" "$SLIPWAY_PROBE_SECONDS" echo "${nodes[$1]}"
+    "${launcher}_node" "$1" "$2" echo "${nodes[$1]}"
 }
 
 # choose_nodes: as many of healthy_nodes as are planned, or with SLIPWAY_SHRINK=1 fewer; those first
@@ -204,7 +285,7 @@ choose_nodes() {
         warn no-restart \
             "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
             "ready, and SLIPWAY_SHRINK=1 goes on with fewer"
-        go_on="lost $(plural ${#lost_nodes[@]} node)"
+        go_on="$count of $(plural "$planned_nodes" node) are left"
         return 1
     fi
     chosen_nodes=()
@@ -260,14 +341,15 @@ failed_node() {
 # replace_lost_nodes: a step on each node has failed, before the launch: go on without the nodes
 # that start no process, if there are such, and others to take their place. Fails if not.
 replace_lost_nodes() {
-    local count=${#lost_nodes[@]}
+    local known=${#lost_nodes[@]} all=("${nodes[@]}" "${spare_nodes[@]}")
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 1
     end_old_steps
     find_healthy_nodes || return 1
-    count=$((${#lost_nodes[@]} - count))
-    [ "$count" != 0 ] || return 1
-    warn_of_death "$count"
-    notify exclude "$last_note"
+    (($(count_common all healthy_nodes) < ${#all[@]})) || return 1
+    if ((${#lost_nodes[@]} > known)); then
+        warn_of_death $((${#lost_nodes[@]} - known))
+        notify exclude "$last_note"
+    fi
     choose_nodes || return 1
     use_chosen_nodes
     export_plan

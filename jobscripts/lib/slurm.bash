@@ -5,6 +5,7 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
+readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
@@ -93,9 +94,12 @@ stop_for_signal() {
 }
 
 # signal_is_stray: a job that Slurm has requeued after the loss of a node can get, as it starts, the
-# SIGTERM that was for the ended one. This one Slurm neither ends nor preempts.
+# SIGTERM that was for the ended one. It comes in the first STRAY_SECONDS, before the ranks have
+# joined, and Slurm neither ends nor preempts this job.
 signal_is_stray() {
-    [ -n "${restarted:-}" ] && [ "$(job_field JobState)" = RUNNING ] &&
+    [ -n "${restarted:-}" ] && [ -n "${sigterm_at:-}" ] && ((sigterm_at < STRAY_SECONDS)) &&
+        ! attempt_has_session &&
+        [ "$(job_field JobState)" = RUNNING ] &&
         [[ $(job_field PreemptTime) =~ ^(None)?$ ]]
 }
 
@@ -168,7 +172,8 @@ watch_over_job() {
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
     )
-    srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
+    SLIPWAY_PROBE_SECONDS=$SLIPWAY_PROBE_SECONDS \
+        srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
         --nodelist="$guard_node" sh "$lib/guard.sh" "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" \
         "${SLURMD_NODENAME:-}" "$RUN_DIR/requeues" "$((count + 1)) $job_id" "${act[@]}" \
         </dev/null >/dev/null 2>&1 {heart}>&- &
@@ -183,10 +188,15 @@ end_guard() {
     guard='' guard_node=''
 }
 
+# nodes_out_of_service NODE...: print those that Slurm says are down, drained or not responding.
+nodes_out_of_service() {
+    sh "$lib/nodes_down.sh" "$SLIPWAY_PROBE_SECONDS" "$@"
+}
+
 # job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
-    said=$(timeout 20 scontrol --oneliner show job "$1" 2>&1) || code=$?
+    said=$(ask_scheduler scontrol --oneliner show job "$1" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ JobState=($running) ]] ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
@@ -195,7 +205,7 @@ job_is_over() {
 
 # job_field NAME: of `scontrol show job`.
 job_field() {
-    timeout 20 scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
+    ask_scheduler scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
 }
 
 # The command that continues the run, as one types it.

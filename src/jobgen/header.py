@@ -15,8 +15,9 @@ from slipway.layout import VERSION
 LABELS = 14
 """Width of the labels."""
 BY_ITSELF = (
-    "By this script ({command}) only after a time limit, if the attempt gained a step and had saved by then, and "
-    "where it has lost a node and is not to train with fewer; at most SLIPWAY_MAX_REQUEUES times."
+    "By this script ({command}) after a time limit, if the attempt has saved a further step; and after the death of "
+    "a node or rank, if too few nodes start a process and it is not to train with fewer. At most SLIPWAY_MAX_REQUEUES "
+    "times."
 )
 BY_HAND = "Never by this script: it prints the command that continues the run."
 

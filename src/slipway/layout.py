@@ -213,13 +213,13 @@ _TRAINING = (
     Setting("SLIPWAY_SHRINK", SWITCH, "1: go on with fewer nodes where too few are left",
             "1: where too few nodes are left, the run goes on with fewer until the next job"),
     Setting("SLIPWAY_NOTIFY", PATH, "a program to run at restarts and at the end",
-            "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is left out "
-            "(`exclude`), and at the `end`, for `SLIPWAY_NOTIFY_SECONDS` at most each", optional=True),
+            "a program that is run as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, where a node is lost or "
+            "suspect (`exclude`), and at the `end`, for `SLIPWAY_NOTIFY_SECONDS` at most each", optional=True),
     Setting("SLIPWAY_NOTIFY_SECONDS", SECONDS, "limit of each run of SLIPWAY_NOTIFY",
             "how long the program of `SLIPWAY_NOTIFY` may run; by default 20"),
     Setting("SLIPWAY_PROBE_SECONDS", SECONDS, "limit within which a healthy node starts a process",
-            "how long a node may take to start a process after an attempt has died, before it counts as lost; by "
-            "default 20"),
+            "how long a node may take to start a process after an attempt has died, and the scheduler to answer; "
+            "then they are asked once more, for three times as long. By default 20"),
     Setting("SLIPWAY_PROFILER", choice("nsys"), "nsys: profile each rank by Nsight Systems",
             "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves a report in the run "
             "folder ([report.md](report.md#profiles))", optional=True),

@@ -627,8 +627,21 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "node-lost": Entry(
             WARNING,
-            "A node did not answer. The job leaves it out, and restarts on the others if it can.",
+            "A node starts no process, and the scheduler reports it down, drained or not responding; or the first "
+            "node gave no sign of life. The job leaves the node out, and restarts on the others if it can.",
             "Tell the node's administrator; `SLIPWAY_SPARES` keeps nodes ready to replace one.",
+        ),
+        "node-silent": Entry(
+            WARNING,
+            "Asked twice, a node started no process in time, but the scheduler does not report it down. The job leaves "
+            "it out until the next restart.",
+            "If the node or the scheduler's controller is only slow, raise `SLIPWAY_PROBE_SECONDS`.",
+        ),
+        "launcher-stuck": Entry(
+            WARNING,
+            "srun began to end all ranks, since one had failed, and did not end itself within 30 s: it may wait for a "
+            "node that is down. The job script kills it.",
+            "None needed: the script then asks each node to start a process, and restarts the ranks if it can.",
         ),
         "node-suspect": Entry(
             WARNING,
@@ -675,7 +688,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-requeue": Entry(
             WARNING,
-            "The job could continue in a further job, and does not: the limit is reached, or the scheduler refuses.",
+            "The job could continue in a further job, and does not: the limit is reached, the attempt saved no further "
+            "step, or the scheduler refuses.",
             "Submit `job.sh` of the run folder again to continue.",
         ),
         "old-ranks": Entry(

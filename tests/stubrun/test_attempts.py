@@ -72,10 +72,11 @@ class TestVerdict:
         assert_error(ended.notes[-1], "rank-failed", said, 1, log)
         assert log.read_text() == f"{said}\n"
 
-    def test_a_script_of_ones_own_that_leaves_one_is_requeued(self, project):
-        verdict = 'echo "out-of-time 5 time-limit" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
+    @pytest.mark.parametrize(("step", "requeued"), [("5", True), ("0", False)])
+    def test_a_script_of_ones_own_that_leaves_one_is_requeued(self, project, step, requeued):
+        verdict = f'echo "out-of-time {step} time-limit" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
         ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=verdict)
-        assert (ended.code, ended.requeued) == (75, True)
+        assert (ended.code, ended.requeued) == (75, requeued)
 
     @pytest.mark.parametrize("code", ["0", "1", "75", "255"])
     def test_one_that_leaves_none_is_not(self, project, code):
@@ -205,6 +206,20 @@ class TestRequeues:
         ended = project.run("ddp.job", **env, **OUT_OF_TIME)
         assert ended.requeued
         assert ended.requeues == [1, 1]
+
+    # once: a verdict that named no step, or a run whose newest checkpoint was still that of the attempt before
+    def test_only_if_the_attempt_has_saved_a_step(self, project):
+        folder = {"SLIPWAY_RUN_DIR": str(project.folder / "run")}
+        ends = 'echo "out-of-time 0 time-limit" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
+        for does in (
+            ends,
+            ends,
+            f'mkdir "$RUN_DIR/checkpoints"; ln -s step_8 "$RUN_DIR/checkpoints/latest"; {ends}',
+            ends,
+        ):
+            ended = project.run("ddp.job", STUB_ON_TRAIN=does, **folder)
+            assert (ended.code, ended.requeued) == (75, "mkdir" in does), ended
+            assert slugs(ended.err) == ["requeued" if "mkdir" in does else "no-requeue"]
 
     def test_a_submission_by_hand_begins_anew(self, project):
         first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)

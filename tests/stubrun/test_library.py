@@ -55,7 +55,7 @@ image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_ki
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
 SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
-healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed=''
+healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
@@ -1496,15 +1496,104 @@ class TestRestart:
         stub("mpirun", '[[ "$*" == *"--host n1:2 "* ]] || exit 1; echo a banner; exec "${@: -2}"')
         show = 'echo "${healthy_nodes[*]} / ${lost_nodes[*]}"'
         code = f'launcher={launcher} allocation=(n1 n2); find_healthy_nodes; {show}; echo "${{nodes[*]}}"'
-        assert bash(code)[1].splitlines() == ["n1 n2 / " if launcher == "local" else "n1 / n2", "n1 n2"]
-        code = f"launcher={launcher} this_node=n2; find_healthy_nodes || echo no"
-        assert bash(code)[1] == ("" if launcher == "local" else "no\n")
+        alone = "n1 n2 / " if launcher == "local" else "n1 / "
+        said = bash(code)
+        assert said[1].splitlines() == [alone, "n1 n2"]
+        assert slugs(said[2]) == ([] if launcher == "local" else ["node-silent"])
+        down = 'nodes_out_of_service() { echo "$1 DOWN*"; }; '
+        said = bash(f'{down}{code}; echo "${{node_states[n2]:-}}"')
+        assert said[1].splitlines() == [
+            alone + ("n2" if launcher != "local" else ""),
+            "n1 n2",
+            *(["DOWN*"] if launcher != "local" else [""]),
+        ]
+        assert slugs(said[2]) == []
+        code = f"launcher={launcher} this_node=n2; find_healthy_nodes || echo no; {show}"
+        for before in ("", down):
+            found = bash(before + code)[1].splitlines()
+            assert found == (["n1 n2 / "] if launcher == "local" else ["no", "n1 n2 / "])
+
+    def test_a_node_is_asked_twice(self, bash, stub, place):
+        """The second time it has three times as long; not if the scheduler says that it is down."""
+        stub("srun", f'[[ "$*" != *n2* ]] || {{ echo >>asked; sleep 0.5; }}; {SRUN}')
+        code = 'SLIPWAY_PROBE_SECONDS=0.3; find_healthy_nodes; echo "${healthy_nodes[*]}"'
+        assert bash(code) == (0, "n1 n2\n", "")
+        assert (place / "asked").read_text() == "\n\n"
+        (place / "asked").unlink()
+        down = 'nodes_out_of_service() { echo "n2 DOWN"; }; '
+        assert bash(down + code) == (0, "n1\n", "")
+        assert (place / "asked").read_text() == "\n"
+        assert bash("SLIPWAY_PROBE_SECONDS=.5; longer_limit; SLIPWAY_PROBE_SECONDS=20; longer_limit")[1] == "1.5\n60\n"
+
+    # once: nodes that had not answered when the time limit came were lost
+    def test_a_signal_meanwhile_says_nothing_of_nodes(self, bash, stub):
+        stub("srun", f'[[ "$*" != *n2* ]] || {{ kill -USR1 "$SCRIPT"; sleep 0.5; }}; {SRUN}')
+        code = "export SCRIPT=$$ SLURM_JOB_ID=7; end_old_ranks() { :; }; "
+        code += 'nodes_out_of_service() { echo "n2 DOWN"; }; plan_restart || echo no'
+        code += '; echo "${lost_nodes[*]}/${go_on:-}"'
+        done = bash(code)
+        assert (done[0], done[1], slugs(done[2])) == (0, "no\n/\n", ["no-restart"])
+        assert bash("run_limited log true && run_limited log false && echo yes")[1] == "yes\n"
+        assert bash("cancelled=1; run_limited log true || echo no")[1] == "no\n"
+
+    def test_sort_out(self, bash):
+        code = 'printf "%s\n" "a banner" "n2 is gone" "n10" "n3 DOWN*" n1 >run/logs/2/answers; silent=(n1 n2 n3); '
+        code += 'found=(); sort_out found; echo "${found[*]} / ${silent[*]} / ${node_states[n3]}"'
+        assert bash(code)[1] == "n1 n3 / n2 / DOWN*\n"
+
+    @pytest.mark.parametrize(
+        ("state", "out"),
+        [
+            ("IDLE", False), ("ALLOCATED+MAINTENANCE", False), ("MIXED", False), ("UNKNOWN", False),
+            ("ALLOCATED+DRAIN", False), ("MIXED+FAIL", False),
+            ("DOWN*", True), ("ALLOCATED*", True), ("IDLE+DRAIN", True), ("ALLOCATED+NOT_RESPONDING", True),
+            ("MIXED+DRAIN+NOT_RESPONDING", True), ("FAIL", True), ("IDLE+POWERED_DOWN", True),
+        ],
+    )  # fmt: skip
+    def test_nodes_out_of_service_of_slurm(self, bash, stub, state, out):
+        stub(
+            "scontrol",
+            f'[ "$*" = "--oneliner show node n1,n2" ] || exit 1; '
+            f'echo "NodeName=n1 Arch=x State=IDLE Reason=DOWN"; echo "NodeName=n2 Arch=x State={state} Weight=1"',
+        )
+        assert bash("nodes_out_of_service n1 n2")[1] == (f"n2 {state}\n" if out else "")
+        stub("scontrol", "exec sleep 60")
+        assert bash("SLIPWAY_PROBE_SECONDS=0.2; nodes_out_of_service n1 n2 || :")[:2] == (0, "")
+
+    @pytest.mark.parametrize(
+        ("state", "out"),
+        [
+            ("free", False), ("job-exclusive,busy", False), ("down", True), ("offline", False), ("down,offline", True),
+            ("state-unknown,down", True), ("down,job-busy", True), ("Stale", False), ("stale", True),
+        ],
+    )  # fmt: skip
+    def test_nodes_out_of_service_of_pbs(self, bash, stub, state, out):
+        lines = ("n1", "     Mom = down", "     state = free", "", "n2", f"     state = {state}", "     queue = down")
+        stub(
+            "pbsnodes",
+            f'[ "$*" = -a ] || exit 1; printf "%s\n" {" ".join(map(shlex.quote, (*lines, "n3", "     state = down")))}',
+        )
+        asked = bash("nodes_out_of_service n1 n2.site", scheduler="pbs")[1]
+        assert asked == (f"n2.site {state}\n" if out else "")
+        assert bash("nodes_out_of_service n1", scheduler="local")[:2] == (0, "")
+
+    def test_ask_scheduler(self, bash):
+        asked = "SLIPWAY_PROBE_SECONDS=0.2; ask_scheduler {} && echo yes || echo $?"
+        assert bash(asked.format("sleep 0.4"))[1] == "yes\n"
+        assert bash(asked.format("sleep 9"))[1] == "124\n"
+        assert bash(asked.format("sh -c 'exit 7'"))[1] == "7\n"
+
+    def test_count_common(self, bash):
+        assert (
+            bash("a=(n1 n2 n3) b=(n2 n3 n30) c=(); count_common a b; count_common a c; count_common c a")[1]
+            == "2\n0\n0\n"
+        )
 
     @pytest.mark.parametrize("launcher", ["srun", "local"])
     def test_ask_nodes_and_node_answers(self, bash, stub, launcher):
         stub("srun", SRUN)
-        assert sorted(bash(f"launcher={launcher}; (ask_nodes n3 n4)")[1].split()) == ["n3", "n4"]
-        assert bash(f"launcher={launcher}; (node_answers 1)")[1] == "n2\n"
+        assert sorted(bash(f"launcher={launcher}; (ask_nodes 5 n3 n4)")[1].split()) == ["n3", "n4"]
+        assert bash(f"launcher={launcher}; (node_answers 1 5)")[1] == "n2\n"
 
     def test_local_node_and_mpirun_node(self, bash, stub):
         assert bash("(local_node 0 5 echo 'a b'); (local_node 0 1 sleep 9) || echo $?")[1] == "a b\n124\n"
@@ -1522,7 +1611,7 @@ class TestRestart:
         verdict.parent.mkdir()
         assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
         assert bash("code=0; attempt_has_died && echo yes")[1] == "yes\n"  # without a verdict
-        for code in ("code=0 SLIPWAY_SCRIPT=x", "code=78", "code=1 cancelled=1"):
+        for code in ("code=0 SLIPWAY_SCRIPT=x", "code=2 SLIPWAY_SCRIPT=x", "code=78", "code=1 cancelled=1"):
             assert bash(f"{code}; attempt_has_died || echo no")[1] == "no\n"
         verdict.write_text("stopped 7 launcher\n")
         assert bash("code=1; attempt_has_died && echo yes")[1] == "yes\n"
@@ -1545,7 +1634,7 @@ class TestRestart:
         few = f"{start} allocation=(n1 n2 n3) healthy_nodes=(n1 n3); "
         assert bash(f"{few} choose_nodes; use_chosen_nodes; {show}")[1] == "n1 n3 /  / 4\n"
         code, out, err = bash(f"{few} planned_nodes=3; choose_nodes || echo no $go_on")
-        assert (code, out.split()[0], numbers(out)) == (0, "no", [0])
+        assert (code, out.split()[0], numbers(out)) == (0, "no", [2, 3])
         assert_warning(err, "no-restart", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
         assert numbers(err)[:2] == [2, 3]
         assert (
@@ -1569,13 +1658,12 @@ class TestRestart:
         (message,) = [message.text for message in messages(out[2]) if message.slug == "restarted"]
         assert numbers(message) == [1, 3, 3, 0, 1, 2]
 
-    def test_run_attempts_and_run_attempt(self, bash):
+    def test_run_attempts(self, bash):
         steps = (
             'run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }; '
             "plan_restart() { chosen_nodes=(n1 n2); }; "
         )
         assert bash(f"{steps}run_attempts launch")[1] == "launch 2\nlaunch 3\nlaunch 4\n"
-        assert bash(f"{steps}run_attempt launch; echo $first_step $code")[1] == "launch 2\n0 1\n"
 
     def test_export_plan_and_find_master(self, bash, stub):
         code = "export_plan; env | grep '^TRAINER_' | sort --unique"
@@ -1586,8 +1674,9 @@ class TestRestart:
         assert bash("given_address=10.0.0.8; find_master; echo $MASTER_ADDR")[1] == "10.0.0.8\n"
 
     def test_cause_of_death_and_read_verdict(self, bash, place):
-        lost = bash("lost_nodes=(a1 b2 c3); cause_of_death 2")[1]
-        assert ("b2, c3" in lost, numbers(lost)) == (True, [2, 3, 20])
+        lost = bash("lost_nodes=(a1 b2 c3) node_states=([b2]=DOWN [c3]=DRAINED); cause_of_death 2")[1]
+        assert all(word in lost for word in ("b2 (DOWN)", "c3 (DRAINED)"))
+        assert "a1" not in lost
         killed = bash("failed=n1; cause_of_death 0")[1]
         assert re.search(r"\bn1\b", killed)
         assert f"{place}/run/logs/2/stderr.log" in killed
@@ -1599,7 +1688,7 @@ class TestRestart:
     @pytest.mark.parametrize(
         ("given", "slug", "values"),
         [
-            ("lost_nodes=(a b c); warn_of_death 2", "node-lost", ["7", "b, c", " 20 "]),
+            ("lost_nodes=(a b c); warn_of_death 2", "node-lost", ["7", "b ", "c "]),
             ("failed=n1; warn_of_death 0", "rank-killed", ["7", "n1"]),
             ("echo 'trainer: x' >run/logs/2/stderr.log; warn_of_death 0", "rank-failed", ["7", "trainer: x"]),
         ],
@@ -1638,7 +1727,7 @@ class TestRestart:
         log.parent.mkdir(parents=True)
         log.write_text("srun: launch/slurm: _step_signal: Terminating StepId=1.0\n")
         code = f"{wait}(abandon_launch $!); wait $! || echo $?"
-        assert bash(code)[1].splitlines() == ["node-lost", "137"]
+        assert bash(code)[1].splitlines() == ["launcher-stuck", "137"]
         log.write_text("fine\n")
         assert bash(f"{wait}(abandon_launch $!); kill $!")[1] == "hung\n"
 
@@ -1657,9 +1746,9 @@ class TestRestart:
     def test_end_old_ranks(self, bash, stub, call):
         stub("mpirun", self.MPIRUN)
         code = f"""
-        launcher=mpirun launch_id=a.b
-        SLIPWAY_LAUNCH=a.b sleep 58 & old=$!
-        SLIPWAY_LAUNCH=a-b sleep 58 & other=$!
+        launcher=mpirun
+        SLIPWAY_LAUNCH=$job_id.1.$$.5 sleep 58 & old=$!
+        SLIPWAY_LAUNCH=$job_id.1.${{$}}0.5 sleep 58 & other=$!
         healthy_nodes=(n1) allocation=(n1 n2)
         {call}
         wait $old || echo $?
@@ -1722,7 +1811,7 @@ class TestRestart:
         assert bash(code, SLURMD_NODENAME="n1")[1].splitlines() == ["run/.heart.4711", "gone"] * 2
 
     GUARD = f"""
-    export SLURM_JOB_ID=4711
+    export SLURM_JOB_ID=4711 SLIPWAY_PROBE_SECONDS=0.2
     sh '{LIB}/guard.sh' "$PWD/heart" "$PWD/log" n1 "$PWD/requeues" '1 4711' scontrol requeue 4711
     echo $?
     ls
@@ -1769,6 +1858,30 @@ class TestRestart:
         out = bash(f"touch heart; {self.GUARD}cat acts requeues")[1].splitlines()
         assert out[0] == "0"
         assert out[-len(acts) - 1 :] == [*acts, "1 4711"]
+
+    # once: a first node that is slow, or a requeue that the controller does not confirm in time, ended the job
+    def test_a_guard_asks_twice_and_repeats_what_was_not_confirmed(self, bash, stub):
+        stub("sleep", "exit 0")
+        stub("scancel", "echo scancel >>acts")
+        stub("timeout", 'shift 2; case $* in *requeue*) "$@"; exit 124 ;; esac; exec "$@"')
+        stub("srun", 'echo srun >>asked; [ "$(wc -l <asked)" = 2 ] || exit 124')
+        stub(
+            "scontrol",
+            """
+            case $* in
+                *"show node"*) echo "NodeName=n1 Arch=x State=${STATE:-ALLOCATED} X=y" ;;
+                requeue*) echo requeue >>acts ;;
+                *) if [ "$(grep --count requeue acts)" = 2 ]; then echo "JobId=1 JobState=PENDING X=y"
+                   else echo "JobId=1 JobState=RUNNING X=y"; fi ;;
+            esac
+            """,
+        )
+        # the first time it answers, asked twice; then it does not, and two requests are not confirmed
+        out = bash(f"touch heart acts; {self.GUARD}cat acts requeues; wc -l <asked")[1].splitlines()
+        assert out[0] == "0"
+        assert out[-4:] == ["requeue", "requeue", "1 4711", "6"]
+        again = f"rm -f asked acts requeues; touch heart acts; {self.GUARD}wc -l <asked"
+        assert bash(again, STATE="DOWN*")[1].splitlines()[-1] == "3"
 
     def test_note_guard(self, bash, place):
         assert bash("note_guard 1")[2] == ""
@@ -1937,11 +2050,12 @@ class TestLaunch:
 
     def test_a_stray_signal(self, bash, stub):
         stub("scontrol", 'echo "JobId=1 JobState=$STATE PreemptTime=${PREEMPTED:-None} R=x"')
-        code = "restarted=1; signal_is_stray && echo yes"
+        code = "restarted=1 sigterm_at=59; signal_is_stray && echo yes"
         assert bash(code, STATE="RUNNING")[1] == "yes\n"
         assert bash(code, STATE="COMPLETING")[0] == 1
         assert bash(code, STATE="RUNNING", PREEMPTED="2026-01-31T12:00:00")[0] == 1
-        assert bash("restarted=; signal_is_stray", STATE="RUNNING")[0] == 1
+        for change in ("restarted=", "sigterm_at=", "sigterm_at=60", "attempt_has_session() { :; }"):
+            assert bash(f"restarted=1 sigterm_at=9; {change}; signal_is_stray", STATE="RUNNING")[0] == 1, change
         assert bash("signal_is_stray", scheduler="pbs")[0] == 1
         assert (
             bash("continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray")[1]
@@ -1951,8 +2065,33 @@ class TestLaunch:
 
     def test_saved_nothing(self, bash, place):
         assert bash("first_step=0; saved_nothing && echo yes")[1] == "yes\n"
-        assert bash("first_step=9; saved_nothing || echo no")[1] == "no\n"
+        (place / "run" / "checkpoints").mkdir(parents=True)
+        (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
+        assert bash("first_step=8; saved_nothing || echo no")[1] == "no\n"
         assert bash("first_step=0 SLIPWAY_SCRIPT=x; saved_nothing || echo no")[1] == "no\n"
+
+    @pytest.mark.parametrize(
+        ("given", "gained"),
+        [
+            ("first_step=8; step=9", True),
+            ("first_step=9", False),
+            ("SLIPWAY_SCRIPT=x; step=7", True),
+            ("SLIPWAY_SCRIPT=x; step=0", False),
+            ("SLIPWAY_SCRIPT=x; step=", False),
+            ("SLIPWAY_SCRIPT=x; step=x; first_step=0", False),
+            ("SLIPWAY_SCRIPT=x; first_step=9; step=10; touch run/status.json", False),
+            ("SLIPWAY_SCRIPT=x; first_step=8; step=0; touch run/status.json", True),
+        ],
+    )
+    def test_gained_step_continue_gained_and_continue_after_death(self, bash, place, given, gained):
+        (place / "run" / "checkpoints").mkdir(parents=True)
+        (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
+        calls = "continue_run() { echo $1; }; continue_gained chain; gained_step && echo yes || :"
+        code, out, err = bash(f"{given}; {calls}")
+        assert (code, out, slugs(err)) == (0, *(("chain\nyes\n", []) if gained else ("", ["no-requeue"])))
+        out, err = bash(f"{given}; continue_after_death 0; echo ${{go_on:+yes}}")[1:]
+        assert (out, slugs(err)) == (("yes\n", []) if gained else ("\n", ["no-restart"]))
+        assert bash(f"{given}; continue_after_death 1; echo ${{go_on:+yes}}")[1:] == ("yes\n", "")
 
     def test_again_job_field_and_continue_command_of_slurm(self, bash, stub, place):
         stub(

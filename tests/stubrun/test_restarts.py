@@ -10,8 +10,12 @@ from messages import assert_error, assert_warning, numbers, slugs
 from stubs import SCRIPTS
 
 SPARE = {"STUB_NODES": "node1 node2 node3", "SLIPWAY_SPARES": "1"}
-DEAD = '[[ "$*" != *"--nodelist=node2 "* ]] || exit 1; '
+REFUSES = '[[ "$*" != *"--nodelist=node2 "* ]] || exit 1; '
 """For STUB_ON_SRUN: node2 starts no process any more."""
+SLOW = '[[ "$*" != *"--nodelist=node2 "*echo* ]] || { echo >>"$STUB_LOG.asked"; sleep 0.7; }; '
+"""For STUB_ON_SRUN: a process on node2 takes longer to start than a third of what a test allows."""
+DEAD = {"STUB_ON_SRUN": REFUSES, "STUB_DOWN": "node2"}
+"""And Slurm knows of it."""
 SAVE = 'mkdir -p "$RUN_DIR/checkpoints"; ln -sfn step_0000000$TRAINER_ATTEMPT "$RUN_DIR/checkpoints/latest"; '
 """For STUB_ON_TRAIN: an attempt saves one step more than the one before."""
 
@@ -52,14 +56,14 @@ class TestNotifications:
         return path
 
     def test_restarts_lost_nodes_and_the_end(self, run, program, tmp_path):
-        ended = run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
+        ended = run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(1), **DEAD, **SPARE)
         assert ended.code == 0, ended
         told = [line.split("|") for line in sorted((tmp_path / "told").read_text().splitlines())]
         assert [(event, folder) for event, folder, _ in told] == [
             (event, str(ended.run_dir)) for event in ("end", "exclude", "restart")
         ]
         end, exclude, restart = [text for _, _, text in told]
-        assert (slugs(exclude), numbers(exclude), "node2" in exclude) == (["node-lost"], [1, 2, 20], True)
+        assert (slugs(exclude), numbers(exclude), "node2" in exclude) == (["node-lost"], [1, 2], True)
         assert_restarted(restart, 2, "node1, node3")
         assert (numbers(end)[0], "2 nodes x 2 GPUs" in end) == (0, True)
         assert "said\n" in (ended.run_dir / "logs" / "2" / "notify.log").read_text()
@@ -94,9 +98,9 @@ class TestNotifications:
 
 def test_a_node_that_dies_before_the_launch_is_replaced(run):
     dead = '[[ "$*" == *--nodelist=* && "$*" != *"--nodelist=node2 "* ]] || exit 1; '
-    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=dead, **SPARE)
+    ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=dead, STUB_DOWN="node2", **SPARE)
     assert ended.code == 0, ended
-    assert_warning(ended.err, "node-lost", "1", "node2", " 20 ")
+    assert_warning(ended.err, "node-lost", "1", "node2", "DOWN")
     assert "(node1, node3)" in ended.err
     assert ended.env["TRAINER_ATTEMPT"] == "1"
 
@@ -230,9 +234,14 @@ class TestWhen:
         assert (ended.code, len(launches(ended))) == (0, 2), ended
 
     def test_a_time_limit_meanwhile_lets_the_next_job_go_on(self, run):
-        ended = run(STUB_ON_TRAIN='kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1')
+        dies_late = 'kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1'
+        ended = run(STUB_ON_TRAIN=SAVE + dies_late)
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
         assert_warning(ended.err, "requeued", "(requeue)", "1", " 10")
+        # once: requeued with nothing gained
+        ended = run(STUB_ON_TRAIN=dies_late)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
+        assert_warning(ended.err, "no-restart", "1")
 
     @pytest.mark.slow
     def test_a_signal_meanwhile_ends_the_job(self, run):
@@ -243,9 +252,9 @@ class TestWhen:
 
 class TestNodes:
     def test_a_spare_is_prepared_and_replaces_a_lost_node(self, run):
-        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, **SPARE)
+        ended = run(STUB_ON_TRAIN=dies(1), **DEAD, **SPARE)
         assert ended.code == 0, ended
-        assert_warning(ended.err, "node-lost", "1", "node2", " 20 ")
+        assert_warning(ended.err, "node-lost", "1", "node2", "DOWN")
         assert_restarted(ended.err, 2, "node1, node3")
         steps = [" ".join(words) for words in ended.of("srun")]
         torchruns = [step for step in steps if "torchrun" in step]
@@ -255,14 +264,14 @@ class TestNodes:
         assert ended.env["TRAINER_WORLD_SIZE"] == "4"
 
     def test_without_one_the_job_goes_back_to_the_queue(self, run):
-        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD)
+        ended = run(STUB_ON_TRAIN=dies(1), **DEAD)
         assert (ended.code, ended.requeued) == (75, True)
         assert_warning(ended.err, "no-restart", "1", " 2 ", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
         (said,) = [line for line in ended.err.splitlines() if "warning[requeued]" in line]
-        assert ("(requeue)" in said, numbers(said)) == (True, [1, 1, 10])
+        assert ("(requeue)" in said, numbers(said)) == (True, [1, 2, 1, 10])
 
     def test_it_goes_on_with_fewer_where_it_may(self, run):
-        ended = run(STUB_ON_TRAIN=dies(1), STUB_ON_SRUN=DEAD, SLIPWAY_SHRINK="1")
+        ended = run(STUB_ON_TRAIN=dies(1), SLIPWAY_SHRINK="1", **DEAD)
         assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "2")
         (said,) = [line for line in ended.err.splitlines() if "warning[fewer-nodes]" in line]
         assert numbers(said) == [1, 2]
@@ -270,8 +279,39 @@ class TestNodes:
 
     def test_the_loss_of_a_node_restarts_a_users_script_too(self, run):
         train = '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7'
-        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=train, STUB_ON_SRUN=DEAD, **SPARE)
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=train, **DEAD, **SPARE)
         assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    # once: a script that failed by itself was requeued since a spare node had died, or with any code
+    @pytest.mark.parametrize(("code", "down"), [("2", "node2"), ("78", "node2"), ("7", "node3")])
+    def test_but_not_what_has_failed_by_itself(self, run, code, down):
+        dead = {"STUB_ON_SRUN": REFUSES.replace("node2", down), "STUB_DOWN": down}
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=f"exit {code}", **dead, **SPARE)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (int(code), 1, False), ended
+
+    # once: such a node was called lost, and the job requeued
+    @pytest.mark.parametrize("env", [{}, {"SLIPWAY_SCRIPT": "my train.py"}])
+    def test_one_that_is_slow_is_asked_again(self, run, env, tmp_path):
+        (tmp_path / "told").write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/events\n')
+        (tmp_path / "told").chmod(0o755)
+        slow = {"SLIPWAY_PROBE_SECONDS": "0.5", "STUB_ON_SRUN": SLOW, "SLIPWAY_NOTIFY": str(tmp_path / "told")}
+        ended = run(STUB_ON_TRAIN=dies(1), **slow, **env)
+        assert (ended.code, len(launches(ended)), ended.requeued) == ((1, 1, False) if env else (0, 2, False)), ended
+        assert not {"node-lost", "node-silent"} & set(slugs(ended.err))
+        assert set((tmp_path / "events").read_text().split()) == {"end"} | ({"restart"} if not env else set())
+
+    # once: it was called lost, whatever Slurm said of it
+    def test_one_that_only_does_not_answer_is_left_out_and_comes_back(self, run, tmp_path):
+        (tmp_path / "told").write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/events\n')
+        (tmp_path / "told").chmod(0o755)
+        refuses = f'[ "${{TRAINER_ATTEMPT:-}}" != 1 ] || {{ {REFUSES}:; }}; '
+        refuses += '[ "${TRAINER_ATTEMPT:-}" != 2 ] || [[ "$*" != *"--nodelist=node3 "* ]] || exit 1; '
+        ended = run(STUB_ON_TRAIN=dies(2), STUB_ON_SRUN=refuses, SLIPWAY_NOTIFY=str(tmp_path / "told"), **SPARE)
+        assert ended.code == 0, ended
+        assert [slugs(ended.err).count(slug) for slug in ("node-lost", "node-silent")] == [0, 2]
+        assert_restarted(ended.err, 2, "node1, node3")
+        assert_restarted(ended.err, 3, "node1, node2", restart=2)
+        assert sorted((tmp_path / "events").read_text().split()) == ["end", "restart", "restart"]
 
     def test_a_node_where_a_process_was_killed_is_replaced_first(self, run):
         said = 'echo "srun: error: node1: task 0: Killed" >&2; '

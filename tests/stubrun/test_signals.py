@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, slugs
-from stubs import DONE, OUT_OF_TIME, launches_of
+from stubs import DONE, OUT_OF_TIME, changed_library, launches_of
 
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
 """Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
@@ -17,10 +17,13 @@ SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; ex
 touch "$STUB_LOG.up"
 while :; do sleep 0.05; done"""
 """A rank that saves at SIGTERM."""
+STRAY = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; '
 STOPS = """touch "$STUB_LOG.up"
 until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done
 read -r word _ <"$RUN_DIR/STOP"
 [ "$word" = user ] && state=stopped || state=out-of-time
+mkdir -p "$RUN_DIR/checkpoints"
+ln -sfn step_9 "$RUN_DIR/checkpoints/latest"
 echo "$state 9 $word" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"
 exit 0"""
 """A rank that looks for STOP."""
@@ -119,17 +122,32 @@ class TestCancel:
 
     # once: FAILED with 75, where a job that had lost a node started again
     def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project):
-        first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
+        lib = changed_library(project, "slurm.bash", "verdict_seconds=20", "verdict_seconds=0")
+        first = project.run("ddp.job", SLIPWAY_LIB=str(lib), STUB_ON_TRAIN="exit 0")
         again = {"SLURM_RESTART_COUNT": "1", "SLIPWAY_RUN_DIR": str(first.run_dir)}
-        stray = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; '
-        stopped = 'echo "stopped 0 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; '
-        for moment, does in (("STUB_ON_PREFLIGHT", stray), ("STUB_ON_TRAIN", stray + stopped)):
-            ended = project.run("ddp.job", **again, **{moment: does + "exit 143"})
+        for moment in ("STUB_ON_PREFLIGHT", "STUB_ON_TRAIN"):
+            ended = project.run("ddp.job", **again, **{moment: f"{STRAY}exit 143"})
             assert (ended.code, ended.requeued) == (75, True), moment
             assert slugs(ended.err) == ["requeued"]
             for change in ({"STUB_STATE": "COMPLETING"}, {"SLURM_RESTART_COUNT": None}, {"SLIPWAY_MAX_REQUEUES": "0"}):
-                ended = project.run("ddp.job", **again | change, **{moment: does + "exit 143"})
+                ended = project.run("ddp.job", **again | change, **{moment: f"{STRAY}exit 143"})
                 assert (ended.code, ended.requeued) == (75, False), change
+
+    # once: requeued, too
+    @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
+    def test_one_for_a_requeued_job_that_has_begun_does(self, project, when):
+        lib = changed_library(project, "slurm.bash", "verdict_seconds=20", "verdict_seconds=0")
+        if when == "late":
+            text = (lib / "slurm.bash").read_text()
+            (lib / "slurm.bash").write_text(text.replace("STRAY_SECONDS=60", "STRAY_SECONDS=0"))
+        does = {
+            "joined": f'echo "{{\\"attempt\\": $TRAINER_ATTEMPT, }}" >"$RUN_DIR/status.json"; {STRAY}',
+            "stopped": f'{STRAY}echo "stopped 0 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; ',
+            "late": STRAY,
+        }
+        env = {"SLURM_RESTART_COUNT": "1", "SLIPWAY_LIB": str(lib), "STUB_ON_TRAIN": f"{does[when]}exit 143"}
+        ended = project.run("ddp.job", **env)
+        assert (ended.code, ended.requeued) == (75, False), ended
 
     # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
     def test_while_a_server_is_waited_for(self, project):

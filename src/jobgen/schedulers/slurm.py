@@ -55,8 +55,9 @@ CONTRACT = Contract(
     "(KillWait is over) and the death of a node everywhere: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
     "docs/sites.md has one), or the next attempt of the run on that node.",
     restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
-    "do, Slurm itself requeues the job (--requeue), which nothing here bounds. Such a job can get, before it saves, a "
-    "SIGTERM that was for the ended one: then this script requeues it, as after a time limit. A preemption that gives "
+    "do, Slurm itself requeues the job (--requeue), which nothing here bounds. In its first minute, and before its "
+    "ranks have joined, such a job can get a SIGTERM that was for the ended one: then this script requeues it, as "
+    "after a time limit. A preemption that gives "
     "the ranks time to save ends the job as scancel does.",
     needs="Slurm 20.11",
 )
