@@ -2275,6 +2275,18 @@ class TestNames:
         assert process.communicate(timeout=10)[0] == "saved\nsaved\n"
         assert process.returncode == 0
 
+    def test_rank_loop_kills_ranks_that_are_deaf_to_sigterm(self, tmp_path):
+        shutil.copy(LIB / "name_rank.sh", tmp_path)
+        loop = tmp_path / "rank_loop.bash"
+        loop.write_text((LIB / "rank_loop.bash").read_text().replace("KILL_SECONDS=30", "KILL_SECONDS=0.2"))
+        deaf = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+        env = {"PATH": "/usr/bin:/bin", "NODE_RANK": "0", **self.PLAN}
+        process = subprocess.Popen(["bash", loop, "bash", "-c", deaf], env=env, stdout=subprocess.PIPE, text=True)
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        process.terminate()
+        process.communicate(timeout=10)
+        assert process.returncode == 137
+
 
 def test_a_script_of_ones_own_gets_the_umask_of_the_site():
     show = "import os; print(f'{os.umask(0):03o}')"
