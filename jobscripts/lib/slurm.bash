@@ -5,12 +5,15 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
+readonly STEP=slipway-step # that of all other steps of this script
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
-# (of one node), ranks_per_node, world_size, gpus_per_node and first_port.
+# (of one node), ranks_per_node, world_size, gpus_per_node and first_port. Adds the name of this
+# script's steps to srun_options.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1}
+    srun_options+=(--job-name="$STEP")
     [ "$size" = 1 ] ||
         die heterogeneous-job \
             "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
@@ -122,15 +125,16 @@ again() {
     next_job=$job_id
 }
 
-# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. Not inside salloc,
-# where steps may be somebody else's. From now on a step takes cores that such a step still holds on
-# a node that does not answer; there scancel hangs.
+# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. They are in steps
+# of this script's name; others are somebody's, such as a shell by `srun --overlap --pty`. Not
+# inside salloc, where another script of ours may run. From now on a step takes cores that such a
+# step still holds on a node that does not answer; there scancel hangs.
 end_old_steps() {
     local step name
     export_variables SLURM_OVERLAP=1
     [ -z "${interactive:-}" ] || return 0
     while read -r step name; do
-        [[ $step =~ \.[0-9]+$ ]] && [ "$name" != "$GUARD" ] || continue
+        [[ $step =~ \.[0-9]+$ ]] && [ "$name" = "$STEP" ] || continue
         timeout --kill-after=5 20 scancel --signal=KILL "$step" 2>/dev/null &
     done < <(timeout 20 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' \
         2>/dev/null)

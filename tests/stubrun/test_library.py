@@ -913,8 +913,11 @@ class TestAllocation:
         stub("scontrol", "printf '%s\\n' n1 n2")
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
         show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
-        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
-        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == "4 6 --export=ALL --overlap\n"
+        assert bash(show, **self.SLURM)[:2] == (0, "3 7 --export=ALL --job-name=slipway-step --overlap\n")
+        assert (
+            bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1]
+            == "4 7 --export=ALL --job-name=slipway-step --overlap\n"
+        )
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
@@ -1643,7 +1646,8 @@ class TestRestart:
         assert bash(f"{wait}(abandon_launch $!); kill $!")[1] == "hung\n"
 
     def test_end_old_steps(self, bash, stub):
-        stub("squeue", 'printf "%s\n" "7.batch batch" "7.extern extern" "7.0 slipway-guard" "7.1 sh"')
+        others = "7.batch batch", "7.extern extern", "7.0 slipway-guard", "7.2 bash", "7.3 slipway-scratch", "7.4 step"
+        stub("squeue", shlex.join(["printf", "%s\n", *others, "7.1 slipway-step"]))
         stub("scancel", 'echo "$*" >>killed')
         code = "SLURM_JOB_ID=7; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
         assert bash(code)[1] == "1\n--signal=KILL 7.1\n"
