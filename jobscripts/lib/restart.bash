@@ -30,6 +30,7 @@ run_attempts() {
     while attempt_has_died && plan_restart; do
         next_attempt
         watch_over_job
+        watch_scratch
         run_attempt "$1"
     done
 }
@@ -273,6 +274,7 @@ replace_lost_nodes() {
     export_plan
     [ "${rendezvous:-0}" = 0 ] || find_master
     watch_over_job
+    watch_scratch
 }
 
 # next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.

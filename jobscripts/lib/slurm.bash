@@ -5,6 +5,7 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
+readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
 readonly STEP=slipway-step # that of all other steps of this script
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
@@ -143,6 +144,38 @@ end_old_steps() {
 # end_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
 end_earlier_ranks() {
     :
+}
+
+# watch_scratch: in a job that it ends Slurm starts no step any more. So one that is there already
+# removes scratch then, on each node but this (watch_scratch.sh). Sets scratch_watch, the process of
+# its srun.
+watch_scratch() {
+    local node others=()
+    [ -n "${scratch_record:-}" ] && ! scratch_is_watched || return 0
+    for node in "${healthy_nodes[@]}"; do
+        [ "$node" = "${SLURMD_NODENAME:-}" ] || others+=("$node")
+    done
+    [ ${#others[@]} -gt 0 ] || return 0
+    (
+        [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
+        unset -v SLURM_GRES "${!SLURM_GPU@}" "${!SLURM_MEM_PER@}" "${!SLURM_TRES@}" # the job's
+        exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none --mem=0 \
+            --gres=none --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
+            --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
+            sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
+    ) </dev/null >/dev/null 2>&1 &
+    scratch_watch=$!
+}
+
+# scratch_is_watched: whether that step runs, as far as its srun says.
+scratch_is_watched() {
+    [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
+}
+
+# end_scratch_watch: if there is one.
+end_scratch_watch() {
+    [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
+    scratch_watch=''
 }
 
 # watch_over_job: with --no-kill Slurm leaves a job running whose first node has died, with nobody

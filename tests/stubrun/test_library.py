@@ -1655,6 +1655,53 @@ class TestRestart:
         assert bash(inside)[1] == "none\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
 
+    def test_watch_scratch_and_end_scratch_watch(self, bash, stub, place):
+        stub("srun", 'echo "$*" >>steps; env | grep -c ^SLURM_ >>steps; exec sleep 54')
+        code = "scratch_record=$PWD/record scratch=$PWD/s; watch_scratch; sleep 0.3; "
+        code += "watch_scratch; scratch_is_watched && end_scratch_watch; scratch_is_watched || cat steps"
+        env = {
+            "SLURMD_NODENAME": "n1",
+            "SLURM_GPUS_PER_NODE": "2",
+            "SLURM_MEM_PER_CPU": "9",
+            "SLURM_TRES_PER_TASK": "x",
+        }
+        words, unset = bash(code, **env)[1].splitlines()
+        assert "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --nodelist=n2 sh " in words
+        assert (words.endswith(f"{place}/record 4711 {place}/s"), unset) == (True, "0")
+        for nothing in ("", "scratch_record=x healthy_nodes=(n1); "):
+            code = f"{nothing}watch_scratch; scratch_is_watched || echo none; ls steps"
+            assert bash(f"rm steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
+        code = "scratch_record=x; watch_scratch; scratch_is_watched || end_scratch_watch"
+        assert bash(code, scheduler="pbs")[:2] == (0, "")
+
+    WATCH = ["sh", str(LIB / "watch_scratch.sh")]
+
+    def test_watch_scratch_sh(self, tmp_path):
+        """It removes the folder once it got SIGTERM, the script says that the job has ended, and no rank lives."""
+        record, folder = tmp_path / "record", tmp_path / "x"
+        (folder / "a").mkdir(parents=True)
+        record.write_text(f"{folder}\n")
+        rank = subprocess.Popen(["sleep", "59"], env={"PATH": "/usr/bin:/bin", "SLIPWAY_LAUNCH": "4711.1.2.3"})
+        watch = subprocess.Popen([*self.WATCH, record, "4711", folder])
+        time.sleep(0.3)
+        watch.terminate()
+        with record.open("a") as file:
+            time.sleep(0.4)
+            assert folder.exists()
+            file.write("over\n")
+        time.sleep(0.4)
+        assert folder.exists()
+        rank.kill()
+        rank.wait()
+        assert (watch.wait(10), folder.exists()) == (0, False)
+
+    def test_watch_scratch_sh_leaves_a_folder_alone_that_others_remove(self, tmp_path):
+        watch = subprocess.Popen([*self.WATCH, tmp_path / "none", "4711", tmp_path / "x"])
+        (tmp_path / "x").mkdir()
+        time.sleep(0.3)
+        watch.terminate()
+        assert (watch.wait(10), (tmp_path / "x").exists()) == (0, True)
+
     MPIRUN = 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"'
 
     @pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
