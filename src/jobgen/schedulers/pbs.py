@@ -54,8 +54,7 @@ job_id=${job_id/[/_}
 job_id=${job_id%]}"""
 CONTRACT = Contract(
     stop="qdel JOB: the ranks save, if the site's kill_delay (and torchrun, 30 s) lets them, the job ends, and "
-    "nothing requeues it. When this script has gone, however it went, what remote shells have started on the nodes "
-    "gets SIGTERM, and 30 s later SIGKILL.",
+    "nothing requeues it.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
