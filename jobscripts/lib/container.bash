@@ -25,20 +25,37 @@ check_inputs() {
 # make_scratch: a new folder on the local disk of every node, for caches and copies, which only the
 # job's owner may enter: whoever else could write there could put code into the caches. Sets
 # scratch, and mount_point, a folder in it, where the data are to be mounted. It goes at the end of
-# the job.
+# the job. Sets scratch_record too, the file in the run folder that names it.
 make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
-    mount_point=''
+    mount_point='' scratch_record=''
     [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
     trap end_job EXIT
     [ -z "${RUN_DIR:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
         die cannot-write "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
+    watch_scratch
+}
+
+# watch_scratch: where a scheduler lets a job that it ends remove nothing on its other nodes.
+watch_scratch() {
+    :
+}
+
+# scratch_is_watched: whether that runs.
+scratch_is_watched() {
+    return 1
+}
+
+# end_scratch_watch: what that has started.
+end_scratch_watch() {
+    :
 }
 
 # record_scratch: in the run folder, for a later attempt, which removes it where this one cannot.
 record_scratch() {
-    printf '%s\n' "$scratch" >"$log_dir/scratch"
+    scratch_record=$log_dir/scratch
+    printf '%s\n' "$scratch" >"$scratch_record"
     remove_old_scratch
 }
 
@@ -81,15 +98,9 @@ remove_old_scratch() {
         warn scratch-left "old folders stay: ${old[*]}"
 }
 
-# remove_on_each_node SECONDS FOLDER...: also what lies in read-only folders, of a tar or of a
-# user's program.
+# remove_on_each_node SECONDS FOLDER...
 remove_on_each_node() {
-    # shellcheck disable=SC2016 # for the shell on the node
-    on_each_node "$1" sh -c \
-        'rm -rf -- "$@" 2>/dev/null || {
-            find "$@" -type d ! -perm -700 -exec chmod u+rwx -- {} \; 2>/dev/null
-            rm -rf -- "$@"
-        }' sh "${@:2}"
+    on_each_node "$1" sh "$lib/remove_folders.sh" "${@:2}"
 }
 
 # random_name: 16 hexadecimal digits.
@@ -98,17 +109,20 @@ random_name() {
 }
 
 # remove_scratch: on every node, and on this one the attempt's containers. Where that fails, on this
-# one at least; neither exit code nor requeue change.
+# one at least, and on the others what watch_scratch has started may do it; neither exit code nor
+# requeue change.
 remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
     scratch=''
     ! declare -F remove_containers >/dev/null || remove_containers "$path" || :
+    [ -z "${scratch_record:-}" ] || echo "job $job_id has ended" >>"$scratch_record" || :
     if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
-        rm -f -- ${log_dir:+"$log_dir/scratch"} # nothing for a later attempt to look after
+        rm -f -- ${scratch_record:+"$scratch_record"} # nothing for a later attempt to look after
+        end_scratch_watch
         return 0
     fi
-    timeout 20 rm -rf -- "$path" && [ "$nnodes" = 1 ] ||
+    timeout 20 rm -rf -- "$path" && { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
         warn scratch-left "$path stays on each node where it could not be removed"
 }
 

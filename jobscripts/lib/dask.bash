@@ -103,6 +103,7 @@ dask_each_node() {
     while IFS= read -r name; do
         [[ $name == *_CONF* ]] || unset -v "$name"
     done < <(compgen -e "$job_variables" || :)
+    export -n SLIPWAY_LAUNCH # of what runs there, and not of the client
     # shellcheck disable=SC2016 # the task sets it
     exec "${limit[@]}" "${client[@]}" each-node "$request" "${together[@]}" \
         < <(remote_script '$NODE_RANK' "${@:2}")

@@ -2,6 +2,8 @@
 # Steps without a launcher, on this node alone; and for launchers that start each node by a command
 # of its own a loop over the nodes, and what a shell on a node reads.
 
+readonly GUARD_SECONDS=30 # between SIGTERM and SIGKILL on a node, as torchrun and Slurm wait
+
 # local_each_node SECONDS COMMAND...: here, for at most so long.
 local_each_node() {
     exec timeout --kill-after=5 "$@"
@@ -68,27 +70,43 @@ end_nodes() {
 }
 
 # remote_script NUMBER COMMAND...: what Bash on the node reads. It runs the command until that ends,
-# or until its standard input does: when this side is gone, however it went. Bash that finds
+# or until its standard input does: when this side is gone, however it went. No scheduler may know
+# what runs there, so a guard, in a process group of its own, then sends SIGTERM to the command's
+# process group, and after GUARD_SECONDS SIGKILL to that and to whatever else has its
+# SLIPWAY_LAUNCH. What is left of a command that has ended is killed likewise. Bash that finds
 # SSH_CLIENT reads ~/.bashrc even for a command, and who knows what that does to PATH.
 remote_script() {
-    local number=$1
+    local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$BASHPID.$RANDOM} end
     shift
+    end="sh ${lib@Q}/end_ranks.sh ${launch//./\\\\.} $GUARD_SECONDS"
     export -p
     cat <<END
 {
     cd ${PWD@Q}
     unset -v SSH_CLIENT SSH2_CLIENT
-    export NODE_RANK=$number PET_NODE_RANK=$number
+    export NODE_RANK=$number PET_NODE_RANK=$number SLIPWAY_LAUNCH=$launch
     exec 3<&0
     ${*@Q} 3<&- </dev/null &
     command=\$!
+    unset -v SLIPWAY_LAUNCH
+    read -r _ _ _ _ group _ </proc/\$\$/stat
+    set -m
     {
-        read -r
-        kill 0
+        trap '' TERM HUP INT
+        while kill -0 \$\$; do # the shell itself may be killed
+            read -r -t 1
+            [ \$? -gt 128 ] || break
+        done
+        kill -TERM -- -\$group
+        exec $end \$group
     } <&3 >/dev/null 2>&1 &
+    guard=\$!
+    set +m
+    disown # so nobody reports its end
     wait \$command
     code=\$?
-    kill \$!
+    kill -KILL \$guard
+    $end 3<&- </dev/null >/dev/null 2>&1
     exit \$code
 }
 END

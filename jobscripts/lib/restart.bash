@@ -31,6 +31,7 @@ run_attempts() {
     while attempt_has_died && plan_restart; do
         next_attempt
         watch_over_job
+        watch_scratch
         run_step "$1"
     done
 }
@@ -355,6 +356,7 @@ replace_lost_nodes() {
     export_plan
     [ "${rendezvous:-0}" = 0 ] || find_master
     watch_over_job
+    watch_scratch
 }
 
 # next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
@@ -404,21 +406,22 @@ end_earlier_ranks() {
     [ "$job" != "$scheduler $job_id" ] || end_ranks "$job_id.*"
 }
 
-# end_ranks LAUNCH: on healthy_nodes, of the launches that have this name; * stands for anything.
+# end_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands for
+# anything. They have so many seconds to end before they are killed.
 end_ranks() {
     local pattern=${1//./\\.}
     pattern=${pattern//'*'/.*}
     step_may_run=1
     {
         nodes=("${healthy_nodes[@]}")
-        for_each_node apart end_ranks_of_node "$pattern"
+        for_each_node apart end_ranks_of_node "$pattern" "${2:-0}"
     } >/dev/null 2>&1 &
     wait_limited $! ||
         warn old-ranks "ranks of an earlier attempt may live on: not every node could be" \
         "asked to end them"
 }
 
-# end_ranks_of_node NUMBER PATTERN: the same, on the node of that number.
+# end_ranks_of_node NUMBER PATTERN [SECONDS]: the same, on the node of that number.
 end_ranks_of_node() {
-    "${launcher}_node" "$1" 20 sh "$lib/end_ranks.sh" "$2"
+    "${launcher}_node" "$1" $((20 + ${3:-0})) sh "$lib/end_ranks.sh" "$2" "${3:-0}"
 }

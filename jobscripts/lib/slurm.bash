@@ -6,12 +6,16 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
 readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
+readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
+readonly STEP=slipway-step # that of all other steps of this script
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
-# (of one node), ranks_per_node, world_size, gpus_per_node and first_port.
+# (of one node), ranks_per_node, world_size, gpus_per_node and first_port. Adds the name of this
+# script's steps to srun_options.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1}
+    srun_options+=(--job-name="$STEP")
     [ "$size" = 1 ] ||
         die heterogeneous-job \
             "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
@@ -126,15 +130,16 @@ again() {
     next_job=$job_id
 }
 
-# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. Not inside salloc,
-# where steps may be somebody else's. From now on a step takes cores that such a step still holds on
-# a node that does not answer; there scancel hangs.
+# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. They are in steps
+# of this script's name; others are somebody's, such as a shell by `srun --overlap --pty`. Not
+# inside salloc, where another script of ours may run. From now on a step takes cores that such a
+# step still holds on a node that does not answer; there scancel hangs.
 end_old_steps() {
     local step name
     export_variables SLURM_OVERLAP=1
     [ -z "${interactive:-}" ] || return 0
     while read -r step name; do
-        [[ $step =~ \.[0-9]+$ ]] && [ "$name" != "$GUARD" ] || continue
+        [[ $step =~ \.[0-9]+$ ]] && [ "$name" = "$STEP" ] || continue
         timeout --kill-after=5 20 scancel --signal=KILL "$step" 2>/dev/null &
     done < <(timeout 20 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' \
         2>/dev/null)
@@ -143,6 +148,38 @@ end_old_steps() {
 # end_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
 end_earlier_ranks() {
     :
+}
+
+# watch_scratch: in a job that it ends Slurm starts no step any more. So one that is there already
+# removes scratch then, on each node but this (watch_scratch.sh). Sets scratch_watch, the process of
+# its srun.
+watch_scratch() {
+    local node others=()
+    [ -n "${scratch_record:-}" ] && ! scratch_is_watched || return 0
+    for node in "${healthy_nodes[@]}"; do
+        [ "$node" = "${SLURMD_NODENAME:-}" ] || others+=("$node")
+    done
+    [ ${#others[@]} -gt 0 ] || return 0
+    (
+        [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
+        unset -v SLURM_GRES "${!SLURM_GPU@}" "${!SLURM_MEM_PER@}" "${!SLURM_TRES@}" # the job's
+        exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none --mem=0 \
+            --gres=none --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
+            --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
+            sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
+    ) </dev/null >/dev/null 2>&1 &
+    scratch_watch=$!
+}
+
+# scratch_is_watched: whether that step runs, as far as its srun says.
+scratch_is_watched() {
+    [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
+}
+
+# end_scratch_watch: if there is one.
+end_scratch_watch() {
+    [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
+    scratch_watch=''
 }
 
 # watch_over_job: with --no-kill Slurm leaves a job running whose first node has died, with nobody

@@ -18,6 +18,13 @@ ssh_each_node() {
 ssh_node() {
     local limit=()
     [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2")
+    export -n SLIPWAY_LAUNCH # of what runs there, and not of this remote shell
     exec "${limit[@]}" "${remote_shell[@]}" "${nodes[$1]}" bash \
         0<> <(remote_script "$1" "${@:3}")
+}
+
+# end_old_ranks: on healthy_nodes. Where a remote shell has died, the other side ends its ranks by
+# itself (remote_script), and they hold their GPUs until then. Ranks have 15 s to save.
+end_old_ranks() {
+    end_ranks "${launch_id:-}" 15
 }

@@ -6,6 +6,7 @@ import pytest
 
 from clusters import CONFIG, rendered
 from messages import assert_names, assert_warning
+from recovery import until
 from support import weights
 
 EPOCHS = 120
@@ -111,3 +112,31 @@ def test_a_stray_signal_at_the_start_of_a_requeued_job_sends_it_back(cluster_wit
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "2"), job.output
     assert_warning(job.output, "requeued", " 1 of ")
     assert (out / "requeues").read_text().split() == ["1", job.number]
+
+
+def test_a_restart_leaves_a_users_step_and_the_folders_and_scancel_removes_these(cluster, tmp_path, config):
+    def folders():
+        return {
+            node: [path.name for path in (cluster.folder / f"tmp.{node}").glob(f"slipway-{job.number}.*")]
+            for node in ("node1", "node2")
+        }
+
+    def step_of_the_user():
+        return "sleep 290" in cluster.control("on", "node2", "ps", "-eo", "args").splitlines()
+
+    job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=config(4000), SLIPWAY_MAX_RESTARTS="3")
+    job.until("epoch 2/")
+    step = f"srun --jobid={job.number} --overlap --nodes=1 --ntasks=1 --nodelist=node2 sleep 290"
+    cluster.run("sh", "-c", f"setsid {step} </dev/null >/dev/null 2>&1 &")
+    assert until(step_of_the_user, limit=20) is not None
+    before = folders()
+    assert [len(names) for names in before.values()] == [1, 1]
+    kill(cluster, job.fields["BatchHost"], "--full", "^srun --nodes=2")  # the tasks of its step live on
+    job.until("resumed at step")
+    assert (step_of_the_user(), folders()) == (True, before), job.output
+    cluster.run("scancel", job.number)
+    fields = job.wait()
+    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "0"), job.output
+    assert until(lambda: not any(folders().values()), limit=40) is not None, f"{folders()}\n{job.output}"
+    assert "scratch-left" not in job.output
+    assert [processes(cluster, node) for node in ("node1", "node2")] == [[], []]

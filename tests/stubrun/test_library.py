@@ -913,8 +913,11 @@ class TestAllocation:
         stub("scontrol", "printf '%s\\n' n1 n2")
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
         show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
-        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
-        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == "4 6 --export=ALL --overlap\n"
+        assert bash(show, **self.SLURM)[:2] == (0, "3 7 --export=ALL --job-name=slipway-step --overlap\n")
+        assert (
+            bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1]
+            == "4 7 --export=ALL --job-name=slipway-step --overlap\n"
+        )
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
@@ -1732,13 +1735,61 @@ class TestRestart:
         assert bash(f"{wait}(abandon_launch $!); kill $!")[1] == "hung\n"
 
     def test_end_old_steps(self, bash, stub):
-        stub("squeue", 'printf "%s\n" "7.batch batch" "7.extern extern" "7.0 slipway-guard" "7.1 sh"')
+        others = "7.batch batch", "7.extern extern", "7.0 slipway-guard", "7.2 bash", "7.3 slipway-scratch", "7.4 step"
+        stub("squeue", shlex.join(["printf", "%s\n", *others, "7.1 slipway-step"]))
         stub("scancel", 'echo "$*" >>killed')
         code = "SLURM_JOB_ID=7; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
         assert bash(code)[1] == "1\n--signal=KILL 7.1\n"
         inside = "rm killed; interactive=1; end_old_steps; wait; ls killed || echo none"
         assert bash(inside)[1] == "none\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
+
+    def test_watch_scratch_and_end_scratch_watch(self, bash, stub, place):
+        stub("srun", 'echo "$*" >>steps; env | grep -c ^SLURM_ >>steps; exec sleep 54')
+        code = "scratch_record=$PWD/record scratch=$PWD/s; watch_scratch; sleep 0.3; "
+        code += "watch_scratch; scratch_is_watched && end_scratch_watch; scratch_is_watched || cat steps"
+        env = {
+            "SLURMD_NODENAME": "n1",
+            "SLURM_GPUS_PER_NODE": "2",
+            "SLURM_MEM_PER_CPU": "9",
+            "SLURM_TRES_PER_TASK": "x",
+        }
+        words, unset = bash(code, **env)[1].splitlines()
+        assert "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --nodelist=n2 sh " in words
+        assert (words.endswith(f"{place}/record 4711 {place}/s"), unset) == (True, "0")
+        for nothing in ("", "scratch_record=x healthy_nodes=(n1); "):
+            code = f"{nothing}watch_scratch; scratch_is_watched || echo none; ls steps"
+            assert bash(f"rm steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
+        code = "scratch_record=x; watch_scratch; scratch_is_watched || end_scratch_watch"
+        assert bash(code, scheduler="pbs")[:2] == (0, "")
+
+    WATCH = ["sh", str(LIB / "watch_scratch.sh")]
+
+    def test_watch_scratch_sh(self, tmp_path):
+        """It removes the folder once it got SIGTERM, the script says that the job has ended, and no rank lives."""
+        record, folder = tmp_path / "record", tmp_path / "x"
+        (folder / "a").mkdir(parents=True)
+        record.write_text(f"{folder}\n")
+        rank = subprocess.Popen(["sleep", "59"], env={"PATH": "/usr/bin:/bin", "SLIPWAY_LAUNCH": "4711.1.2.3"})
+        watch = subprocess.Popen([*self.WATCH, record, "4711", folder])
+        time.sleep(0.3)
+        watch.terminate()
+        with record.open("a") as file:
+            time.sleep(0.4)
+            assert folder.exists()
+            file.write("over\n")
+        time.sleep(0.4)
+        assert folder.exists()
+        rank.kill()
+        rank.wait()
+        assert (watch.wait(10), folder.exists()) == (0, False)
+
+    def test_watch_scratch_sh_leaves_a_folder_alone_that_others_remove(self, tmp_path):
+        watch = subprocess.Popen([*self.WATCH, tmp_path / "none", "4711", tmp_path / "x"])
+        (tmp_path / "x").mkdir()
+        time.sleep(0.3)
+        watch.terminate()
+        assert (watch.wait(10), (tmp_path / "x").exists()) == (0, True)
 
     MPIRUN = 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"'
 
@@ -2420,6 +2471,18 @@ class TestNames:
         process.terminate()
         assert process.communicate(timeout=300)[0] == "saved\nsaved\n"
         assert process.returncode == 0
+
+    def test_rank_loop_kills_ranks_that_are_deaf_to_sigterm(self, tmp_path):
+        shutil.copy(LIB / "name_rank.sh", tmp_path)
+        loop = tmp_path / "rank_loop.bash"
+        loop.write_text((LIB / "rank_loop.bash").read_text().replace("KILL_SECONDS=30", "KILL_SECONDS=0.2"))
+        deaf = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+        env = {"PATH": "/usr/bin:/bin", "NODE_RANK": "0", **self.PLAN}
+        process = subprocess.Popen(["bash", loop, "bash", "-c", deaf], env=env, stdout=subprocess.PIPE, text=True)
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        process.terminate()
+        process.communicate(timeout=10)
+        assert process.returncode == 137
 
 
 def test_a_script_of_ones_own_gets_the_umask_of_the_site():

@@ -1,13 +1,27 @@
 """PBS: arguments, the time limit, chains; and the launcher ssh, as of sites/torque."""
 
+import os
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from jobgen.cli import main
 from messages import assert_error, assert_warning
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, payload_of, read_env
+from stubs import DONE, GONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of, payload_of, read_env
+
+
+def until_gone(pids):
+    """Return which of these processes still run after a while; those are killed."""
+    deadline = time.monotonic() + GONE / 3
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
 
 
 class TestArguments:
@@ -216,6 +230,44 @@ class TestSsh:
         assert not (project.folder / "executed").exists()
         words = ended.of("ssh")[0]
         assert words[: words.index("bash")][1:-1] == ["-o", "X;", "touch", "executed", "$(touch", "executed)"]
+
+    REMOTE = """while [[ $1 == -* ]]; do shift 2; done
+        [ "$1" = node2 ] || exit 0
+        exec {there}> >(exec setsid --wait env --ignore-environment PATH=/usr/bin:/bin bash)
+        remote=$!
+        cat <&0 >&$there &
+        exec {there}>&-
+        code=0
+        wait $remote || code=$?
+        kill $!
+        exit $code"""
+    """What runs on the node is no process of the job's, and has the life of this side on its standard input."""
+
+    # once: what has another process group than the remote shell, or is deaf to SIGTERM, lived on
+    @pytest.mark.parametrize(("spec", "rank"), [("horovod-gloo", "bash"), ("ddp", "setsid bash")])
+    def test_a_rank_deaf_to_sigterm_ends_when_this_side_is_killed(self, project, script, spec, rank):
+        deaf = f"""exec {rank} -c 'trap "" TERM; echo $$ >>"$STUB_LOG.ranks"; touch "$STUB_LOG.up"; sleep 100'"""
+        lib = changed_library(project, "nodes.bash", "GUARD_SECONDS=30", "GUARD_SECONDS=1")
+        job = project.start(script(spec), SLIPWAY_LIB=str(lib), STUB_ON_SSH=self.REMOTE, STUB_ON_TRAIN=deaf)
+        job.until(Path(f"{project.log}.up"))
+        job.kill()
+        assert until_gone(map(int, Path(f"{project.log}.ranks").read_text().split())) == []
+
+    # once: the next attempt began while the ranks of a launcher that had died still held their GPUs
+    def test_what_a_dead_launcher_has_left_ends_before_the_next_attempt(self, project, script):
+        first = """if [ "$TRAINER_ATTEMPT" != 1 ]; then
+            ! grep --quiet sleep "/proc/$(cat "$STUB_LOG.ranks")/cmdline" || exit 3
+            return 0
+        fi
+        setsid bash -c 'trap "" TERM; echo $$ >"$STUB_LOG.ranks"; exec sleep 100' >/dev/null 2>&1 &
+        until [ -s "$STUB_LOG.ranks" ]; do sleep 0.05; done
+        kill -KILL $$"""
+        lib = changed_library(project, "nodes.bash", "GUARD_SECONDS=30", "GUARD_SECONDS=1")
+        (project.spool / "nodes").write_text("node2\n")
+        env = {"SLIPWAY_LIB": str(lib), "STUB_ON_SSH": self.REMOTE, "STUB_ON_TRAIN": first, "SLIPWAY_MAX_RESTARTS": "1"}
+        ended = project.run(script("single"), **env, **DONE)
+        assert (ended.code, len(launches_of(ended))) == (0, 2), ended
+        assert until_gone(map(int, Path(f"{project.log}.ranks").read_text().split())) == []
 
     def test_a_job_that_is_cancelled_in_the_preflight_leaves_nothing_on_the_other_node(self, project, script):
         job = project.start(script("ddp"), STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 100', **self.LIB)

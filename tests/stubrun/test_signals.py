@@ -84,8 +84,7 @@ class TestCancel:
             assert (ended.code, ended.requeued) == (code, False)
 
     def test_not_even_if_it_comes_after_the_verdict_while_the_script_cleans_up(self, project):
-        kill = 'case $* in *" rm -rf -- "*) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
-        kill = kill.replace("*)", "*) case $* in *mkdir*) ;; *)").replace(";; esac", ";; esac ;; esac")
+        kill = 'case $* in */remove_folders.sh*) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
         ended = project.run("ddp.job", STUB_ON_SRUN=kill, **OUT_OF_TIME)
         assert (ended.code, ended.requeued) == (75, False)
 
@@ -119,6 +118,32 @@ class TestCancel:
         assert (launches_of(ended), ended.requeued) == ([], False)
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
+
+    # once: after scancel the folders stayed on all nodes but the first
+    @pytest.mark.parametrize("moment", ["STUB_ON_TRAIN", "STUB_ON_PREFLIGHT"])
+    def test_the_folders_go_on_all_nodes_though_slurm_starts_no_step_any_more(self, project, moment):
+        other = project.folder / "disk of node2"
+        other.mkdir()
+        on_both = """[ ! -e "$STUB_LOG.cancelled" ] || exit 1
+        while [[ $1 == --* ]]; do shift; done
+        there=("${@/#"$SLIPWAY_LOCAL_DISK"/"$DISK_OF_NODE2"}")
+        case $* in
+            *mkdir*) "${there[@]}" ;;
+            */watch_scratch.sh*) exec "${there[@]}" ;;
+        esac"""
+        slow = SAVE.replace("trap '", "trap 'sleep 0.3; ") if moment == "STUB_ON_TRAIN" else f"{WAIT} &\nwait"
+        env = {"STUB_ON_SRUN": on_both, "DISK_OF_NODE2": str(other), moment: slow}
+        job = project.start("ddp.job", SLURMD_NODENAME="node1", **env)
+        job.until(up(project))
+        assert [len(list(disk.iterdir())) for disk in (other, project.folder / "disk")] == [1, 1]
+        Path(f"{project.log}.cancelled").touch()
+        os.killpg(job.process.pid, signal.SIGTERM)  # as scancel does
+        ended = job.end()
+        assert (ended.code, ended.requeued) == (75, False)
+        assert job.left() == {}
+        assert [list(disk.iterdir()) for disk in (other, project.folder / "disk")] == [[], []]
+        (watch,) = [words for words in ended.of("srun") if "--job-name=slipway-scratch" in words]
+        assert {"--overlap", "--nodelist=node2", "--nodes=1", "--mem=0", "--gres=none"} <= {*watch}
 
     # once: FAILED with 75, where a job that had lost a node started again
     def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project):

@@ -51,9 +51,10 @@ CONTRACT = Contract(
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel, when Slurm starts no step any more, it stays on all nodes but the first, after SIGKILL "
-    "(KillWait is over) and the death of a node everywhere: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
-    "docs/sites.md has one), or the next attempt of the run on that node.",
+    remains="After scancel, when Slurm starts no new step, a step that waits on each other node for that "
+    "(watch_scratch.sh) removes it there once the ranks have ended. It stays where SIGKILL comes first (KillWait is "
+    "over), and on every node if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; docs/sites.md "
+    "has one), or the next attempt of the run on that node.",
     restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
     "do, Slurm itself requeues the job (--requeue), which nothing here bounds. In its first minute, and before its "
     "ranks have joined, such a job can get a SIGTERM that was for the ended one: then this script requeues it, as "

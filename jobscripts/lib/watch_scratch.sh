@@ -1,0 +1,41 @@
+#!/bin/sh
+# watch_scratch.sh RECORD JOB FOLDER: in a separate step on a node of a job of Slurm, wait until
+# Slurm ends the job, when each of its processes gets SIGTERM, and no new step starts. Then remove
+# FOLDER, once the ranks of JOB have ended here, and the job's script has written a second line into
+# the file RECORD. (A user may send SIGTERM to all steps of a job that continues.) If RECORD is
+# gone, the script has removed FOLDER itself. When KillWait is over, Slurm kills this too.
+set -u
+record=$1 job=$2 folder=$3
+unset -v SLIPWAY_LAUNCH
+
+# Whether the script has written that line. NFS asks the server where a file is opened.
+job_has_ended() {
+    line=''
+    { read -r line && read -r line; } <"$record" 2>/dev/null && [ -n "$line" ]
+}
+
+# Whether ranks live here.
+ranks_live() {
+    grep --quiet --no-messages --null-data --line-regexp \
+        -e "SLIPWAY_LAUNCH=$job\\..*" /proc/[0-9]*/environ
+}
+
+told='' nap=''
+trap 'told=1; kill "$nap" 2>/dev/null' TERM
+trap '' USR1 INT HUP
+while [ -z "$told" ]; do
+    sleep 10 &
+    nap=$!
+    wait "$nap"
+done
+trap '' TERM
+looks=0
+while [ -e "$record" ]; do
+    ! job_has_ended || ranks_live || ! sh "${0%/*}/remove_folders.sh" "$folder" || exit 0
+    looks=$((looks + 1))
+    if [ "$looks" -lt 200 ]; then # longer than any KillWait: the job goes on
+        sleep 0.3
+    else
+        sleep 10
+    fi
+done
