@@ -35,6 +35,7 @@ declare -Ar ERROR_CODE=(
     [mig-slices]=78
     [no-master-address]=78
     [node-not-ready]=78
+    [launch-refused]=78
     [stopped-early]=75
     [no-local-disk]=78
     [staging-failed]=78

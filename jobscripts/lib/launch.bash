@@ -210,7 +210,12 @@ note_refusal() {
     [ ! -e "$log_dir/cause" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] || return 0
     line=$(grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
         "$log_dir/stderr.log") || return 0
-    echo "$EXIT_CONFIG launch-refused: ${line//[[:cntrl:]]/ }" >"$log_dir/cause" || :
+    leave_cause launch-refused "${line//[[:cntrl:]]/ }"
+}
+
+# leave_cause SLUG SENTENCE: of the attempt, as a rank does.
+leave_cause() {
+    echo "${ERROR_CODE[$1]} $1: $2" >"$log_dir/cause" || :
 }
 
 # abandon_launch PID: end a launcher that waits for a node that is gone, 30 s after it has said

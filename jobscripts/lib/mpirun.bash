@@ -20,7 +20,7 @@ LAUNCH_REFUSALS+=(
 use_mpirun() {
     local path name
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
-    refuse_root "$@"
+    refuse_root
     export_variables OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
     if env --block-signal=TERM true 2>/dev/null; then
@@ -37,9 +37,9 @@ use_mpirun() {
     done < <(keep_to_this_node && compgen -e)
 }
 
-# refuse_root OPTION...: fails where mpirun, with these options, does not run for its user.
+# refuse_root: fails where mpirun does not run for this user.
 refuse_root() {
-    ((EUID == 0)) && [[ " $* " != *' --allow-run-as-root '* ]] || return 0
+    ((EUID == 0)) && [[ " ${mpirun_options[*]} " != *' --allow-run-as-root '* ]] || return 0
     [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" = 11 ] ||
         die mpi-as-root \
             "mpirun does not run for root: submit as another user, or set" \

@@ -196,8 +196,12 @@ queue_of_submission() {
 is_asked_for() {
     local said
     case $1 in
-        select | place | nodes | walltime) return 0 ;;
+        nodes | walltime) return 0 ;;
         neednodes | nodect) return 1 ;;
+        select | place) # OpenPBS makes them of `nodes`, and takes no two of these
+            [[ $job_record != *' Resource_List.nodes = '* ]]
+            return
+            ;;
     esac
     said=$(job_field '\(Submit_arguments\|submit_args\)' <<<"$job_record")
     [[ $said =~ (-l\ *|,)[\'\"]?$1= ]]

@@ -1221,7 +1221,7 @@ class TestEachNode:
     )
     def test_refuse_root(self, bash, stub, call, options, env, refused):  # noqa: PLR0917 -- fixtures
         stub("mpirun", "echo Open MPI 4")
-        done = bash(f"mpirun_options=({options}); {call} {options}", **env)
+        done = bash(f"mpirun_options=({options}); {call}", **env)
         if refused and os.geteuid() == 0:
             assert_dies(done, "mpi-as-root", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
         else:
@@ -1243,13 +1243,12 @@ class TestEachNode:
             ("", False),
         ],
     )
-    def test_note_refusal(self, bash, place, said, refused):
+    def test_note_refusal_and_leave_cause(self, bash, said, refused):
         show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
         cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said)[1]
         assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"
         assert cause.isprintable() or cause[:-1].isprintable()
-        (place / "run" / "logs" / "2" / "cause").write_text("2 x: y\n")
-        assert bash(show)[1] == "2 x: y\n"
+        assert bash(f"leave_cause stopped-early x; {show}")[1] == "75 stopped-early: x\n"
 
     def test_ssh_each_node_and_remote_script(self, bash, stub, place):
         stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
@@ -2085,9 +2084,11 @@ class TestLaunch:
         resources = "mem = 8gb", "neednodes = 2:ppn=4", "nodect = 2", "nodes = 2:ppn=4"
         lines = ["queue = batch", "Error_Path = head:/home/a/x.e12", *[f"Resource_List.{text}" for text in resources]]
         record = "\n".join(f"    {line}" for line in [*lines, "submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"])
-        code = "job_record=$1; options_of_job; echo ${options[*]}"
-        said = bash(code, record, scheduler="pbs", PBS_JOBID="12.head")[1]
+        code = "job_record=$1 PBS_JOBID=12.head; options_of_job; echo ${options[*]}"
+        said = bash(code, record, scheduler="pbs")[1]
         assert said == "-q batch -l mem=8gb -l nodes=2:ppn=4\n"
+        made = f"{record}\n    Resource_List.place = scatter\n    Resource_List.select = 2:ncpus=4"
+        assert bash(code, made, scheduler="pbs")[1] == said
         code = "job_record=$1; queue_of_submission; "
         code += "for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
         assert bash(f"set +e; {code}", record, scheduler="pbs")[1] == "batch\n0\n1\n0\n1\n"
