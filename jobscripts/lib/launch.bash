@@ -2,6 +2,10 @@
 # The launch and its end: run the step, pass on what the scheduler says, and decide from the verdict
 # how the job ends.
 
+# What a launcher says at the beginning of a line when it takes its command line, or its user, for
+# wrong: it has started nothing, and never will. The files of the others add theirs.
+LAUNCH_REFUSALS=('^torchrun: error: ')
+
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
 # the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
 catch_signals() {
@@ -200,6 +204,22 @@ launch_once() {
     until_ended "$copier"
     kill "$abandoner" 2>/dev/null || :
     read -r code 2>/dev/null <"$log_dir/code" || code=1
+    [ "$code" = 0 ] || note_refusal
+}
+
+# note_refusal: where the launcher has refused what it was told, that is the attempt's cause
+# (attempt_has_cause), unless a rank has left one, or a verdict.
+note_refusal() {
+    local line
+    [ ! -e "$log_dir/cause" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] || return 0
+    line=$(grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
+        "$log_dir/stderr.log") || return 0
+    leave_cause launch-refused "${line//[[:cntrl:]]/ }"
+}
+
+# leave_cause SLUG SENTENCE: of the attempt, as a rank does.
+leave_cause() {
+    echo "${ERROR_CODE[$1]} $1: $2" >"$log_dir/cause" || :
 }
 
 # abandon_launch PID: end a launcher that has not ended 30 s after it has said (LAUNCH_IS_ENDING)
@@ -281,7 +301,7 @@ finish() {
         exit "$cause_code"
     fi
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
-        wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
+        wait_for_verdict "${verdict_seconds:-0}"
     fi
     read_verdict
     if [ "$cancelled" = 1 ] && [ -z "$state" ] && saved_nothing && signal_is_stray; then
@@ -381,12 +401,21 @@ compare_world() {
     fi
 }
 
-# wait_for_file PATH SECONDS
-wait_for_file() {
-    local deadline=$((SECONDS + $2))
-    until [ -f "$1" ] || ((SECONDS >= deadline)); do
+# wait_for_verdict SECONDS: of the attempt, for at most so long, as ranks can outlive their
+# launcher; where rank 0, which writes it, was to run on this node, for no longer than the launch
+# lives here.
+wait_for_verdict() {
+    local deadline=$((SECONDS + $1))
+    until [ -f "$RUN_DIR/verdict.$attempt" ] || ((SECONDS >= deadline)); do
+        [ "${this_node:-}" != "$head_node" ] || launch_lives || return 0
         sleep 0.2
     done
+}
+
+# launch_lives: whether a process of the last launch runs on this node.
+launch_lives() {
+    grep --quiet --no-messages --null-data --line-regexp --fixed-strings \
+        -e "SLIPWAY_LAUNCH=${launch_id:-}" /proc/[0-9]*/environ
 }
 
 # continue_run METHOD WHY: let the run go on by itself, and end this job; returns where that is

@@ -79,7 +79,7 @@ remote_script() {
     local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$BASHPID.$RANDOM} end
     shift
     end="sh ${lib@Q}/end_ranks.sh ${launch//./\\\\.} $GUARD_SECONDS"
-    export -p
+    (keep_to_this_node && export -p)
     cat <<END
 {
     cd ${PWD@Q}
@@ -110,4 +110,11 @@ remote_script() {
     exit \$code
 }
 END
+}
+
+# keep_to_this_node: export no more what is true of this node alone: its name, and a folder for
+# temporary files that is not the job's own. For a subshell whose variables go to other nodes.
+keep_to_this_node() {
+    export -n HOSTNAME
+    [ "${TMPDIR:-}" = "${scratch:-}" ] || export -n TMPDIR
 }

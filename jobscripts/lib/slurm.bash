@@ -8,7 +8,7 @@ readonly GUARD=slipway-guard # the name of its step
 readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
 readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
 readonly STEP=slipway-step # that of all other steps of this script
-readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
+readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
 # (of one node), ranks_per_node, world_size, gpus_per_node and first_port. Adds the name of this

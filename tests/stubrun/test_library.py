@@ -61,6 +61,9 @@ mkdir --parents disk run/logs/2
 """What a script has set before any of its calls."""
 
 
+ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
 def tar_of(*names):
     """Return a tar with empty files of these names."""
     with io.BytesIO() as stream:
@@ -106,7 +109,7 @@ def bash(place, tmp_path):
         start = START.format(scheduler=scheduler, runtime=runtime, lib=lib)
         done = subprocess.run(
             ["bash", "-c", start + code, "x", *arguments],
-            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
+            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **ROOT_MAY, **env},
             cwd=place,
             capture_output=True,
             text=True,
@@ -1016,16 +1019,38 @@ class TestAllocation:
         copy = tmp_path / "lib"
         shutil.copytree(LIB, copy)
         text = (copy / "pbs.bash").read_text()
-        (copy / "pbs.bash").write_text(text.replace("timeout --kill-after=5 20 qstat", "timeout 1 qstat"))
+        (copy / "pbs.bash").write_text(text.replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1"))
         assert bash("ask_for_job || echo $?", scheduler="pbs", lib=copy, PBS_JOBID="1")[1] == "124\n"
 
-    def test_time_is_nearly_up(self, bash, stub):
+    def test_plan_save_and_time_is_nearly_up(self, bash, stub):
         nearly = "save_seconds=120; time_is_nearly_up && echo yes || echo no"
         for said, expected in (("00:02:10", "yes"), ("01:00:00", "no"), ("", "no"), ("unlimited", "no")):
             stub("qstat", f"echo '    Resource_List.walltime = {said}'")
             assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == f"{expected}\n", said
         stub("qstat", "exit 1")
         assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == "no\n"
+
+    # once: every 20 s, 180 times an hour
+    @pytest.mark.parametrize(
+        ("moment", "ended"),
+        [
+            ((3600, 100, ""), "no 0 100"),  # until the next question
+            ((3600, 200, "01:00:00"), "no 1 200"),
+            ((300, 100, ""), "no 0 60"),  # until the time is up
+            ((300, 160, "00:05:00"), "yes 1 1"),
+            ((300, 160, "00:10:00"), "no 1 200"),  # an administrator has given it more
+            ((300, 160, ""), "yes 1 1"),  # the server is silent: its last word holds
+            ((3600, 210, "00:05:40"), "yes 1 1"),  # an administrator has taken some away
+            (("", 100, ""), "no 0 100"),
+            (("", 200, "00:05:00"), "yes 1 1"),
+        ],
+    )
+    def test_the_server_is_asked_every_200_s_and_at_the_end(self, bash, stub, moment, ended):
+        limit, now, said = moment
+        stub("qstat", f"echo >>asked; echo '    Resource_List.walltime = {said}'")
+        code = f"SECONDS=0; plan_save '{limit}'; SECONDS={now}; time_is_nearly_up && up=yes || up=no; "
+        code += 'touch asked; echo "$up $(wc -l <asked) $pause"'
+        assert bash(code, scheduler="pbs", PBS_JOBID="1")[1] == f"{ended}\n"
 
     def test_watch_time_limit(self, bash, stub):
         assert bash("watch_time_limit") == bash("watch_time_limit", scheduler="local") == (0, "", "")
@@ -1173,6 +1198,60 @@ class TestEachNode:
         assert "MINE" in out.splitlines()
         assert "SLURM_X" not in out
         assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "no-mpi", "mpirun")
+
+    # once: HOSTNAME and TMPDIR of the first node went to all
+    @pytest.mark.parametrize(("scratch", "forwarded"), [("/local/x", True), ("/local/y", False)])
+    def test_keep_to_this_node(self, bash, stub, scratch, forwarded):
+        env = {"HOSTNAME": "n1", "TMPDIR": "/local/x", "MINE": "1"}
+        stub("mpirun", 'printf "%s\\n" "$@"; env')
+        words, _, inherited = bash(f"scratch={scratch}; mpirun_each_node 5 true", **env)[1].partition("\ntrue\n")
+        assert [name in words.splitlines() for name in env] == [False, forwarded, True]
+        assert [f"{name}={value}" in inherited.splitlines() for name, value in env.items()] == [True] * 3
+        kept = bash(f"scratch={scratch}; (keep_to_this_node; env)", **env)[1].splitlines()
+        assert [f"{name}={value}" in kept for name, value in env.items()] == [False, forwarded, True]
+        script = bash(f"scratch={scratch}; remote_script 0 true", **env)[1]
+        assert [f"declare -x {name}=" in script for name in env] == [False, forwarded, True]
+
+    @pytest.mark.parametrize("call", ["use_mpirun", "check_mpi mpirun --version", "refuse_root"])
+    @pytest.mark.parametrize(
+        ("options", "env", "refused"),
+        [
+            ("", {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": ""}, True),
+            ("", {"OMPI_ALLOW_RUN_AS_ROOT": "yes"}, True),
+            ("", {}, False),
+            ("--allow-run-as-root", {"OMPI_ALLOW_RUN_AS_ROOT": ""}, False),
+        ],
+    )
+    def test_refuse_root(self, bash, stub, call, options, env, refused):  # noqa: PLR0917 -- fixtures
+        stub("mpirun", "echo Open MPI 4")
+        done = bash(f"mpirun_options=({options}); {call}", **env)
+        if refused and os.geteuid() == 0:
+            assert_dies(done, "mpi-as-root", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+        else:
+            assert done[0] == 0, done
+
+    @pytest.mark.parametrize(
+        ("said", "refused"),
+        [
+            ("----\nprterun has detected an attempt to run as root.\n\nx", True),
+            ("There are not enough slots available in the system to satisfy the 4\nslots", True),
+            ("An unrecognized option was included on the mpirun command line:", True),
+            ("PRTE was unable to open the hostfile:", True),
+            ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
+            ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
+            ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
+            ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
+            ("srun: error: node1: task 0: Killed", False),
+            ("my torchrun: error: x", False),
+            ("", False),
+        ],
+    )
+    def test_note_refusal_and_leave_cause(self, bash, said, refused):
+        show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
+        cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said)[1]
+        assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"
+        assert cause.isprintable() or cause[:-1].isprintable()
+        assert bash(f"leave_cause stopped-early x; {show}")[1] == "75 stopped-early: x\n"
 
     def test_ssh_each_node_and_remote_script(self, bash, stub, place):
         stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
@@ -2081,10 +2160,16 @@ class TestLaunch:
         assert (code, slugs(err), numbers(err)) == (0, ["ranks-not-connected"] * bool(said), said)
         assert ("1, 1, ..." in err) == (len(sizes) > 8)
 
-    def test_wait_for_file(self, bash, place):
-        began = time.monotonic()
-        assert bash("wait_for_file gone 1; (sleep 0.5; touch there) & wait_for_file there 900")[0] == 0
-        assert time.monotonic() - began < 300
+    @pytest.mark.parametrize(
+        ("node", "lives", "seconds"),
+        [("n1", "", 0), ("n2", "", 1), ("", "", 1), ("n1", "SLIPWAY_LAUNCH=a.b sleep 9 &", 1)],
+    )
+    def test_wait_for_verdict_and_launch_lives(self, bash, place, node, lives, seconds):
+        wait = "SECONDS=0; wait_for_verdict 1; echo $SECONDS; launch_lives || echo over; kill $! 2>/dev/null || :"
+        over = "" if lives else "over\n"
+        assert bash(f"this_node={node} launch_id=a.b; {lives}\n{wait}")[1] == f"{seconds}\n{over}"
+        (place / "run" / "verdict.2").touch()
+        assert bash(f"this_node={node} launch_id=a.b; {lives}\n{wait}")[1] == f"0\n{over}"
 
     def test_continue_run(self, bash, place):
         again = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
@@ -2179,9 +2264,10 @@ class TestLaunch:
 
     def test_again_and_continue_command_of_pbs(self, bash, stub, place):
         stub("qsub", 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x')
+        stub("qstat", "echo '    queue = gpu'")
         run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
         assert bash(run, scheduler="pbs", PBS_JOBID="1.h")[1] == "4712\n0\n"
-        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n{place}/run/job.sh\n"
+        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n-q\ngpu\n{place}/run/job.sh\n"
         for method, broken in (("chain", "exit 1"), ("requeue", "exit 1")):
             stub("qsub", broken)
             stub("qrerun", broken)
@@ -2190,6 +2276,24 @@ class TestLaunch:
         assert bash("again requeue", scheduler="pbs", PBS_JOBID="1.h")[1] == "1.h\n"
         assert bash("continue_command", scheduler="pbs")[1].startswith("qsub ")
         assert bash("again none || echo no; continue_command", scheduler="local")[1].startswith("no\nbash ")
+
+    def test_options_of_job_of_torque_and_log_path(self, bash):
+        resources = "mem = 8gb", "neednodes = 2:ppn=4", "nodect = 2", "nodes = 2:ppn=4"
+        lines = ["queue = batch", "Error_Path = head:/home/a/x.e12", *[f"Resource_List.{text}" for text in resources]]
+        record = "\n".join(f"    {line}" for line in [*lines, "submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"])
+        code = "job_record=$1 PBS_JOBID=12.head; options_of_job; echo ${options[*]}"
+        said = bash(code, record, scheduler="pbs")[1]
+        assert said == "-q batch -l mem=8gb -l nodes=2:ppn=4\n"
+        made = f"{record}\n    Resource_List.place = scatter\n    Resource_List.select = 2:ncpus=4"
+        assert bash(code, made, scheduler="pbs")[1] == said
+        code = "job_record=$1; queue_of_submission; "
+        code += "for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
+        assert bash(f"set +e; {code}", record, scheduler="pbs")[1] == "batch\n0\n1\n0\n1\n"
+        paths = {"x.o12": "", "x.o12-3": "", "x.o123": "h:/d/x.o123", "log": "h:/d/log", "12[3].h.OU": "h:/d/"}
+        paths |= {"x.^array_index^": "", "": "h:/d/"}
+        for name, expected in paths.items():
+            said = bash('log_path "$1"', f"h:/d/{name}", scheduler="pbs", PBS_JOBID="12[3].h")[1]
+            assert said == f"{expected}\n", name
 
     def test_last_words(self, bash, place):
         assert bash("last_words")[1].count("\n") == 1

@@ -212,6 +212,21 @@ class TestWhen:
         ended = run("ddp.pbs", STUB_ON_TRAIN=leave, STUB_NODES="node2", **env)
         assert (ended.code, ended.of("qsub")) == (78, []), ended
 
+    # once: the same words were tried once more, and the job was requeued where a time limit came meanwhile
+    @pytest.mark.parametrize("own", ["", "my train.py"])
+    def test_a_launcher_that_refuses_its_words_is_not_started_again(self, run, own):
+        said = 'echo "torchrun: error: unrecognized arguments: --x" >&2; exit 2'
+        ended = run(STUB_ON_TRAIN=said, SLIPWAY_SCRIPT=own)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (78, 1, False), ended
+        assert_error(ended.err, "launch-refused", "--x", ended.run_dir / "logs" / "1" / "stderr.log")
+
+    def test_root_without_leave_is_told_before_the_launch(self, run):
+        if os.geteuid():
+            pytest.skip("not root")
+        ended = run("horovod.job", OMPI_ALLOW_RUN_AS_ROOT=None)
+        ended.assert_refused("mpi-as-root")
+        assert [words for words in ended.of("mpirun") if words[1] != "--version"] == []
+
     def test_none_at_all(self, run):
         ended = run(STUB_ON_TRAIN=dies(9), SLIPWAY_MAX_RESTARTS="0")
         assert (ended.code, len(launches(ended))) == (1, 1)
@@ -243,10 +258,10 @@ class TestWhen:
         assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
         assert_warning(ended.err, "no-restart", "1")
 
-    @pytest.mark.slow
+    # once: it waited 20 s for the verdict of ranks that had ended
     def test_a_signal_meanwhile_ends_the_job(self, run):
         ask = '[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"'
-        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN=ask, SLIPWAY_PROBE_SECONDS="0.3")
+        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN=ask, SLIPWAY_PROBE_SECONDS="0.3", SLURMD_NODENAME="node1")
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, False)
 
 
