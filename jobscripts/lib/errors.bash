@@ -22,6 +22,7 @@ declare -Ar ERROR_CODE=(
     [no-image]=78
     [image-not-local]=78
     [no-container-runtime]=78
+    [bad-entry-point]=78
     [no-environment]=78
     [no-modules]=78
     [no-cuda-home]=78

@@ -179,58 +179,39 @@ note_ranks() {
 # choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on the head node,
 # unless it is given.
 choose_port() {
-    local output=${MASTER_PORT:-}
-    [ -n "$port_is_given" ] ||
-        output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" || {
-        error no-free-port "no free port was found on $head_node$step_failure"
-        return 1
-    }
-    output=${output##*$'\n'} # the last line, as an image's entry point may print too
-    [[ $output =~ ^[1-9][0-9]{0,4}$ ]] || {
-        error no-free-port "no free port was found on $head_node: free_port.py printed ${output@Q}"
-        return 1
-    }
-    export_variables MASTER_PORT="$output"
-}
-
-# start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
-# is needed. Sets horovod_server, its process, and from_server, the descriptor of its output.
-start_horovod_server() {
-    local port='' waited=0 limit=120
-    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
-    end_horovod_server # that of an earlier attempt
-    exec {from_server}< <(
-        trap '' TERM USR1 INT
-        exec "${on_head_node[@]}" "${container[@]}" \
-            python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node" </dev/null
-    )
-    horovod_server=$!
-    until [[ $port =~ ^[0-9]+$ ]]; do # behind what an image's entry point prints
-        # Second by second, as Bash runs traps only when `read` has returned.
-        read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < limit)); } || {
-            explain_failure 124 "$limit" "$((SECONDS - waited))"
-            error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
+    if [ -z "$port_is_given" ]; then
+        answer_of 60 free_port.py "$1" && answer_is_port || {
+            error no-free-port "no free port was found on $head_node$step_failure"
             return 1
         }
-    done
+        export_variables MASTER_PORT="${answer[0]}"
+    fi
+}
+
+# answer_is_port: whether it is the number of one, and nothing else; sets step_failure if not.
+answer_is_port() {
+    [[ ${answer[*]} =~ ^[1-9][0-9]{0,4}$ ]] && ((answer[0] < 65536)) ||
+        { step_failure=": ${answer[*]@Q} is no port" && return 1; }
+}
+
+# start_horovod_server: Horovod's own rendezvous server, on the head node, until the script ends; no
+# MPI is needed.
+start_horovod_server() {
+    start_server 120 horovod_server.py "$MASTER_ADDR" "$nnodes" "$ranks_per_node" &&
+        answer_is_port || {
+        error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
+        return 1
+    }
     export_variables \
         HOROVOD_CONTROLLER=gloo \
         HOROVOD_CPU_OPERATIONS=gloo \
         HOROVOD_GLOO_RENDEZVOUS_ADDR="$MASTER_ADDR" \
-        HOROVOD_GLOO_RENDEZVOUS_PORT="$port" \
+        HOROVOD_GLOO_RENDEZVOUS_PORT="${answer[0]}" \
         HOROVOD_GLOO_IFACE="${GLOO_SOCKET_IFNAME:-}" \
         HOROVOD_GLOO_TIMEOUT_SECONDS="${HOROVOD_GLOO_TIMEOUT_SECONDS:-600}" \
         HOROVOD_SIZE="$world_size" \
         HOROVOD_LOCAL_SIZE="$ranks_per_node" \
         HOROVOD_CROSS_SIZE="$nnodes"
-}
-
-# end_horovod_server: if there is one.
-end_horovod_server() {
-    [ -n "${horovod_server:-}" ] || return 0
-    kill -KILL "$horovod_server" 2>/dev/null || :
-    [ -z "${from_server:-}" ] || exec {from_server}<&-
-    horovod_server=''
 }
 
 # check_mpi COMMAND...: what starts the ranks, in its own words, for the preflight, which compares
@@ -280,6 +261,7 @@ choose_program() {
 preflight() {
     local check
     check_packages
+    check_entry_point
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}" ${data:+"$data"})
     else

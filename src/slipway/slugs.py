@@ -394,6 +394,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Name its module (`modules`) or its folder (`path`) in the site's file, or use an environment: "
             "`USE_CONTAINER=0`.",
         ),
+        "bad-entry-point": Entry(
+            EXIT_CONFIG,
+            "The image's entry point (its run script) ignores the command that the job runs in it, or loses the "
+            "command's exit code: whatever the job runs there would seem to succeed.",
+            'Let the entry point end with `exec "$@"`, build the image without one, or use an environment: '
+            "`USE_CONTAINER=0`.",
+        ),
         "no-environment": Entry(
             EXIT_CONFIG,
             "The Python environment of the job is missing or lacks packages.",

@@ -53,12 +53,23 @@ RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_n
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
-SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20
+SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 entry_point_is_checked=1
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
 healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed=''
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""
+
+
+ANSWER = """answer() { printf '%s\\0' $(($# + 1)) "${@:2}" end >"$1"; }; """
+"""How a stub of Python answers a job script: FILE WORD... (answer.py)."""
+
+
+def answered(path):
+    """Return the words of an answer."""
+    count, *words, end = path.read_text().split("\0")[:-1]
+    assert (int(count), end) == (len(words) + 2, "end")
+    return words
 
 
 def tar_of(*names):
@@ -711,7 +722,7 @@ class TestContainer:
         assert bash(f"USE_CONTAINER=0 SLIPWAY_VENV=modules venv=; {keeps}")[1] == "kept\n"
 
     def test_check_packages(self, bash, stub):
-        stub("python3", "echo torch, msgspec; exit 78")
+        stub("python3", ANSWER + 'echo of a module; answer "$2" torch msgspec')
         refused = bash("USE_CONTAINER=0; check_packages")
         assert_dies(refused, "no-environment", "SLIPWAY_VENV=", "torch, msgspec", "--system-site-packages")
         assert bash("USE_CONTAINER=1; check_packages; SLIPWAY_SCRIPT=mine.py USE_CONTAINER=0; check_packages")[0] == 0
@@ -918,8 +929,11 @@ class TestAllocation:
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
-        stub("srun", "exit 1")
-        assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
+        stub("srun", f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8")
+        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
+        for broken in ("exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"):
+            stub("srun", broken)
+            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
 
     def test_stop_for_signal_and_again_inside_an_interactive_job(self, bash, place):
         for scheduler in ("slurm", "pbs"):
@@ -973,21 +987,24 @@ class TestAllocation:
             ("BACKEND=single", "8 torch", "1 1 1 1"),
             ("BACKEND=single SLIPWAY_DEVICES_PER_RANK=2", "8 torch", "2 1 1 2"),
             ("BACKEND=single", "0 no GPU", "0 1 1 1"),
-            ("", "0 no GPU\nslipway-gpus 2 torch\nand more", "2 2 2 1"),  # the last such line
+            ("", "0 no\nGPU", "0 2 2 1"),  # in one line
             ("", "x torch", ""),
-            ("", "", ""),
+            ("", "nodes[$(id)] torch", ""),
+            ("", "2", ""),
         ],
     )
     def test_count_ranks_of_this_machine(self, bash, stub, settings, counted, plan):
-        stub("python3", f"echo an image says hello; echo {shlex.quote(f'slipway-gpus {counted}')}; echo bye")
+        words = shlex.join(counted.split(" ", 1))
+        stub("python3", ANSWER + f'echo an image says hello; answer "$2" {words}; echo 7')
         show = f"nnodes=1 USE_CONTAINER=0 SLIPWAY_DEVICE=auto {settings}; count_ranks; "
         show += 'echo "$gpus_per_node $ranks_per_node $world_size $devices_per_rank"'
         code, out, err = bash(show, scheduler="local", PYTHONPATH="/somewhere")
-        assert (code, out) == ((0, f"{plan}\n") if plan else (78, "")), err
+        said = [line for line in out.splitlines() if line not in {"an image says hello", "7"}]
+        assert (code, said) == ((0, [plan]) if plan else (78, [])), err
         assert len(err.splitlines()) == 1
 
     def test_count_gpus_of_this_machine_that_fails(self, bash, stub):
-        stub("python3", 'echo "slipway-gpus 2 torch"; echo why >&2; exit 78')
+        stub("python3", ANSWER + 'answer "$2" 2 torch; echo why >&2; exit 78')
         counted = bash("USE_CONTAINER=0; count_gpus", scheduler="local")
         assert_dies(counted, "broken-gpu", "SLIPWAY_DEVICE=cpu", lines=2)
 
@@ -1089,7 +1106,8 @@ class TestEachNode:
         assert (tmp_path / "nodes").read_text() == "n1\n"
         assert time.monotonic() - began < 10
 
-    def test_output_of_and_wait_limited(self, bash):
+    def test_output_of_run_limited_and_wait_limited(self, bash, place):
+        assert bash("run_limited 5 sh -c 'echo said; exit 4' || echo $?") == (0, "said\n4\n", "")
         assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
         short = "SLIPWAY_PREFLIGHT_SECONDS=1"
@@ -1101,6 +1119,57 @@ class TestEachNode:
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
         # inside salloc the terminal is no input of a step
         assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")
+        assert list((place / "disk").iterdir()) == []
+
+    # once: a pipe was read when the command had ended, until nothing held it open
+    def test_output_of_a_program_that_prints_much_or_leaves_a_process(self, bash):
+        much = "output_of 5 head --bytes=200000 /dev/zero; output_of 5 sh -c 'yes | head -n 100000'; "
+        assert bash(much + "echo ${#output}", limit=20)[:2] == (0, "65535\n")
+        began = time.monotonic()
+        leaves = "output_of 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }"
+        assert bash(leaves)[:2] == (0, "said\n")
+        assert time.monotonic() - began < 10
+
+    def test_answer_of(self, bash, stub, place):
+        show = """ && printf '<%s>' "${#answer[@]}" "${answer[@]}" || echo "$?$step_failure" """
+        stub(
+            "python3",
+            ANSWER + 'head --bytes=200000 /dev/zero; answer "$2" "${@:3}"; sleep 15 2>/dev/null & echo $! >pid; echo 7',
+        )
+        began = time.monotonic()
+        words = """answer_of 5 x.py 'a  b' '' $'c\nd' end >out"""
+        assert bash(words + show)[1] == "<4><a  b><><c\nd><end>"
+        assert bash('kill $(cat pid); ls "$log_dir"')[1] == ""
+        assert time.monotonic() - began < 10
+        cut = "answer_of 5 x.py a end b"
+        for left in ("", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"):
+            stub("python3", f"printf '{left}' >\"$2\"")
+            code, out, err = bash(cut + show)
+            assert (code, out, err) == (0, "1: x.py left no answer\n", ""), left
+            assert bash(f"printf '{left}' >left; read_answer left || echo no")[1] == "no\n"
+        stub("python3", "echo why >&2; exit 3")
+        assert bash(cut + show) == (0, "3: see above\n", "why\n")
+
+    @pytest.mark.parametrize(
+        ("container", "slug"),
+        [
+            ("", None),
+            ('echo banner; exec "$@"', None),
+            ('"$@"', None),
+            ("set -e; echo bye", "bad-entry-point"),
+            ('"$@"; echo bye', "bad-entry-point"),
+            ('"$@" || exit 0', "bad-entry-point"),
+            ("exit 255", None),  # for the next step, which says what it was to do
+        ],
+    )
+    def test_check_entry_point(self, bash, stub, container, slug):
+        stub("run", container)
+        words = "container=(run)" if container else "container=()"
+        ended = bash(f"entry_point_is_checked=''; {words}; check_entry_point >/dev/null; check_entry_point; echo on")
+        if slug:
+            assert_dies(ended, slug, "i.sif")
+        else:
+            assert (ended[0], ended[1]) == (0, "on\n")
 
     @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
     def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
@@ -1313,36 +1382,41 @@ class TestRanks:
         assert not (place / "executed").exists()
 
     def test_choose_port(self, bash, stub):
-        stub("python3", 'echo "$2"')
+        stub("python3", ANSWER + 'answer "$2" "$3"')
         assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
         assert bash('port_is_given=1; choose_port 24711; echo "$MASTER_PORT"', MASTER_PORT="4")[1] == "4\n"
-        stub("python3", 'printf "\n== CUDA ==\n\n"; echo "$2"')  # as entry points of published images do
-        assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
+        stub("python3", ANSWER + 'printf "\n== CUDA ==\n\n4\n"; answer "$2" "$3"; echo 5')  # as published images do
+        assert bash('choose_port 24711 >/dev/null; echo "$MASTER_PORT"')[1] == "24711\n"
         stub("python3", "exit 1")
         assert_dies(bash("choose_port 24711"), "no-free-port", "n1", code=1)
 
-    @pytest.mark.parametrize("said", ["bye", "", "0", "123456", "nodes[$(touch executed)]", "1; touch executed"])
+    @pytest.mark.parametrize(
+        "said", ["bye", "", "0", "65536", "123456", "nodes[$(touch executed)]", "1; touch executed", "5' '6"]
+    )
     def test_choose_port_refuses_what_is_no_port(self, said, bash, stub, tmp_path):
-        stub("python3", f"echo '{said}'")
+        stub("python3", ANSWER + f"answer \"$2\" '{said}'")
         code, out, _ = bash('choose_port 24711 || exit; echo "$((MASTER_PORT + 1))"')
         assert (code, out) == (1, "")
+        assert bash('answer=("$1"); answer_is_port || echo no', said)[1] == "no\n"
         assert not [*tmp_path.rglob("executed")]
 
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
-        stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
-        code = (
-            'BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-        )
-        code += '; kill -0 "$horovod_server" && kill -KILL "$horovod_server"'
+        answer = ANSWER + 'answer "$2" 5555; echo; exec sleep 20 >/dev/null 2>&1'
+        stub("python3", answer)
+        code = "BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
+        code += '; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"; kill -0 "$server" && end_server; ls "$log_dir"'
         assert bash(code)[:2] == (0, "5555\n")
-        code = 'MASTER_ADDR=x; start_horovod_server; kill -KILL "$horovod_server"; echo "$HOROVOD_GLOO_TIMEOUT_SECONDS"'
+        start = "MASTER_ADDR=x; start_horovod_server >/dev/null; end_server; "
+        code = start + 'echo "$HOROVOD_GLOO_TIMEOUT_SECONDS"'
         assert bash(code)[1] == "600\n"  # Horovod's 30 ended ranks that started later than others
         assert bash(code, HOROVOD_GLOO_TIMEOUT_SECONDS="60")[1] == "60\n"
-        stub("python3", 'printf "\n== CUDA ==\n\n"; echo 5555; sleep 20 >/dev/null 2>&1')
-        code = 'MASTER_ADDR=x; start_horovod_server; kill -KILL "$horovod_server"; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-        assert bash(code)[1] == "5555\n"
-        stub("python3", "exit 1")
-        assert_dies(bash("MASTER_ADDR=x; start_horovod_server"), "no-rendezvous", code=1)
+        # as an image's entry point does; a pipe holds 64 KiB
+        stub("python3", "printf '\n== CUDA ==\n4\n'; head --bytes=100000 /dev/zero | tr '\\0' 4; " + answer)
+        assert bash(start + 'echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"')[1] == "5555\n"
+        for broken in ("exit 1", "echo 5555", ANSWER + 'answer "$2" bye; echo; exec sleep 20 >/dev/null 2>&1'):
+            stub("python3", broken)
+            ended = bash("MASTER_ADDR=x; start_horovod_server >/dev/null || { end_server; exit 1; }")
+            assert_dies(ended, "no-rendezvous", code=1)
         stub("python3", "exec sleep 20 >/dev/null 2>&1")
         silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
         ended = bash(f"{silent}; echo it waits for ever")  # 142: as `read -t` ends after a second
@@ -2003,7 +2077,7 @@ class TestLaunch:
     def test_end_job(self, bash, stub, code):
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
-        broken = "horovod_server=999999999; rm() { return 1; }; scratch=x; end_horovod_server; trap end_job EXIT"
+        broken = "server=999999999; rm() { return 1; }; scratch=x; end_server; trap end_job EXIT"
         assert bash(f"{broken}; exit {code}")[0] == code
 
 
@@ -2195,9 +2269,14 @@ def run(*words, **env):
 
 
 class TestFreePort:
+    @pytest.fixture(autouse=True)
+    def answer(self, tmp_path):
+        self.answer = tmp_path / "answer"
+
     def port(self, first):
-        done = run(sys.executable, str(LIB / "free_port.py"), str(first))
-        return done.returncode, done.stdout.strip(), done.stderr
+        done = run(sys.executable, str(LIB / "free_port.py"), str(self.answer), str(first))
+        assert done.stdout == ""
+        return done.returncode, answered(self.answer)[0] if self.answer.exists() else "", done.stderr
 
     def test_the_first_one_that_can_be_bound(self):
         with socket.create_server(("", 0)) as server:
@@ -2220,10 +2299,10 @@ class TestFreePort:
         assert (code, found, len(err.splitlines())) == (1, "", 1)
 
     def test_it_needs_nothing_but_python(self):
-        for name in ("free_port.py", "check_gpus.py", "count_gpus.py", "gpu_usage.py", "slipway_gpu.py"):
+        for name in ("answer.py", "free_port.py", "check_gpus.py", "count_gpus.py", "gpu_usage.py", "slipway_gpu.py"):
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
-            assert imports <= {*sys.stdlib_module_names, "slipway_gpu"}, name
+            assert imports <= {*sys.stdlib_module_names, "answer", "slipway_gpu"}, name
 
 
 class TestNames:
@@ -2324,9 +2403,9 @@ class TestPreflight:
 @pytest.mark.horovod
 class TestHorovodServer:
     @pytest.fixture
-    def server(self):
+    def server(self, tmp_path):
         pytest.importorskip("horovod")
-        words = [sys.executable, LIB / "horovod_server.py", "127.0.0.1", "2", "2"]
+        words = [sys.executable, LIB / "horovod_server.py", tmp_path / "answer", "127.0.0.1", "2", "2"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             yield process
             process.kill()
@@ -2336,15 +2415,19 @@ class TestHorovodServer:
         connection.sendall(b"GET /global/0 HTTP/1.0\r\n\r\n")
         return connection
 
-    def test_it_serves_until_its_reader_is_gone(self, server):
-        with self.ask(int(server.stdout.readline())) as connection:
+    def port(self, server, folder):
+        assert server.stdout.readline() == "\n"
+        return int(answered(folder / "answer")[0])
+
+    def test_it_serves_until_its_reader_is_gone(self, server, tmp_path):
+        with self.ask(self.port(server, tmp_path)) as connection:
             assert b"404" in connection.recv(100)
         server.stdout.close()
         assert server.wait(10) == 0
 
     # once: the system reset connections of some of the ranks, which Horovod answers by an abort
-    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server):
-        port = int(server.stdout.readline())
+    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server, tmp_path):
+        port = self.port(server, tmp_path)
         server.send_signal(signal.SIGSTOP)
         ranks = [self.ask(port) for _ in range(200)]
         server.send_signal(signal.SIGCONT)
