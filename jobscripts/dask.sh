@@ -20,10 +20,9 @@
 #               at most 4 times the size of the model's weights. The trainer keeps to this; a script
 #               of your own writes what it likes.
 # Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
-#               compilers' caches, temporary files (TMPDIR, unless you set it), and with
-#               SLIPWAY_STAGE=1 copies of image and data. Removed at the end; where a node or its
-#               job was lost, it stays for the site's epilog, or the next attempt of the run on that
-#               node.
+#               compilers' caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of
+#               image and data. Removed at the end; where a node or its job was lost, it stays for
+#               the site's epilog, or the next attempt of the run on that node.
 # Requeue:      By this script (which gives its nodes back and asks for new ones) only after a time
 #               limit, if the attempt gained a step and had saved by then, and where it has lost a
 #               node and is not to train with fewer; at most SLIPWAY_MAX_REQUEUES times. The loss of

@@ -1,6 +1,7 @@
 """free_port.py ANSWER FIRST: leave in the file ANSWER the first TCP port from FIRST on that can be bound here.
 
-It is bound on all interfaces. Ports of the machine's ephemeral range come last: clients get those at any moment. Standard library only.
+It is bound on all interfaces. Ports of the machine's ephemeral range come last: clients get those at any moment.
+Standard library only.
 """
 
 import socket

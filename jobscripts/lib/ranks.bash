@@ -102,7 +102,8 @@ export_plan() {
 
 # set_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, and folders on the local disk for caches and
-# (unless it is set) temporary files.
+# temporary files: every node has made those, and the container sees them. No TMPDIR that was set
+# outside is sure to be either.
 set_environment() {
     isolate_python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
@@ -110,6 +111,9 @@ set_environment() {
             "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
+    [ -z "${TMPDIR:-}" ] ||
+        note "temporary files go to $scratch, on SLIPWAY_LOCAL_DISK of each node, not to" \
+            "TMPDIR=$TMPDIR"
     export_variables \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
         DATA="$data" \
@@ -121,7 +125,7 @@ set_environment() {
         CUDA_CACHE_PATH="$scratch/nv" \
         MIOPEN_USER_DB_PATH="$scratch/miopen" \
         MIOPEN_CUSTOM_CACHE_DIR="$scratch/miopen" \
-        TMPDIR="${TMPDIR:-$scratch}"
+        TMPDIR="$scratch"
 }
 
 # choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins.

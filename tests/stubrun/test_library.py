@@ -1359,6 +1359,12 @@ class TestRanks:
         assert {"TRITON_CACHE_DIR=/s/triton", "OMP_NUM_THREADS=4", "DEVICES_PER_RANK=1", "TMPDIR=/s"} <= {*out}
         assert [line for line in out if line.startswith(("TRAINER_", "RUN_DIR="))] == []
 
+    # once: a folder of the submission, or of the first node's prolog, was exported to ranks that do not see it
+    @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/tmp/a,b:c"])
+    def test_temporary_files_go_to_the_folder_that_each_node_has(self, bash, folder):
+        code, out, err = bash(f'export TMPDIR={folder}; scratch=/s; set_environment; sh -c \'echo "$TMPDIR"\'')
+        assert (code, out, err.count("\n")) == (0, "/s\n", 1)
+
     def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
         code = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; "
         code += 'echo "${TRAINER_BOUND_GPUS-none}"'
