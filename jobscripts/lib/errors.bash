@@ -34,6 +34,7 @@ declare -Ar ERROR_CODE=(
     [broken-gpu]=78
     [mig-slices]=78
     [no-master-address]=78
+    [no-free-port]=78
     [node-not-ready]=78
     [stopped-early]=75
     [no-local-disk]=78

@@ -128,7 +128,8 @@ set_environment() {
         TMPDIR="$scratch"
 }
 
-# choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins.
+# choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins; the preflight
+# tries it from each node.
 choose_rendezvous() {
     port_is_given=${MASTER_PORT:+1}
     given_address=${MASTER_ADDR:-}
@@ -139,20 +140,68 @@ choose_rendezvous() {
     fi
     [ -z "$given_address" ] ||
         warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"
+    head_is_tried=1
     find_master
 }
 
-# find_master: an address of the head node that the others can reach. Exports MASTER_ADDR.
+# find_master: an address of the head node at which the others reach it. Exports MASTER_ADDR. While
+# head_is_tried is set, also lets the head node listen, for the preflight.
 find_master() {
-    MASTER_ADDR=$given_address
-    [ -n "$given_address" ] || read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
+    local addresses=("$given_address")
+    [ -n "$given_address" ] ||
+        mapfile -t addresses < <(getent ahosts "$head_node" | awk '!seen[$1]++ { print $1 }')
+    MASTER_ADDR=${addresses[0]:-}
+    [ -n "$MASTER_ADDR" ] ||
         die no-master-address "$head_node has no address here: set MASTER_ADDR"
-    if [ "$nnodes" != 1 ] && [[ $MASTER_ADDR =~ ^(localhost|127\..*|::1)$ ]]; then
-        die no-master-address \
-            "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
-            "set MASTER_ADDR, or have it fixed"
+    if [ "$nnodes" != 1 ]; then
+        choose_address "${addresses[@]}"
     fi
     export_variables MASTER_ADDR="$MASTER_ADDR"
+}
+
+# choose_address ADDRESS...: of the head node, in the order in which its name is resolved; one that
+# was set outside stays. Sets MASTER_ADDR; exports TRAINER_MEETING, for try_head.py. Fails if all
+# are loopback, link-local, or of a bridge that leads nowhere.
+choose_address() {
+    local address token='' run=answer_of first=${MASTER_PORT:-$first_port} count=0 found=()
+    for address in "$@"; do
+        [[ $address =~ ^(localhost|127\..*|::1)$ ]] || found+=("$address")
+    done
+    [ ${#found[@]} != 0 ] ||
+        die no-master-address \
+            "the head node $head_node is $1 to itself, which no other node can reach: set" \
+            "MASTER_ADDR, or have it fixed"
+    if [ -n "${head_is_tried:-}" ]; then
+        run=start_server count=2000 token=$(random_name)
+        [ -z "$port_is_given" ] || count=1
+    elif [ -n "$given_address" ]; then
+        return 0
+    fi
+    "$run" 60 head_address.py "$token" "$first" "$count" "$given_address" "${found[@]}" ||
+        die no-master-address "the head node $head_node does not look at its network$step_failure"
+    case ${answer[0]:-} in
+        address) ;;
+        taken)
+            die no-free-port \
+                "no port from $first to $((first + count - 1)) is free on $head_node: set" \
+                "MASTER_PORT"
+            ;;
+        *)
+            die no-master-address \
+                "no other node can reach $head_node: ${answer[1]:-${answer[*]@Q}}: set MASTER_ADDR"
+            ;;
+    esac
+    [[ " ${found[*]} " == *" ${answer[1]:-} "* ]] ||
+        die no-master-address "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR"
+    MASTER_ADDR=${answer[1]}
+    [ "$count" = 0 ] || export_meeting "$token" "${answer[2]:-}"
+}
+
+# export_meeting TOKEN PORT: where the head node listens, for the preflight.
+export_meeting() {
+    answer=("$2")
+    answer_is_port || die no-master-address "the head node $head_node does not listen$step_failure"
+    export_variables TRAINER_MEETING="$2 $1"
 }
 
 # open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
@@ -271,8 +320,12 @@ preflight() {
     else
         check=(python3 -m trainer.preflight "${trainer_arguments[@]}")
     fi
+    [ -z "${TRAINER_MEETING:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
         die node-not-ready "not every node was ready$step_failure"
+    head_is_tried=''
+    end_server
+    unset -v TRAINER_MEETING
     check_profiler
 }
 

@@ -583,7 +583,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-master-address": Entry(
             EXIT_CONFIG,
-            "The first node has no address at which the others can reach it.",
+            "The first node has no address at which the others can reach it: its name stands for loopback, link-local "
+            "addresses, or those of a bridge for virtual machines or containers.",
             "Set `MASTER_ADDR`, or have the node's name resolved to an address of the cluster's network.",
         ),
         "no-free-port": Entry(

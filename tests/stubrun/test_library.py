@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import importlib.util
 import io
 import json
 import os
@@ -63,6 +64,10 @@ mkdir --parents disk run/logs/2
 
 ANSWER = """answer() { printf '%s\\0' $(($# + 1)) "${@:2}" end >"$1"; }; """
 """How a stub of Python answers a job script: FILE WORD... (answer.py)."""
+
+
+HEAD = ANSWER + """echo "${@:3}" >>"$HOME/asked"; """
+"""The same, of head_address.py, whose words are kept."""
 
 
 def answered(path):
@@ -1150,6 +1155,14 @@ class TestEachNode:
         stub("python3", "echo why >&2; exit 3")
         assert bash(cut + show) == (0, "3: see above\n", "why\n")
 
+    def test_start_server_and_end_server(self, bash, stub):
+        stub("python3", ANSWER + 'answer "$2" "${@:3}"; echo; exec sleep 20 >/dev/null 2>&1')
+        ends = 'wait $pid 2>/dev/null || echo $?; ls "$log_dir"'
+        code = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}"; pid=$server; end_server; """
+        assert bash(code + ends) == (0, "<a b><end>137\n", "")
+        stub("python3", "echo 5; exit 3")
+        assert bash('start_server 5 x.py || echo "$step_failure"; end_server')[1] == "5\n: see above\n"
+
     @pytest.mark.parametrize(
         ("container", "slug"),
         [
@@ -1360,9 +1373,9 @@ class TestRanks:
         assert [line for line in out if line.startswith(("TRAINER_", "RUN_DIR="))] == []
 
     # once: a folder of the submission, or of the first node's prolog, was exported to ranks that do not see it
-    @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/tmp/a,b:c"])
+    @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/a,b:c"])
     def test_temporary_files_go_to_the_folder_that_each_node_has(self, bash, folder):
-        code, out, err = bash(f'export TMPDIR={folder}; scratch=/s; set_environment; sh -c \'echo "$TMPDIR"\'')
+        code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; set_environment; sh -c 'echo \"$TMPDIR\"'")
         assert (code, out, err.count("\n")) == (0, "/s\n", 1)
 
     def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
@@ -1371,16 +1384,46 @@ class TestRanks:
         assert bash(code)[1] == "none\n"
         assert bash(f"BACKEND=horovod; {code}")[1] == "2\n"
 
-    def test_choose_rendezvous(self, bash, stub):
-        stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'")
-        assert bash('choose_rendezvous; echo "$MASTER_ADDR"')[1] == "10.0.0.1\n"
+    def test_choose_rendezvous(self, bash, stub, tmp_path):
+        stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM")
+        stub("python3", HEAD + 'answer "$2" address "$7" "$4"; echo; exec sleep 20 >/dev/null 2>&1')
+        show = """choose_rendezvous >/dev/null; end_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}" """
+        assert re.fullmatch(r"10.0.0.1 24711 [0-9a-f]{16}\n", bash(show)[1])
+        assert re.fullmatch(r"10.0.0.1 44 \w+\n", bash(show, MASTER_PORT="44")[1])
+        assert re.fullmatch(r"head-ib0 24711 \w+\n", bash(show, MASTER_ADDR="head-ib0")[1])
+        show = f"nnodes=1; {show}"
+        assert bash(show)[1] == "10.0.0.1 none\n"
+        asked = (tmp_path / "asked").read_text().splitlines()
+        assert [re.sub("[0-9a-f]{16}", "T", line) for line in asked] == [
+            "T 24711 2000  10.0.0.1 10.0.0.2",
+            "T 44 1  10.0.0.1 10.0.0.2",
+            "T 24711 2000 head-ib0 head-ib0",
+        ]
         stub("getent", "echo '127.0.1.1 STREAM n1'")
         assert_dies(bash("choose_rendezvous"), "no-master-address", "n1", "127.0.1.1", "MASTER_ADDR")
         assert bash('nnodes=1; choose_rendezvous; echo "$MASTER_ADDR"')[1] == "127.0.1.1\n"
         for broken in ("exit 2", "exit 0"):
             stub("getent", broken)
             assert_dies(bash("choose_rendezvous"), "no-master-address", "n1", "MASTER_ADDR")
-        assert bash('choose_rendezvous; echo "$MASTER_ADDR"', MASTER_ADDR="mine")[1] == "mine\n"
+
+    @pytest.mark.parametrize(
+        ("said", "slug"),
+        [
+            ("none '10.0.0.1 is of virbr0'", "no-master-address"),
+            ("taken", "no-free-port"),
+            ("address 10.0.0.9 24711", "no-master-address"),
+            ("address 10.0.0.1 bye", "no-master-address"),
+            ("address 10.0.0.1", "no-master-address"),
+            ("", "no-master-address"),
+        ],
+    )
+    def test_choose_address_refuses_what_is_no_address(self, bash, stub, said, slug):
+        stub("getent", "echo 10.0.0.1 STREAM n1")
+        stub("python3", HEAD + f'answer "$2" {said}; echo; exec sleep 20 >/dev/null 2>&1')
+        code, _, err = bash("trap end_server EXIT; choose_rendezvous >/dev/null; echo on")
+        assert code == 78
+        assert_error(err, slug, "n1" if slug != "no-free-port" else "24711", "MASTER_ADDR" if " " in said else "")
+        assert bash("export_meeting x y || echo no")[0] == 78
 
     @pytest.mark.parametrize("port", ["abc", "0", "70000", "a[$(touch executed)]", "-1"])
     def test_a_port_of_the_users_is_checked(self, bash, place, port):
@@ -1478,6 +1521,8 @@ class TestRanks:
         run = "trainer_arguments=(c.toml --x); preflight"
         assert bash(run)[1] == "-m trainer.preflight c.toml --x "
         assert_dies(bash(run, STUB="1"), "node-not-ready")
+        tried = bash(f"TRAINER_MEETING='1 x' head_is_tried=1; {run}; echo ${{TRAINER_MEETING-none}}$head_is_tried")
+        assert tried[1].endswith("/try_head.py python3 -m trainer.preflight c.toml --x none\n")
         stub("python3", "exec sleep 20")
         late = bash(f"SLIPWAY_PREFLIGHT_SECONDS=1; {run}")
         assert_dies(late, "node-not-ready", " 1 ", "SLIPWAY_PREFLIGHT_SECONDS")
@@ -1662,6 +1707,7 @@ class TestRestart:
         lines = ["TRAINER_ATTEMPT=2", "TRAINER_RANKS_PER_NODE=2", "TRAINER_WORLD_SIZE=4"]
         assert bash(code)[1].splitlines() == lines
         stub("getent", "echo 10.0.0.7 STREAM n1")
+        stub("python3", HEAD + 'answer "$2" address "$7"')
         assert bash("given_address=''; find_master; echo $MASTER_ADDR")[1] == "10.0.0.7\n"
         assert bash("given_address=10.0.0.8; find_master; echo $MASTER_ADDR")[1] == "10.0.0.8\n"
 
@@ -2305,10 +2351,103 @@ class TestFreePort:
         assert (code, found, len(err.splitlines())) == (1, "", 1)
 
     def test_it_needs_nothing_but_python(self):
-        for name in ("answer.py", "free_port.py", "check_gpus.py", "count_gpus.py", "gpu_usage.py", "slipway_gpu.py"):
+        for name in ("answer.py", "free_port.py", "head_address.py", "try_head.py", "check_gpus.py", "count_gpus.py"):
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
             assert imports <= {*sys.stdlib_module_names, "answer", "slipway_gpu"}, name
+
+
+class TestHeadAddress:
+    """Of interfaces: ib0 is hardware, br0 a bridge with it, the others lead to virtual machines or containers."""
+
+    INTERFACES = {
+        "10.0.0.1": "eth0",
+        "10.1.0.1": "br0",
+        "10.2.0.1": "bond0",
+        "192.168.122.1": "virbr0",
+        "172.17.0.1": "docker0",
+        "10.88.0.1": "cni-podman0",
+        "10.3.0.1": "veth1",
+        "fd00::1": "eth0",
+    }
+
+    @pytest.fixture
+    def head_address(self, tmp_path, monkeypatch):
+        """Return the module, which sees these interfaces."""
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        spec = importlib.util.spec_from_file_location("head_address", LIB / "head_address.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        lower = {"br0": "bond0", "bond0": "eth0", "docker0": "veth1"}
+        for name in {*self.INTERFACES.values()}:
+            (tmp_path / name).mkdir()
+            if name in {"br0", "virbr0", "docker0", "cni-podman0"}:
+                (tmp_path / name / "bridge").mkdir()
+            if name in lower:
+                (tmp_path / name / f"lower_{lower[name]}").symlink_to(tmp_path / lower[name])
+        (tmp_path / "eth0" / "device").mkdir()
+        monkeypatch.setattr(module, "INTERFACES", tmp_path)
+        return module
+
+    @pytest.mark.parametrize(
+        ("found", "chosen"),
+        [
+            ("fe80::1%eth0 169.254.3.4 192.168.122.1 172.17.0.1 10.0.0.1", "10.0.0.1"),
+            ("10.88.0.1 10.1.0.1", "10.1.0.1"),
+            ("10.2.0.1 10.0.0.1", "10.2.0.1"),  # in the order of the resolver
+            ("10.3.0.1 10.0.0.1", "10.0.0.1"),
+            ("127.0.1.1 10.3.0.1", "10.3.0.1"),  # all that a node has that is a container itself
+            ("192.168.122.7 10.0.0.1", "192.168.122.7"),  # not by the number: this is of no bridge here
+            ("fd00::1", "fd00::1"),
+            ("fe80::1%eth0 169.254.3.4", ""),
+            ("192.168.122.1 172.17.0.1 10.88.0.1", ""),
+        ],
+    )
+    def test_it_is_chosen_by_the_kind_of_its_interface(self, head_address, found, chosen):
+        address, why = head_address.choose(found.split(), self.INTERFACES)
+        assert address == chosen
+        assert all(word in why for word in found.split()) or chosen
+
+    def test_addresses_of_this_machine(self, head_address):
+        assert head_address.addresses()["127.0.0.1"] == "lo"
+
+    @pytest.fixture
+    def head(self, tmp_path):
+        answer = tmp_path / "answer"
+        words = [sys.executable, LIB / "head_address.py", answer, "token", "21500", "2000", "given", "127.0.0.1"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "\n"
+            yield process, answer
+            process.kill()
+
+    def try_head(self, meeting):
+        words = (sys.executable, str(LIB / "try_head.py"), "echo", "a b")
+        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_MEETING=meeting)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_nodes_try_it(self, head):
+        process, answer = head
+        address, port = answered(answer)[1:]
+        assert address == "127.0.0.1"
+        with socket.create_connection((address, int(port))):  # one that says nothing does not stop others
+            assert self.try_head(f"{port} token") == (0, "a b\n", "")
+        code, out, err = self.try_head(f"{port} another")
+        assert (code, out) == (78, "")
+        assert_error(err, "no-network", "127.0.0.1", port, "MASTER_ADDR")
+        answer.unlink()
+        assert process.wait(10) == 0
+        code, out, err = self.try_head(f"{port} token")
+        assert_error(err, "no-network", "127.0.0.1", port, "refused")
+
+    def test_it_ends_with_its_reader(self, head):
+        head[0].stdout.close()
+        assert head[0].wait(10) == 0
+
+    def test_a_port_that_is_taken_is_told(self, tmp_path):
+        with socket.create_server(("", 0)) as server:
+            port = str(server.getsockname()[1])
+            done = run(sys.executable, str(LIB / "head_address.py"), str(tmp_path / "a"), "t", port, "1", "x", "x")
+        assert (done.returncode, answered(tmp_path / "a")) == (0, ["taken"]), done
 
 
 class TestNames:
