@@ -200,7 +200,9 @@ choose_address() {
 # export_meeting TOKEN PORT: where the head node listens, for the preflight.
 export_meeting() {
     answer=("$2")
-    answer_is_port || die no-master-address "the head node $head_node does not listen$step_failure"
+    answer_is_port ||
+        die no-master-address \
+            "the head node $head_node does not listen$step_failure: set MASTER_ADDR"
     export_variables TRAINER_MEETING="$2 $1"
 }
 

@@ -1423,7 +1423,8 @@ class TestRanks:
         code, _, err = bash("trap end_server EXIT; choose_rendezvous >/dev/null; echo on")
         assert code == 78
         assert_error(err, slug, "n1" if slug != "no-free-port" else "24711", "MASTER_ADDR" if " " in said else "")
-        assert bash("export_meeting x y || echo no")[0] == 78
+        for call in ("export_meeting x y", "choose_address 127.0.0.1 ::1"):
+            assert_dies(bash(call), "no-master-address", "n1", "MASTER_ADDR")
 
     @pytest.mark.parametrize("port", ["abc", "0", "70000", "a[$(touch executed)]", "-1"])
     def test_a_port_of_the_users_is_checked(self, bash, place, port):
