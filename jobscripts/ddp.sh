@@ -16,8 +16,8 @@
 #               model's weights. The trainer keeps to this; a script of your own writes what it
 #               likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
-#               caches, temporary files (TMPDIR, unless you set it), and with SLIPWAY_STAGE=1 copies
-#               of image and data. Removed at the end.
+#               caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of image and data.
+#               Removed at the end.
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. At the end a line says
 #               what the attempt has used; for that watch_gpus.sh asks the driver every 10 s how
 #               busy the GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78 settings

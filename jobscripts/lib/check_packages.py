@@ -1,10 +1,16 @@
-"""check_packages.py: print which packages the trainer needs and this Python lacks, and end with 78 if there are any.
+"""check_packages.py ANSWER: leave in the file ANSWER which packages the trainer needs and this Python lacks.
 
 Standard library only. The names are those of the extra ``train`` in pyproject.toml, and the trainer itself.
 """
 
 import importlib.util
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
+sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+
+from answer import leave_answer  # noqa: E402
 
 NEEDED = {
     "trainer": "slipway-hpc (this project)",
@@ -23,13 +29,13 @@ NEEDED = {
 
 
 def main() -> int:
-    """Print the missing ones on one line."""
+    """Look for each."""
     if sys.version_info < (3, 11):
-        print(f"Python 3.11 (it is {sys.version.split()[0]})")
-        return 78
-    missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
-    print(", ".join(missing))
-    return 78 if missing else 0
+        missing = [f"Python 3.11 (it is {sys.version.split()[0]})"]
+    else:
+        missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
+    leave_answer(sys.argv[1], *missing)
+    return 0
 
 
 if __name__ == "__main__":

@@ -162,6 +162,22 @@ use_container() {
     set_container ${container_options[0]:+"${container_options[@]}"} "${gpu_options[@]}"
 }
 
+# check_entry_point: once in a job, fails if the image's entry point, Apptainer's run script, does
+# not run its arguments, or does not end with their exit code: then every command in the container
+# would succeed. What else keeps one from starting is for who starts the next.
+check_entry_point() {
+    local code=0
+    [ "$USE_CONTAINER" = 1 ] && [ -z "${entry_point_is_checked:-}" ] || return 0
+    run_limited 0 "${on_head_node[@]}" "${container[@]}" sh -c 'exit 43' || code=$?
+    [ "$code" != 0 ] ||
+        die bad-entry-point \
+            "SLIPWAY_IMAGE: \`sh -c 'exit 43'\` ended with 0 in $SLIPWAY_IMAGE: its entry point" \
+            "(runscript) has to end with \`exec \"\$@\"\`"
+    [ -z "$step_timed_out" ] ||
+        die node-not-ready "$SLIPWAY_IMAGE does not start on $head_node$step_failure"
+    entry_point_is_checked=1
+}
+
 # stage_to_local_disk: with SLIPWAY_STAGE=1 copy image and data to every node, and use the copies:
 # many ranks that open the same files stall a shared disk. A tar is unpacked there. Sets image and
 # data.

@@ -1,6 +1,6 @@
-"""count_gpus.py: print how many GPUs of this machine the torch of this Python can use, for local.bash.
+"""count_gpus.py ANSWER: count the GPUs of this machine that the torch of this Python can use, for local.bash.
 
-It prints the line ``slipway-gpus COUNT TEXT``: TEXT names torch, or says why COUNT is 0. torch is imported only if the
+It leaves COUNT and TEXT in the file ANSWER: TEXT names torch, or says why COUNT is 0. torch is imported only if the
 machine has GPUs, or a driver that does not start. Ends with 78 and a line on standard error if torch is built for GPUs
 and cannot use those that are there. CUDA_VISIBLE_DEVICES is left to the driver and to torch. Standard library, but for
 torch.
@@ -16,6 +16,7 @@ from types import ModuleType
 sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
 sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
 
+from answer import leave_answer  # noqa: E402
 from slipway_gpu import Gpus, advice, describe, find_gpus, why_unusable  # noqa: E402
 
 EXIT_CONFIG = 78
@@ -42,7 +43,7 @@ def count(gpus: Gpus | None, torch: ModuleType | None) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Print the line."""
+    """Count."""
     gpus = find_gpus()
     found, text = 0, "no GPU is visible"
     if AMD.exists() or (gpus and (gpus.capabilities or gpus.fault)):
@@ -58,7 +59,7 @@ def main() -> int:
             print(f"count_gpus: error[{slug}]: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
             return EXIT_CONFIG
         found, text = count(gpus, torch)
-    print(f"\nslipway-gpus {found} {text}")  # a line of its own, whatever was printed before
+    leave_answer(sys.argv[1], str(found), text)
     return 0
 
 

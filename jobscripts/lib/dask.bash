@@ -19,7 +19,7 @@ check_client() {
         die no-environment \
             "SLIPWAY_VENV: $SLIPWAY_VENV/bin/python is missing, and the client runs by it, also" \
             "with USE_CONTAINER=1"
-    output_of 120 "${client[@]}" check || {
+    run_limited 120 "${client[@]}" check || {
         [ "$step_failure" = ': see above' ] ||
             die no-environment "Dask was not imported by $python$step_failure"
         die no-environment \

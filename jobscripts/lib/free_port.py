@@ -1,11 +1,17 @@
-"""free_port.py FIRST: print the first TCP port from FIRST on that can be bound on all interfaces of this machine.
+"""free_port.py ANSWER FIRST: leave in the file ANSWER the first TCP port from FIRST on that can be bound here.
 
-Ports of the machine's ephemeral range come last: clients get those at any moment. Standard library only.
+It is bound on all interfaces. Ports of the machine's ephemeral range come last: clients get those at any moment.
+Standard library only.
 """
 
 import socket
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
+sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+
+from answer import leave_answer  # noqa: E402
 
 SPAN = 2000
 """Ports to try."""
@@ -31,14 +37,14 @@ def can_bind(port: int) -> bool:
 
 
 def main() -> int:
-    """Print a port, or say that there is none."""
-    start = int(sys.argv[1])
+    """Leave a port, or say that there is none."""
+    start = int(sys.argv[2])
     first, last = ephemeral_range()
     ports = range(start, min(start + SPAN, 65536))
     # Where all are ephemeral, one of those is better than none.
     for port in sorted(ports, key=lambda port: first <= port <= last):
         if can_bind(port):
-            print(port)
+            leave_answer(sys.argv[1], str(port))
             return 0
     print(
         f"free_port.py: error[no-free-port]: no port from {start} to {start + SPAN} can be bound: set MASTER_PORT",

@@ -74,24 +74,107 @@ step_on_each_node() {
     return "$code"
 }
 
-# output_of SECONDS COMMAND...: run it for at most so long, or SLIPWAY_PREFLIGHT_SECONDS where that
-# is more; again where it was killed. Sets output, the little that it printed; and step_failure
-# where it fails. Unlike with $(...), traps run meanwhile.
-output_of() {
-    local from began=$SECONDS limit=$1 code=0
+# run_limited SECONDS COMMAND...: run it for at most so long, or SLIPWAY_PREFLIGHT_SECONDS if that
+# is more; once more if it was killed. Sets step_failure if it fails. Traps run meanwhile.
+run_limited() {
+    local began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     step_may_run=1
     # Not from the terminal: srun would read it, and timeout(1) runs it where that stops it.
-    exec {from}< <(exec timeout --kill-after=5 "$limit" "${@:2}" </dev/null)
+    timeout --kill-after=5 "$limit" "${@:2}" </dev/null &
     wait_limited $! || code=$?
     explain_failure "$code" "$limit" "$began"
-    output=$(cat <&"$from")
-    exec {from}<&-
     if [ "$code" != 0 ] && repeat_killed_step; then
         code=0
-        output_of "$@" || code=$?
+        run_limited "$@" || code=$?
     fi
     return "$code"
+}
+
+# output_of SECONDS COMMAND...: likewise, of a program of the site, which only prints. Sets output,
+# the first 64 KiB. They go to a file without a name, as a pipe can be full, and can be held open by
+# a process that lives on.
+output_of() {
+    local file kept code=0
+    file=$(mktemp -- "$SLIPWAY_LOCAL_DISK/slipway-output.XXXXXXXXXX") ||
+        die cannot-write \
+            "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
+    exec {kept}<>"$file"
+    rm -f -- "$file"
+    file=/proc/$BASHPID/fd/$kept
+    # shellcheck disable=SC2016 # for the shell around the command
+    run_limited "$1" sh -c 'exec "$@" >"$0"' "$file" "${@:2}" || code=$?
+    output=$(head --bytes=65536 -- "$file" | tr --delete '\0')
+    exec {kept}>&-
+    return "$code"
+}
+
+# answer_of SECONDS PROGRAM ARGUMENT...: run this Python file of the library on the head node, in
+# the container, for at most so long. Its first argument is the path of the file for its answer
+# (answer.py), as the image's entry point may print too. Sets answer, the words. Fails without one,
+# and sets step_failure.
+answer_of() {
+    local file=$log_dir/answer code=0
+    check_entry_point
+    : >"$file" || die cannot-write "cannot write $file: is the disk full?"
+    run_limited "$1" "${on_head_node[@]}" "${container[@]}" \
+        python3 "$lib/$2" "$file" "${@:3}" || code=$?
+    if ! read_answer "$file" && [ "$code" = 0 ]; then
+        code=1 step_failure=": $2 left no answer"
+    fi
+    rm -f -- "$file"
+    return "$code"
+}
+
+# read_answer FILE: sets answer. Fails if the file was not written to its end.
+read_answer() {
+    answer=()
+    mapfile -d '' -t answer 2>/dev/null <"$1" || return 1
+    ((${#answer[@]} > 1)) && [ "${answer[0]}" = ${#answer[@]} ] && [ "${answer[-1]}" = end ] ||
+        return 1
+    answer=("${answer[@]:1:${#answer[@]}-2}")
+}
+
+# start_server SECONDS PROGRAM ARGUMENT...: the same, of a program that then serves until
+# end_server, or until this script is gone: it knows that by its standard output. Sets server, its
+# process, and answer. Fails, and sets step_failure, if there is no answer within SECONDS.
+start_server() {
+    local line code waited=0 limit=$1 deadline
+    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
+    deadline=$((SECONDS + limit))
+    end_server # that of an earlier attempt
+    check_entry_point
+    server_file=$log_dir/server
+    : >"$server_file" || die cannot-write "cannot write $server_file: is the disk full?"
+    exec {from_server}< <(
+        trap '' TERM USR1 INT
+        exec "${on_head_node[@]}" "${container[@]}" \
+            python3 "$lib/$2" "$server_file" "${@:3}" </dev/null
+    )
+    server=$!
+    until read_answer "$server_file"; do
+        # Line by line, so that an entry point that prints much can go on; and second by second, as
+        # Bash runs traps only when `read` has returned.
+        code=0
+        read -r -t 1 line <&"$from_server" || code=$?
+        [ "$code" != 0 ] || printf '%s\n' "$line"
+        if ((code > 0 && code <= 128)); then # it has ended
+            explain_failure 1 "$limit" "$SECONDS"
+            return 1
+        elif ((waited += code > 128, waited >= limit || SECONDS > deadline)); then
+            explain_failure 124 "$limit" "$((SECONDS - limit))"
+            return 1
+        fi
+    done
+}
+
+# end_server: if there is one.
+end_server() {
+    [ -n "${server:-}" ] || return 0
+    kill -KILL "$server" 2>/dev/null || :
+    [ -z "${from_server:-}" ] || exec {from_server}<&-
+    rm -f -- "${server_file:-}" || :
+    server='' from_server=''
 }
 
 # explain_failure CODE LIMIT BEGAN: why a step has failed that could run for LIMIT seconds, and
@@ -468,7 +551,7 @@ last_words() {
 end_job() {
     local code=$?
     trap '' TERM USR1 INT
-    end_horovod_server
+    end_server
     end_guard
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :

@@ -65,17 +65,15 @@ count_ranks() {
 # count_gpus: sets gpus, how many torch can use where the ranks will run, and why, which torch that
 # is, or why there are none.
 count_gpus() {
-    local output line=$'\nslipway-gpus ([0-9]{1,4}) ([^\n]*)\n'
     isolate_python
-    output_of 60 "${container[@]}" python3 "$lib/count_gpus.py" ||
+    answer_of 60 count_gpus.py ||
         die broken-gpu \
             "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
             "them alone, should the driver hang (see nvidia-smi)"
-    # The last such line, as an image's entry point may print too.
-    [[ $'\n'$output$'\n' =~ .*$line ]] ||
+    [ ${#answer[@]} = 2 ] && [[ ${answer[0]} =~ ^(0|[1-9][0-9]{0,3})$ ]] ||
         die broken-gpu \
-            "the GPUs of this machine cannot be counted: count_gpus.py printed ${output@Q}"
-    gpus=${BASH_REMATCH[1]} why=${BASH_REMATCH[2]}
+            "the GPUs of this machine cannot be counted: count_gpus.py left ${answer[*]@Q}"
+    gpus=${answer[0]} why=${answer[1]//[[:cntrl:]]/ }
 }
 
 # use_nodes NODE: this one.

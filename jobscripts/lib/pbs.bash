@@ -26,9 +26,11 @@ ask_at=0             # of SECONDS, when the server is asked again
 read_arguments() {
     arguments=()
     [ -n "${SLIPWAY_ARGS:-}" ] || return 0
-    "${container[@]}" python3 "$lib/split_arguments.py" "$SLIPWAY_ARGS" >"$log_dir/arguments" ||
+    answer_of 60 split_arguments.py "$SLIPWAY_ARGS" ||
+        die node-not-ready "SLIPWAY_ARGS could not be split on $head_node$step_failure"
+    [ "${answer[0]:-}" = words ] ||
         die unclosed-quote "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}, in which a quote is not closed"
-    mapfile -d '' -t arguments <"$log_dir/arguments"
+    arguments=("${answer[@]:1}")
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat

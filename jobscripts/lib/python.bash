@@ -54,9 +54,10 @@ find_conda() {
 # user's own needs none of it.
 check_packages() {
     [ "$USE_CONTAINER" = 0 ] && [ -z "$SLIPWAY_SCRIPT" ] || return 0
-    output_of 120 "${on_head_node[@]}" python3 "$lib/check_packages.py" ||
-        [ $? != "$EXIT_CONFIG" ] || # whatever else it is, the preflight finds it
-        die no-environment "SLIPWAY_VENV=$SLIPWAY_VENV: its Python lacks $output." \
+    answer_of 120 check_packages.py || return 0 # whatever it is, the preflight finds it
+    [ ${#answer[@]} = 0 ] ||
+        die no-environment \
+            "SLIPWAY_VENV=$SLIPWAY_VENV: its Python lacks $(join_by ', ' "${answer[@]}")." \
             "\`python3 -m venv --system-site-packages FOLDER\`, with the site's modules loaded," \
             "and \`FOLDER/bin/pip install '.[train]'\` in a clone add them: set SLIPWAY_VENV to" \
             "that folder. A script of your own (SLIPWAY_SCRIPT) needs none of them"

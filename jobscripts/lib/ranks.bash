@@ -102,7 +102,8 @@ export_plan() {
 
 # set_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, and folders on the local disk for caches and
-# (unless it is set) temporary files.
+# temporary files: every node has made those, and the container sees them. No TMPDIR that was set
+# outside is sure to be either.
 set_environment() {
     isolate_python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
@@ -110,6 +111,9 @@ set_environment() {
             "OMP_NUM_THREADS=$OMP_NUM_THREADS was set outside and is kept; there are" \
             "$cpus_per_rank CPUs for each rank"
     fi
+    [ -z "${TMPDIR:-}" ] ||
+        note "temporary files go to $scratch, on SLIPWAY_LOCAL_DISK of each node, not to" \
+            "TMPDIR=$TMPDIR"
     export_variables \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
         DATA="$data" \
@@ -121,10 +125,11 @@ set_environment() {
         CUDA_CACHE_PATH="$scratch/nv" \
         MIOPEN_USER_DB_PATH="$scratch/miopen" \
         MIOPEN_CUSTOM_CACHE_DIR="$scratch/miopen" \
-        TMPDIR="${TMPDIR:-$scratch}"
+        TMPDIR="$scratch"
 }
 
-# choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins.
+# choose_rendezvous: where the ranks meet. Exports MASTER_ADDR, of which yours wins; the preflight
+# tries it from each node.
 choose_rendezvous() {
     port_is_given=${MASTER_PORT:+1}
     given_address=${MASTER_ADDR:-}
@@ -135,20 +140,70 @@ choose_rendezvous() {
     fi
     [ -z "$given_address" ] ||
         warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"
+    head_is_tried=1
     find_master
 }
 
-# find_master: an address of the head node that the others can reach. Exports MASTER_ADDR.
+# find_master: an address of the head node at which the others reach it. Exports MASTER_ADDR. While
+# head_is_tried is set, also lets the head node listen, for the preflight.
 find_master() {
-    MASTER_ADDR=$given_address
-    [ -n "$given_address" ] || read -r MASTER_ADDR _ < <(getent ahosts "$head_node") ||
+    local addresses=("$given_address")
+    [ -n "$given_address" ] ||
+        mapfile -t addresses < <(getent ahosts "$head_node" | awk '!seen[$1]++ { print $1 }')
+    MASTER_ADDR=${addresses[0]:-}
+    [ -n "$MASTER_ADDR" ] ||
         die no-master-address "$head_node has no address here: set MASTER_ADDR"
-    if [ "$nnodes" != 1 ] && [[ $MASTER_ADDR =~ ^(localhost|127\..*|::1)$ ]]; then
-        die no-master-address \
-            "the head node $head_node is $MASTER_ADDR to itself, which no other node can reach:" \
-            "set MASTER_ADDR, or have it fixed"
+    if [ "$nnodes" != 1 ]; then
+        choose_address "${addresses[@]}"
     fi
     export_variables MASTER_ADDR="$MASTER_ADDR"
+}
+
+# choose_address ADDRESS...: of the head node, in the order in which its name is resolved; one that
+# was set outside stays. Sets MASTER_ADDR; exports TRAINER_MEETING, for try_head.py. Fails if all
+# are loopback, link-local, or of a bridge that leads nowhere.
+choose_address() {
+    local address token='' run=answer_of first=${MASTER_PORT:-$first_port} count=0 found=()
+    for address in "$@"; do
+        [[ $address =~ ^(localhost|127\..*|::1)$ ]] || found+=("$address")
+    done
+    [ ${#found[@]} != 0 ] ||
+        die no-master-address \
+            "the head node $head_node is $1 to itself, which no other node can reach: set" \
+            "MASTER_ADDR, or have it fixed"
+    if [ -n "${head_is_tried:-}" ]; then
+        run=start_server count=2000 token=$(random_name)
+        [ -z "$port_is_given" ] || count=1
+    elif [ -n "$given_address" ]; then
+        return 0
+    fi
+    "$run" 60 head_address.py "$token" "$first" "$count" "$given_address" "${found[@]}" ||
+        die no-master-address "the head node $head_node does not look at its network$step_failure"
+    case ${answer[0]:-} in
+        address) ;;
+        taken)
+            die no-free-port \
+                "no port from $first to $((first + count - 1)) is free on $head_node: set" \
+                "MASTER_PORT"
+            ;;
+        *)
+            die no-master-address \
+                "no other node can reach $head_node: ${answer[1]:-${answer[*]@Q}}: set MASTER_ADDR"
+            ;;
+    esac
+    [[ " ${found[*]} " == *" ${answer[1]:-} "* ]] ||
+        die no-master-address "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR"
+    MASTER_ADDR=${answer[1]}
+    [ "$count" = 0 ] || export_meeting "$token" "${answer[2]:-}"
+}
+
+# export_meeting TOKEN PORT: where the head node listens, for the preflight.
+export_meeting() {
+    answer=("$2")
+    answer_is_port ||
+        die no-master-address \
+            "the head node $head_node does not listen$step_failure: set MASTER_ADDR"
+    export_variables TRAINER_MEETING="$2 $1"
 }
 
 # open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
@@ -179,58 +234,39 @@ note_ranks() {
 # choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on the head node,
 # unless it is given.
 choose_port() {
-    local output=${MASTER_PORT:-}
-    [ -n "$port_is_given" ] ||
-        output_of 60 "${on_head_node[@]}" "${container[@]}" python3 "$lib/free_port.py" "$1" || {
-        error no-free-port "no free port was found on $head_node$step_failure"
-        return 1
-    }
-    output=${output##*$'\n'} # the last line, as an image's entry point may print too
-    [[ $output =~ ^[1-9][0-9]{0,4}$ ]] || {
-        error no-free-port "no free port was found on $head_node: free_port.py printed ${output@Q}"
-        return 1
-    }
-    export_variables MASTER_PORT="$output"
-}
-
-# start_horovod_server: Horovod's own rendezvous server, on this node, until the script ends; no MPI
-# is needed. Sets horovod_server, its process, and from_server, the descriptor of its output.
-start_horovod_server() {
-    local port='' waited=0 limit=120
-    ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
-    end_horovod_server # that of an earlier attempt
-    exec {from_server}< <(
-        trap '' TERM USR1 INT
-        exec "${on_head_node[@]}" "${container[@]}" \
-            python3 "$lib/horovod_server.py" "$MASTER_ADDR" "$nnodes" "$ranks_per_node" </dev/null
-    )
-    horovod_server=$!
-    until [[ $port =~ ^[0-9]+$ ]]; do # behind what an image's entry point prints
-        # Second by second, as Bash runs traps only when `read` has returned.
-        read -r -t 1 port <&"$from_server" || { [ $? -gt 128 ] && ((++waited < limit)); } || {
-            explain_failure 124 "$limit" "$((SECONDS - waited))"
-            error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
+    if [ -z "$port_is_given" ]; then
+        answer_of 60 free_port.py "$1" && answer_is_port || {
+            error no-free-port "no free port was found on $head_node$step_failure"
             return 1
         }
-    done
+        export_variables MASTER_PORT="${answer[0]}"
+    fi
+}
+
+# answer_is_port: whether it is the number of one, and nothing else; sets step_failure if not.
+answer_is_port() {
+    [[ ${answer[*]} =~ ^[1-9][0-9]{0,4}$ ]] && ((answer[0] < 65536)) ||
+        { step_failure=": ${answer[*]@Q} is no port" && return 1; }
+}
+
+# start_horovod_server: Horovod's own rendezvous server, on the head node, until the script ends; no
+# MPI is needed.
+start_horovod_server() {
+    start_server 120 horovod_server.py "$MASTER_ADDR" "$nnodes" "$ranks_per_node" &&
+        answer_is_port || {
+        error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
+        return 1
+    }
     export_variables \
         HOROVOD_CONTROLLER=gloo \
         HOROVOD_CPU_OPERATIONS=gloo \
         HOROVOD_GLOO_RENDEZVOUS_ADDR="$MASTER_ADDR" \
-        HOROVOD_GLOO_RENDEZVOUS_PORT="$port" \
+        HOROVOD_GLOO_RENDEZVOUS_PORT="${answer[0]}" \
         HOROVOD_GLOO_IFACE="${GLOO_SOCKET_IFNAME:-}" \
         HOROVOD_GLOO_TIMEOUT_SECONDS="${HOROVOD_GLOO_TIMEOUT_SECONDS:-600}" \
         HOROVOD_SIZE="$world_size" \
         HOROVOD_LOCAL_SIZE="$ranks_per_node" \
         HOROVOD_CROSS_SIZE="$nnodes"
-}
-
-# end_horovod_server: if there is one.
-end_horovod_server() {
-    [ -n "${horovod_server:-}" ] || return 0
-    kill -KILL "$horovod_server" 2>/dev/null || :
-    [ -z "${from_server:-}" ] || exec {from_server}<&-
-    horovod_server=''
 }
 
 # check_mpi COMMAND...: what starts the ranks, in its own words, for the preflight, which compares
@@ -281,13 +317,18 @@ choose_program() {
 preflight() {
     local check
     check_packages
+    check_entry_point
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}" ${data:+"$data"})
     else
         check=(python3 -m trainer.preflight "${trainer_arguments[@]}")
     fi
+    [ -z "${TRAINER_MEETING:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
         die node-not-ready "not every node was ready$step_failure"
+    head_is_tried=''
+    end_server
+    unset -v TRAINER_MEETING
     check_profiler
 }
 

@@ -56,15 +56,18 @@ use_nodes() {
 # how many GPUs a node has; and what holds the cores of a step that it runs in must not be waited
 # for. Sets gpus_per_node and on_head_node; changes srun_options.
 join_interactively() {
-    local step
+    local step line=$'\nslipway-gpus (0|[1-9][0-9]{0,3})\n'
     srun_options+=(--overlap)
     step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     [ "${SLURMD_NODENAME:-}" = "$head_node" ] || on_head_node=("${step[@]}")
     [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
-    output_of 60 "${step[@]}" sh -c 'echo "${SLURM_GPUS_ON_NODE:-0}"' ||
-        die node-not-ready "no step starts on $head_node: see above"
-    gpus_per_node=$output
+    output_of 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
+        die node-not-ready "no step starts on $head_node$step_failure"
+    # The last such line, as a TaskProlog may print too.
+    [[ $'\n'$output$'\n' =~ .*$line ]] ||
+        die node-not-ready "$head_node does not say how many GPUs it has, but ${output@Q}"
+    gpus_per_node=${BASH_REMATCH[1]}
 }
 
 # note_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.

@@ -397,6 +397,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Name its module (`modules`) or its folder (`path`) in the site's file, or use an environment: "
             "`USE_CONTAINER=0`.",
         ),
+        "bad-entry-point": Entry(
+            EXIT_CONFIG,
+            "The image's entry point (its run script) ignores the command that the job runs in it, or loses the "
+            "command's exit code: whatever the job runs there would seem to succeed.",
+            'Let the entry point end with `exec "$@"`, build the image without one, or use an environment: '
+            "`USE_CONTAINER=0`.",
+        ),
         "no-environment": Entry(
             EXIT_CONFIG,
             "The Python environment of the job (venv, conda, modules) is missing, lacks packages, or cannot import "
@@ -589,7 +596,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-master-address": Entry(
             EXIT_CONFIG,
-            "The first node has no address at which the others can reach it.",
+            "The first node has no address at which the others can reach it: its name stands for loopback, link-local "
+            "addresses, or those of a bridge for virtual machines or containers.",
             "Set `MASTER_ADDR`, or have the node's name resolved to an address of the cluster's network.",
         ),
         "no-free-port": Entry(

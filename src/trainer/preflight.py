@@ -55,7 +55,6 @@ def main() -> int:
         environment = read_environment(os.environ)
         check_folders(settings)
         check_lock(Path(settings.launch.output_dir or ""), environment)
-        check_head(environment.variables.get("MASTER_ADDR", ""))
         check_mpi(environment.mpi, environment.pmix)
         check_plugins(settings)
         check_device(settings, environment)
@@ -127,26 +126,6 @@ def check_lock(folder: Path, environment: Environment) -> None:
         Lock(folder, job_id=environment.job_id, attempt=environment.attempt).require_free()
     except OSError as error:
         raise FolderNotWritableError(folder=folder, reason=error.strerror) from error
-
-
-def check_head(address: str) -> None:
-    """Make sure that there is a way to ``address``, where the ranks are going to meet ("" for a run that does not).
-
-    No packet is sent: connecting a datagram socket only asks the routing table.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    if not address:
-        return
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-    except OSError as error:
-        raise ConfigError(
-            "no-network", f"no way to the head node at {address}: {error.strerror}; is the network up?"
-        ) from error
 
 
 def check_mpi(outside: str, pmix: str) -> None:

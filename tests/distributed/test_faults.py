@@ -303,12 +303,14 @@ def listens(port):
 @pytest.mark.horovod
 @pytest.mark.parametrize("by", ["limit", "signal"])
 def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by):
-    server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), "127.0.0.1", "1", "2"]
+    server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), str(tmp_path / "port")]
+    server += ["127.0.0.1", "1", "2"]
     words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
     words += ["--collective-timeout", "8" if by == "limit" else "600"]
     with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as rendezvous:
         try:
-            port = rendezvous.stdout.readline().strip()
+            rendezvous.stdout.readline()
+            port = (tmp_path / "port").read_text().split("\0")[1]
             ranks = {
                 "RANK": "0",
                 "SIZE": "2",

@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import importlib.util
 import io
 import json
 import os
@@ -53,7 +54,7 @@ RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_n
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
-SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20
+SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 entry_point_is_checked=1
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
 healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
@@ -62,6 +63,19 @@ mkdir --parents disk run/logs/2
 
 
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ANSWER = """answer() { printf '%s\\0' $(($# + 1)) "${@:2}" end >"$1"; }; """
+"""How a stub of Python answers a job script: FILE WORD... (answer.py)."""
+
+
+HEAD = ANSWER + """echo "${@:3}" >>"$HOME/asked"; """
+"""The same, of head_address.py, whose words are kept."""
+
+
+def answered(path):
+    """Return the words of an answer."""
+    count, *words, end = path.read_text().split("\0")[:-1]
+    assert (int(count), end) == (len(words) + 2, "end")
+    return words
 
 
 def tar_of(*names):
@@ -714,7 +728,7 @@ class TestContainer:
         assert bash(f"USE_CONTAINER=0 SLIPWAY_VENV=modules venv=; {keeps}")[1] == "kept\n"
 
     def test_check_packages(self, bash, stub):
-        stub("python3", "echo torch, msgspec; exit 78")
+        stub("python3", ANSWER + 'echo of a module; answer "$2" torch msgspec')
         refused = bash("USE_CONTAINER=0; check_packages")
         assert_dies(refused, "no-environment", "SLIPWAY_VENV=", "torch, msgspec", "--system-site-packages")
         assert bash("USE_CONTAINER=1; check_packages; SLIPWAY_SCRIPT=mine.py USE_CONTAINER=0; check_packages")[0] == 0
@@ -924,8 +938,11 @@ class TestAllocation:
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
-        stub("srun", "exit 1")
-        assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
+        stub("srun", f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8")
+        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
+        for broken in ("exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"):
+            stub("srun", broken)
+            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
 
     def test_stop_for_signal_and_again_inside_an_interactive_job(self, bash, place):
         for scheduler in ("slurm", "pbs"):
@@ -979,21 +996,24 @@ class TestAllocation:
             ("BACKEND=single", "8 torch", "1 1 1 1"),
             ("BACKEND=single SLIPWAY_DEVICES_PER_RANK=2", "8 torch", "2 1 1 2"),
             ("BACKEND=single", "0 no GPU", "0 1 1 1"),
-            ("", "0 no GPU\nslipway-gpus 2 torch\nand more", "2 2 2 1"),  # the last such line
+            ("", "0 no\nGPU", "0 2 2 1"),  # in one line
             ("", "x torch", ""),
-            ("", "", ""),
+            ("", "nodes[$(id)] torch", ""),
+            ("", "2", ""),
         ],
     )
     def test_count_ranks_of_this_machine(self, bash, stub, settings, counted, plan):
-        stub("python3", f"echo an image says hello; echo {shlex.quote(f'slipway-gpus {counted}')}; echo bye")
+        words = shlex.join(counted.split(" ", 1))
+        stub("python3", ANSWER + f'echo an image says hello; answer "$2" {words}; echo 7')
         show = f"nnodes=1 USE_CONTAINER=0 SLIPWAY_DEVICE=auto {settings}; count_ranks; "
         show += 'echo "$gpus_per_node $ranks_per_node $world_size $devices_per_rank"'
         code, out, err = bash(show, scheduler="local", PYTHONPATH="/somewhere")
-        assert (code, out) == ((0, f"{plan}\n") if plan else (78, "")), err
+        said = [line for line in out.splitlines() if line not in {"an image says hello", "7"}]
+        assert (code, said) == ((0, [plan]) if plan else (78, [])), err
         assert len(err.splitlines()) == 1
 
     def test_count_gpus_of_this_machine_that_fails(self, bash, stub):
-        stub("python3", 'echo "slipway-gpus 2 torch"; echo why >&2; exit 78')
+        stub("python3", ANSWER + 'answer "$2" 2 torch; echo why >&2; exit 78')
         counted = bash("USE_CONTAINER=0; count_gpus", scheduler="local")
         assert_dies(counted, "broken-gpu", "SLIPWAY_DEVICE=cpu", lines=2)
 
@@ -1117,7 +1137,8 @@ class TestEachNode:
         assert (tmp_path / "nodes").read_text() == "n1\n"
         assert time.monotonic() - began < 300
 
-    def test_output_of_and_wait_limited(self, bash):
+    def test_output_of_run_limited_and_wait_limited(self, bash, place):
+        assert bash("run_limited 5 sh -c 'echo said; exit 4' || echo $?") == (0, "said\n4\n", "")
         assert bash('output_of 5 echo "a  b"; echo "$output"') == (0, "a  b\n", "")
         assert bash('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"')[1] == "3 part\n"
         short = "SLIPWAY_PREFLIGHT_SECONDS=1"
@@ -1129,6 +1150,65 @@ class TestEachNode:
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
         # inside salloc the terminal is no input of a step
         assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")
+        assert list((place / "disk").iterdir()) == []
+
+    # once: a pipe was read when the command had ended, until nothing held it open
+    def test_output_of_a_program_that_prints_much_or_leaves_a_process(self, bash):
+        much = "output_of 5 head --bytes=200000 /dev/zero; output_of 5 sh -c 'yes | head -n 100000'; "
+        assert bash(much + "echo ${#output}", limit=20)[:2] == (0, "65535\n")
+        began = time.monotonic()
+        leaves = "output_of 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }"
+        assert bash(leaves)[:2] == (0, "said\n")
+        assert time.monotonic() - began < 10
+
+    def test_answer_of(self, bash, stub, place):
+        show = """ && printf '<%s>' "${#answer[@]}" "${answer[@]}" || echo "$?$step_failure" """
+        stub(
+            "python3",
+            ANSWER + 'head --bytes=200000 /dev/zero; answer "$2" "${@:3}"; sleep 15 2>/dev/null & echo $! >pid; echo 7',
+        )
+        began = time.monotonic()
+        words = """answer_of 5 x.py 'a  b' '' $'c\nd' end >out"""
+        assert bash(words + show)[1] == "<4><a  b><><c\nd><end>"
+        assert bash('kill $(cat pid); ls "$log_dir"')[1] == ""
+        assert time.monotonic() - began < 10
+        cut = "answer_of 5 x.py a end b"
+        for left in ("", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"):
+            stub("python3", f"printf '{left}' >\"$2\"")
+            code, out, err = bash(cut + show)
+            assert (code, out[:7], err) == (0, "1: x.py", ""), left
+            assert bash(f"printf '{left}' >left; read_answer left || echo no")[1] == "no\n"
+        stub("python3", "echo why >&2; exit 3")
+        assert bash(cut + show) == (0, "3: see above\n", "why\n")
+
+    def test_start_server_and_end_server(self, bash, stub):
+        stub("python3", ANSWER + 'answer "$2" "${@:3}"; echo; exec sleep 600 >/dev/null 2>&1')
+        ends = 'wait $pid 2>/dev/null || echo $?; ls "$log_dir"'
+        code = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}"; pid=$server; end_server; """
+        assert bash(code + ends) == (0, "<a b><end>137\n", "")
+        stub("python3", "echo 5; exit 3")
+        assert bash('start_server 5 x.py || echo "$step_failure"; end_server')[1] == "5\n: see above\n"
+
+    @pytest.mark.parametrize(
+        ("container", "slug"),
+        [
+            ("", None),
+            ('echo banner; exec "$@"', None),
+            ('"$@"', None),
+            ("set -e; echo bye", "bad-entry-point"),
+            ('"$@"; echo bye', "bad-entry-point"),
+            ('"$@" || exit 0', "bad-entry-point"),
+            ("exit 255", None),  # for the next step, which says what it was to do
+        ],
+    )
+    def test_check_entry_point(self, bash, stub, container, slug):
+        stub("run", container)
+        words = "container=(run)" if container else "container=()"
+        ended = bash(f"entry_point_is_checked=''; {words}; check_entry_point >/dev/null; check_entry_point; echo on")
+        if slug:
+            assert_dies(ended, slug, "i.sif")
+        else:
+            assert (ended[0], ended[1]) == (0, "on\n")
 
     @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
     def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
@@ -1372,22 +1452,59 @@ class TestRanks:
         assert {"TRITON_CACHE_DIR=/s/triton", "OMP_NUM_THREADS=4", "DEVICES_PER_RANK=1", "TMPDIR=/s"} <= {*out}
         assert [line for line in out if line.startswith(("TRAINER_", "RUN_DIR="))] == []
 
+    # once: a folder of the submission, or of the first node's prolog, was exported to ranks that do not see it
+    @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/a,b:c"])
+    def test_temporary_files_go_to_the_folder_that_each_node_has(self, bash, folder):
+        code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; set_environment; sh -c 'echo \"$TMPDIR\"'")
+        assert (code, out, err.count("\n")) == (0, "/s\n", 1)
+
     def test_set_rank_environment_where_ranks_are_bound_to_their_gpus(self, bash):
         code = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; "
         code += 'echo "${TRAINER_BOUND_GPUS-none}"'
         assert bash(code)[1] == "none\n"
         assert bash(f"BACKEND=horovod; {code}")[1] == "2\n"
 
-    def test_choose_rendezvous(self, bash, stub):
-        stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'")
-        assert bash('choose_rendezvous; echo "$MASTER_ADDR"')[1] == "10.0.0.1\n"
+    def test_choose_rendezvous(self, bash, stub, tmp_path):
+        stub("getent", "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM")
+        stub("python3", HEAD + 'answer "$2" address "$7" "$4"; echo; exec sleep 600 >/dev/null 2>&1')
+        show = """choose_rendezvous >/dev/null; end_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}" """
+        assert re.fullmatch(r"10.0.0.1 24711 [0-9a-f]{16}\n", bash(show)[1])
+        assert re.fullmatch(r"10.0.0.1 44 \w+\n", bash(show, MASTER_PORT="44")[1])
+        assert re.fullmatch(r"head-ib0 24711 \w+\n", bash(show, MASTER_ADDR="head-ib0")[1])
+        show = f"nnodes=1; {show}"
+        assert bash(show)[1] == "10.0.0.1 none\n"
+        asked = (tmp_path / "asked").read_text().splitlines()
+        assert [re.sub("[0-9a-f]{16}", "T", line) for line in asked] == [
+            "T 24711 2000  10.0.0.1 10.0.0.2",
+            "T 44 1  10.0.0.1 10.0.0.2",
+            "T 24711 2000 head-ib0 head-ib0",
+        ]
         stub("getent", "echo '127.0.1.1 STREAM n1'")
         assert_dies(bash("choose_rendezvous"), "no-master-address", "n1", "127.0.1.1", "MASTER_ADDR")
         assert bash('nnodes=1; choose_rendezvous; echo "$MASTER_ADDR"')[1] == "127.0.1.1\n"
         for broken in ("exit 2", "exit 0"):
             stub("getent", broken)
             assert_dies(bash("choose_rendezvous"), "no-master-address", "n1", "MASTER_ADDR")
-        assert bash('choose_rendezvous; echo "$MASTER_ADDR"', MASTER_ADDR="mine")[1] == "mine\n"
+
+    @pytest.mark.parametrize(
+        ("said", "slug"),
+        [
+            ("none '10.0.0.1 is of virbr0'", "no-master-address"),
+            ("taken", "no-free-port"),
+            ("address 10.0.0.9 24711", "no-master-address"),
+            ("address 10.0.0.1 bye", "no-master-address"),
+            ("address 10.0.0.1", "no-master-address"),
+            ("", "no-master-address"),
+        ],
+    )
+    def test_choose_address_refuses_what_is_no_address(self, bash, stub, said, slug):
+        stub("getent", "echo 10.0.0.1 STREAM n1")
+        stub("python3", HEAD + f'answer "$2" {said}; echo; exec sleep 600 >/dev/null 2>&1')
+        code, _, err = bash("trap end_server EXIT; choose_rendezvous >/dev/null; echo on")
+        assert code == 78
+        assert_error(err, slug, "n1" if slug != "no-free-port" else "24711", "MASTER_ADDR" if " " in said else "")
+        for call in ("export_meeting x y", "choose_address 127.0.0.1 ::1"):
+            assert_dies(bash(call), "no-master-address", "n1", "MASTER_ADDR")
 
     @pytest.mark.parametrize("port", ["abc", "0", "70000", "a[$(touch executed)]", "-1"])
     def test_a_port_of_the_users_is_checked(self, bash, place, port):
@@ -1395,36 +1512,41 @@ class TestRanks:
         assert not (place / "executed").exists()
 
     def test_choose_port(self, bash, stub):
-        stub("python3", 'echo "$2"')
+        stub("python3", ANSWER + 'answer "$2" "$3"')
         assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
         assert bash('port_is_given=1; choose_port 24711; echo "$MASTER_PORT"', MASTER_PORT="4")[1] == "4\n"
-        stub("python3", 'printf "\n== CUDA ==\n\n"; echo "$2"')  # as entry points of published images do
-        assert bash('choose_port 24711; echo "$MASTER_PORT"')[1] == "24711\n"
+        stub("python3", ANSWER + 'printf "\n== CUDA ==\n\n4\n"; answer "$2" "$3"; echo 5')  # as published images do
+        assert bash('choose_port 24711 >/dev/null; echo "$MASTER_PORT"')[1] == "24711\n"
         stub("python3", "exit 1")
         assert_dies(bash("choose_port 24711"), "no-free-port", "n1", code=1)
 
-    @pytest.mark.parametrize("said", ["bye", "", "0", "123456", "nodes[$(touch executed)]", "1; touch executed"])
+    @pytest.mark.parametrize(
+        "said", ["bye", "", "0", "65536", "123456", "nodes[$(touch executed)]", "1; touch executed", "5' '6"]
+    )
     def test_choose_port_refuses_what_is_no_port(self, said, bash, stub, tmp_path):
-        stub("python3", f"echo '{said}'")
+        stub("python3", ANSWER + f"answer \"$2\" '{said}'")
         code, out, _ = bash('choose_port 24711 || exit; echo "$((MASTER_PORT + 1))"')
         assert (code, out) == (1, "")
+        assert bash('answer=("$1"); answer_is_port || echo no', said)[1] == "no\n"
         assert not [*tmp_path.rglob("executed")]
 
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
-        stub("python3", "echo 5555; sleep 20 >/dev/null 2>&1")
-        code = (
-            'BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-        )
-        code += '; kill -0 "$horovod_server" && kill -KILL "$horovod_server"'
+        answer = ANSWER + 'answer "$2" 5555; echo; exec sleep 600 >/dev/null 2>&1'
+        stub("python3", answer)
+        code = "BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
+        code += '; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"; kill -0 "$server" && end_server; ls "$log_dir"'
         assert bash(code)[:2] == (0, "5555\n")
-        code = 'MASTER_ADDR=x; start_horovod_server; kill -KILL "$horovod_server"; echo "$HOROVOD_GLOO_TIMEOUT_SECONDS"'
+        start = "MASTER_ADDR=x; start_horovod_server >/dev/null; end_server; "
+        code = start + 'echo "$HOROVOD_GLOO_TIMEOUT_SECONDS"'
         assert bash(code)[1] == "600\n"  # Horovod's 30 ended ranks that started later than others
         assert bash(code, HOROVOD_GLOO_TIMEOUT_SECONDS="60")[1] == "60\n"
-        stub("python3", 'printf "\n== CUDA ==\n\n"; echo 5555; sleep 20 >/dev/null 2>&1')
-        code = 'MASTER_ADDR=x; start_horovod_server; kill -KILL "$horovod_server"; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-        assert bash(code)[1] == "5555\n"
-        stub("python3", "exit 1")
-        assert_dies(bash("MASTER_ADDR=x; start_horovod_server"), "no-rendezvous", code=1)
+        # as an image's entry point does; a pipe holds 64 KiB
+        stub("python3", "printf '\n== CUDA ==\n4\n'; head --bytes=100000 /dev/zero | tr '\\0' 4; " + answer)
+        assert bash(start + 'echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"')[1] == "5555\n"
+        for broken in ("exit 1", "echo 5555", ANSWER + 'answer "$2" bye; echo; exec sleep 600 >/dev/null 2>&1'):
+            stub("python3", broken)
+            ended = bash("MASTER_ADDR=x; start_horovod_server >/dev/null || { end_server; exit 1; }")
+            assert_dies(ended, "no-rendezvous", code=1)
         stub("python3", "exec sleep 600 >/dev/null 2>&1")
         silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
         ended = bash(f"{silent}; echo it waits for ever")  # 142: as `read -t` ends after a second
@@ -1480,6 +1602,8 @@ class TestRanks:
         run = "trainer_arguments=(c.toml --x); preflight"
         assert bash(run)[1] == "-m trainer.preflight c.toml --x "
         assert_dies(bash(run, STUB="1"), "node-not-ready")
+        tried = bash(f"TRAINER_MEETING='1 x' head_is_tried=1; {run}; echo ${{TRAINER_MEETING-none}}$head_is_tried")
+        assert tried[1].endswith("/try_head.py python3 -m trainer.preflight c.toml --x none\n")
         stub("python3", "exec sleep 600")
         late = bash(f"SLIPWAY_PREFLIGHT_SECONDS=1; {run}")
         assert_dies(late, "node-not-ready", " 1 ", "SLIPWAY_PREFLIGHT_SECONDS")
@@ -1752,6 +1876,7 @@ class TestRestart:
         lines = ["TRAINER_ATTEMPT=2", "TRAINER_RANKS_PER_NODE=2", "TRAINER_WORLD_SIZE=4"]
         assert bash(code)[1].splitlines() == lines
         stub("getent", "echo 10.0.0.7 STREAM n1")
+        stub("python3", HEAD + 'answer "$2" address "$7"')
         assert bash("given_address=''; find_master; echo $MASTER_ADDR")[1] == "10.0.0.7\n"
         assert bash("given_address=10.0.0.8; find_master; echo $MASTER_ADDR")[1] == "10.0.0.8\n"
 
@@ -2304,7 +2429,7 @@ class TestLaunch:
     def test_end_job(self, bash, stub, code):
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
-        broken = "horovod_server=999999999; rm() { return 1; }; scratch=x; end_horovod_server; trap end_job EXIT"
+        broken = "server=999999999; rm() { return 1; }; scratch=x; end_server; trap end_job EXIT"
         assert bash(f"{broken}; exit {code}")[0] == code
 
 
@@ -2496,9 +2621,14 @@ def run(*words, **env):
 
 
 class TestFreePort:
+    @pytest.fixture(autouse=True)
+    def answer(self, tmp_path):
+        self.answer = tmp_path / "answer"
+
     def port(self, first):
-        done = run(sys.executable, str(LIB / "free_port.py"), str(first))
-        return done.returncode, done.stdout.strip(), done.stderr
+        done = run(sys.executable, str(LIB / "free_port.py"), str(self.answer), str(first))
+        assert done.stdout == ""
+        return done.returncode, answered(self.answer)[0] if self.answer.exists() else "", done.stderr
 
     def test_the_first_one_that_can_be_bound(self):
         with socket.create_server(("", 0)) as server:
@@ -2521,10 +2651,103 @@ class TestFreePort:
         assert (code, found, len(err.splitlines())) == (1, "", 1)
 
     def test_it_needs_nothing_but_python(self):
-        for name in ("free_port.py", "check_gpus.py", "count_gpus.py", "gpu_usage.py", "slipway_gpu.py"):
+        for name in ("answer.py", "free_port.py", "head_address.py", "try_head.py", "check_gpus.py", "count_gpus.py"):
             text = (LIB / name).read_text()
             imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", text))
-            assert imports <= {*sys.stdlib_module_names, "slipway_gpu"}, name
+            assert imports <= {*sys.stdlib_module_names, "answer", "slipway_gpu"}, name
+
+
+class TestHeadAddress:
+    """Of interfaces: ib0 is hardware, br0 a bridge with it, the others lead to virtual machines or containers."""
+
+    INTERFACES = {
+        "10.0.0.1": "eth0",
+        "10.1.0.1": "br0",
+        "10.2.0.1": "bond0",
+        "192.168.122.1": "virbr0",
+        "172.17.0.1": "docker0",
+        "10.88.0.1": "cni-podman0",
+        "10.3.0.1": "veth1",
+        "fd00::1": "eth0",
+    }
+
+    @pytest.fixture
+    def head_address(self, tmp_path, monkeypatch):
+        """Return the module, which sees these interfaces."""
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        spec = importlib.util.spec_from_file_location("head_address", LIB / "head_address.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        lower = {"br0": "bond0", "bond0": "eth0", "docker0": "veth1"}
+        for name in {*self.INTERFACES.values()}:
+            (tmp_path / name).mkdir()
+            if name in {"br0", "virbr0", "docker0", "cni-podman0"}:
+                (tmp_path / name / "bridge").mkdir()
+            if name in lower:
+                (tmp_path / name / f"lower_{lower[name]}").symlink_to(tmp_path / lower[name])
+        (tmp_path / "eth0" / "device").mkdir()
+        monkeypatch.setattr(module, "INTERFACES", tmp_path)
+        return module
+
+    @pytest.mark.parametrize(
+        ("found", "chosen"),
+        [
+            ("fe80::1%eth0 169.254.3.4 192.168.122.1 172.17.0.1 10.0.0.1", "10.0.0.1"),
+            ("10.88.0.1 10.1.0.1", "10.1.0.1"),
+            ("10.2.0.1 10.0.0.1", "10.2.0.1"),  # in the order of the resolver
+            ("10.3.0.1 10.0.0.1", "10.0.0.1"),
+            ("127.0.1.1 10.3.0.1", "10.3.0.1"),  # all that a node has that is a container itself
+            ("192.168.122.7 10.0.0.1", "192.168.122.7"),  # not by the number: this is of no bridge here
+            ("fd00::1", "fd00::1"),
+            ("fe80::1%eth0 169.254.3.4", ""),
+            ("192.168.122.1 172.17.0.1 10.88.0.1", ""),
+        ],
+    )
+    def test_it_is_chosen_by_the_kind_of_its_interface(self, head_address, found, chosen):
+        address, why = head_address.choose(found.split(), self.INTERFACES)
+        assert address == chosen
+        assert all(word in why for word in found.split()) or chosen
+
+    def test_addresses_of_this_machine(self, head_address):
+        assert head_address.addresses()["127.0.0.1"] == "lo"
+
+    @pytest.fixture
+    def head(self, tmp_path):
+        answer = tmp_path / "answer"
+        words = [sys.executable, LIB / "head_address.py", answer, "token", "21500", "2000", "given", "127.0.0.1"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "\n"
+            yield process, answer
+            process.kill()
+
+    def try_head(self, meeting):
+        words = (sys.executable, str(LIB / "try_head.py"), "echo", "a b")
+        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_MEETING=meeting)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_nodes_try_it(self, head):
+        process, answer = head
+        address, port = answered(answer)[1:]
+        assert address == "127.0.0.1"
+        with socket.create_connection((address, int(port))):  # one that says nothing does not stop others
+            assert self.try_head(f"{port} token") == (0, "a b\n", "")
+        code, out, err = self.try_head(f"{port} another")
+        assert (code, out) == (78, "")
+        assert_error(err, "no-network", "127.0.0.1", port, "MASTER_ADDR")
+        answer.unlink()
+        assert process.wait(10) == 0
+        code, out, err = self.try_head(f"{port} token")
+        assert_error(err, "no-network", "127.0.0.1", port, "refused")
+
+    def test_it_ends_with_its_reader(self, head):
+        head[0].stdout.close()
+        assert head[0].wait(10) == 0
+
+    def test_a_port_that_is_taken_is_told(self, tmp_path):
+        with socket.create_server(("", 0)) as server:
+            port = str(server.getsockname()[1])
+            done = run(sys.executable, str(LIB / "head_address.py"), str(tmp_path / "a"), "t", port, "1", "x", "x")
+        assert (done.returncode, answered(tmp_path / "a")) == (0, ["taken"]), done
 
 
 class TestNames:
@@ -2637,9 +2860,9 @@ class TestPreflight:
 @pytest.mark.horovod
 class TestHorovodServer:
     @pytest.fixture
-    def server(self):
+    def server(self, tmp_path):
         pytest.importorskip("horovod")
-        words = [sys.executable, LIB / "horovod_server.py", "127.0.0.1", "2", "2"]
+        words = [sys.executable, LIB / "horovod_server.py", tmp_path / "answer", "127.0.0.1", "2", "2"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             yield process
             process.kill()
@@ -2649,15 +2872,19 @@ class TestHorovodServer:
         connection.sendall(b"GET /global/0 HTTP/1.0\r\n\r\n")
         return connection
 
-    def test_it_serves_until_its_reader_is_gone(self, server):
-        with self.ask(int(server.stdout.readline())) as connection:
+    def port(self, server, folder):
+        assert server.stdout.readline() == "\n"
+        return int(answered(folder / "answer")[0])
+
+    def test_it_serves_until_its_reader_is_gone(self, server, tmp_path):
+        with self.ask(self.port(server, tmp_path)) as connection:
             assert b"404" in connection.recv(100)
         server.stdout.close()
         assert server.wait(300) == 0
 
     # once: the system reset connections of some of the ranks, which Horovod answers by an abort
-    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server):
-        port = int(server.stdout.readline())
+    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server, tmp_path):
+        port = self.port(server, tmp_path)
         server.send_signal(signal.SIGSTOP)
         ranks = [self.ask(port) for _ in range(200)]
         server.send_signal(signal.SIGCONT)

@@ -157,6 +157,18 @@ class TestAllocation:
         ended.assert_refused("no-nodes", project.spool / "nodes")
 
 
+# once: the banner of an image's entry point became the first argument, and was written into job.sh
+@pytest.mark.parametrize("script", ["ddp.pbs", "horovod.pbs"])
+def test_what_an_image_prints_is_no_argument(project, script):
+    banner = 'printf "== CUDA ==\\n\\0banner\\0"'
+    ended = project.run(script, "--epochs", "a b", STUB_ON_APPTAINER=banner, **DONE)
+    assert (ended.code, ended.notes) == (0, [])
+    words = payload_of(ended)
+    assert words[words.index("--resume") :][-2:] == ["--epochs", "a b"]
+    assert "banner" not in " ".join(words) + (ended.run_dir / "job.sh").read_text()
+    assert {path.name for path in (ended.run_dir / "logs" / "1").iterdir()} & {"answer", "arguments", "server"} == set()
+
+
 class TestTimeLimit:
     def test_one_that_is_shorter_than_a_save_is_refused(self, project):
         ended = project.run("ddp.pbs", STUB_WALLTIME="00:01:59")

@@ -358,6 +358,29 @@ class TestPort:
         assert launches_of(ended) == []
 
 
+class TestEntryPoint:
+    """Of an image, which may print, and has to run its arguments."""
+
+    @pytest.mark.parametrize("script", ["ddp.job", "horovod-gloo.job", "ddp.sh"])
+    def test_what_it_prints_is_no_answer(self, project, script):
+        quiet = project.run(script, **DONE)
+        ended = project.run(script, STUB_ON_APPTAINER="echo 4; printf '7\\0end\\0'", **DONE)
+        names = ("MASTER_ADDR", "MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT", "TRAINER_WORLD_SIZE")
+        assert (ended.code, ended.notes) == (0, [])
+        for name in names:
+            ports = [int(run.env.get(name, 0)) if "PORT" in name else run.env.get(name) for run in (quiet, ended)]
+            assert ports[0] == ports[1] or script == "ddp.sh", name  # whose port differs from run to run
+        assert ended.env.get("MASTER_PORT") not in {"4", "7"}
+
+    # once: `rendezvous at ...:bye`, and a script of one's own that never ran ended with 0
+    @pytest.mark.parametrize("script", ["ddp.job", "single.job", "ddp.pbs", "horovod-gloo.job", "ddp.sh"])
+    def test_one_that_loses_the_command_or_its_exit_code_is_refused(self, project, script):
+        for ignores in ("echo bye; exit 0", 'shift $(($# - 3)); "$@" || :; echo bye; exit 0'):
+            ended = project.run(script, SLIPWAY_SCRIPT="my train.py", STUB_ON_APPTAINER=ignores)
+            ended.assert_refused("bad-entry-point", "slipway.sif")
+            assert launches_of(ended) == []
+
+
 class TestHorovod:
     NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 
@@ -371,7 +394,7 @@ class TestHorovod:
         assert ended.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
         assert ended.env["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "54321"
         server = next(words for words in ended.of("python3") if words[1].endswith("/horovod_server.py"))
-        assert server[2:] == ["10.0.0.1", "2", "2"]
+        assert server[3:] == ["10.0.0.1", "2", "2"]
         launch = next(words for words in launches_of(ended) if words[0] == "srun")
         own = launch[: launch.index("sh")]
         assert {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--gpu-bind=none"} <= set(own)

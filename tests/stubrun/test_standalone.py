@@ -39,11 +39,12 @@ def test_it_trains_alone(project, standalone, name):
     assert (ended.code, ended.notes) == (0, [])
     assert payload_of(ended)[-2:] == ["--epochs", "a b"]
     helpers = {path.name for path in (ended.run_dir / "lib").iterdir()}
+    by_path = re.compile(r'(?:(?:bash|sh|python3) "\$lib/|(?:answer_of|start_server) \d+ )([\w.]+)')
     run_by_path = {
         name
         for path in (ROOT / "jobscripts" / "lib").iterdir()
         if path.is_file()
-        for name in re.findall(r'(?:bash|sh|python3) "\$lib/([\w.]+)"', path.read_text(encoding="utf-8"))
+        for name in by_path.findall(path.read_text(encoding="utf-8"))
     }
     assert {"free_port.py", "stage.bash", "podman_run.bash", "podman_init.sh"} <= run_by_path
     assert {*run_by_path, "name_rank.sh", "rank_loop.bash"} <= helpers

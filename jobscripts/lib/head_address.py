@@ -1,0 +1,137 @@
+"""head_address.py ANSWER TOKEN FIRST COUNT GIVEN ADDRESS...: choose the address at which other nodes reach this one.
+
+It leaves ``address``, the first ADDRESS whose interface leads to other nodes, in the file ANSWER; or ``none``, and why
+each one is refused. With GIVEN they are a user's, and none is. If COUNT is not 0, it also leaves a port, the first of
+COUNT ports from FIRST on that can be bound, and answers there with TOKEN for try_head.py, until ANSWER is removed or
+the one that reads its output is gone. Standard library only.
+"""
+
+import array
+import fcntl
+import ipaddress
+import select
+import socket
+import struct
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
+sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+
+from answer import leave_answer  # noqa: E402
+
+INTERFACES = Path("/sys/class/net")
+ADDRESSES_6 = Path("/proc/net/if_inet6")
+SIOCGIFCONF = 0x8912
+IFREQ = 40
+"""Size of struct ifreq where pointers have 64 bits (netdevice(7))."""
+
+
+def addresses() -> "dict[str, str]":
+    """Return the interface of each address of this machine."""
+    buffer = array.array("B", bytes(IFREQ * 1024))
+    asked = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        size = struct.unpack("iP", fcntl.ioctl(any_socket, SIOCGIFCONF, asked))[0]
+    found = {}
+    for start in range(0, size, IFREQ):
+        row = buffer[start : start + IFREQ].tobytes()
+        name = row[:16].partition(b"\0")[0].decode(errors="replace")
+        found[socket.inet_ntop(socket.AF_INET, row[20:24])] = name.partition(":")[0]  # eth0:1 is a second address
+    if ADDRESSES_6.exists():
+        for line in ADDRESSES_6.read_text(encoding="ascii", errors="replace").splitlines():
+            digits, *_, name = line.split()
+            found[socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))] = name
+    return found
+
+
+def has_uplink(folder: Path) -> bool:
+    """Return whether an interface is hardware, or one that it stands on is: a bond's, a VLAN's, a bridge's."""
+    return (folder / "device").exists() or any(has_uplink(lower) for lower in folder.glob("lower_*"))
+
+
+def fault(address: str, interfaces: "dict[str, str]") -> str:
+    """Return why no other node can reach ``address``, "" if nothing speaks against it."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if ip.is_loopback or ip.is_unspecified:
+        return "is this node to itself"
+    if ip.is_link_local:
+        return "is link-local"
+    name = interfaces.get(str(ip), "")
+    folder = INTERFACES / name
+    if name and (folder / "bridge").exists() and not has_uplink(folder):
+        return f"is of {name}, a bridge without an uplink (virtual machines, containers)"
+    return ""
+
+
+def is_pair(address: str, interfaces: "dict[str, str]") -> bool:
+    """Return whether ``address`` is of no hardware: a veth, which is all that a node that is a container itself has."""
+    name = interfaces.get(address.partition("%")[0], "")
+    return bool(name) and not has_uplink(INTERFACES / name)
+
+
+def choose(found: "list[str]", interfaces: "dict[str, str]") -> "tuple[str, str]":
+    """Return an address and "", or "" and why there is none."""
+    faults = {address: fault(address, interfaces) for address in found}
+    usable = [address for address in found if not faults[address]]
+    if not usable:
+        return "", "; ".join(f"{address} {why}" for address, why in faults.items())
+    return min(usable, key=lambda address: is_pair(address, interfaces)), ""
+
+
+def listen(port: int) -> "socket.socket | None":
+    """Return a socket on all interfaces, by IPv4 and IPv6 if there is that; None if the port is taken."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=dual)
+    except OSError:
+        return None
+
+
+def answer_with(token: str, connection: socket.socket) -> None:
+    """Send ``token``, and let the other side end the connection, so that the port is free afterwards."""
+    with connection:
+        connection.settimeout(10)
+        try:
+            connection.sendall(token.encode())
+            connection.recv(1)
+        except OSError:
+            pass
+
+
+def serve(server: socket.socket, token: str, answer: Path) -> None:
+    """Answer whoever connects."""
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    poll.register(sys.stdout, select.POLLERR)  # the job script has ended, however
+    while answer.exists():
+        for descriptor, _ in poll.poll(500):
+            if descriptor != server.fileno():
+                return
+            connection, _ = server.accept()
+            threading.Thread(target=answer_with, args=(token, connection), daemon=True).start()
+
+
+def main() -> int:
+    """Choose, and serve."""
+    answer, token, first, count, given, *found = sys.argv[1:]
+    address, why = (found[0], "") if given else choose(found, addresses())
+    words, server = ["address", address], None
+    if not address:
+        words = ["none", why]
+    elif count != "0":
+        ports = range(int(first), min(int(first) + int(count), 65536))
+        server = next(filter(None, map(listen, ports)), None)
+        words = [*words, str(server.getsockname()[1])] if server else ["taken"]
+    leave_answer(answer, *words)
+    print(flush=True)  # for whoever waits for it
+    if server:
+        with server:
+            serve(server, token, Path(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
