@@ -97,6 +97,11 @@ class Slurm(Scheduler):
     )  # fmt: skip
     dask_cancel = ("scancel",)
     job_variables = "SLURM_"
+    job_number = "SLURM_JOB_ID"
+    client_variables = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+    other_job_variables = (
+        "ENVIRONMENT", "SLURMD_NODENAME", "SRUN_CPUS_PER_TASK", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    )  # fmt: skip
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
