@@ -1,14 +1,15 @@
 #!/bin/sh
-# guard.sh HEART LOG NODE REQUEUES LINE COMMAND...: on another node than NODE, which runs a job's
-# script, look whether that touches the file HEART, as it does every 10 s. Once it has not done so
-# for a minute, and NODE starts no process (see node_answers), add LINE to REQUEUES, the job's count
-# of them, and run COMMAND, which requeues the job; where that is refused it is cancelled. Else a
-# job that Slurm lets live without its first node (--no-kill) would hold the others until its time
-# limit. It ends with the job, also where no slurmd lives here that would end it.
+# guard.sh HEART LOG NODE JOB REQUEUES COUNT COMMAND...: on another node than NODE, which runs the
+# script of JOB, look whether that touches the file HEART, as it does every 10 s. Once it has not
+# done so for a minute, and NODE starts no process (see node_answers), add "COUNT JOB" to REQUEUES,
+# the job's count of them, and run COMMAND, which requeues the job; where that is refused it is
+# cancelled. Else a job that Slurm lets live without its first node (--no-kill) would hold the
+# others until its time limit. It ends with the job, also where no slurmd lives here that would end
+# it.
 set -u
 limit=$SLIPWAY_PROBE_SECONDS
-heart=$1 log=$2 node=$3 requeues=$4 line=$5
-shift 5
+heart=$1 log=$2 node=$3 job=$4 requeues=$5 count=$6
+shift 6
 
 # Opened first: so NFS asks the server for the time, too.
 last_beat() {
@@ -17,14 +18,15 @@ last_beat() {
 
 # A job that has ended would be run once more by `scontrol requeue`.
 job_state() {
-    timeout --kill-after=5 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null |
+    timeout --kill-after=5 20 scontrol --oneliner show job "$job" 2>/dev/null |
         sed --quiet 's/.* JobState=\([^ ]*\).*/\1/p'
 }
 
 # starts_process SECONDS: whether NODE does so within that time.
 starts_process() {
-    timeout --kill-after=5 "$1" srun --overlap --nodes=1 --ntasks=1 \
-        --nodelist="$node" true 2>/dev/null
+    # Not as this step is bound, on another node.
+    timeout --kill-after=5 "$1" srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --gres=none \
+        --mem=0 --nodelist="$node" true 2>/dev/null
 }
 
 # node_answers: whether it does within SLIPWAY_PROBE_SECONDS; or, if Slurm does not say that it is
@@ -54,7 +56,7 @@ while sleep 5; do
     ! node_answers || continue
     echo "guard.sh on $(uname -n): no sign of life from $node for a minute, so: $*" >>"$log"
     if [ -z "$counted" ]; then
-        [ "$1" != scontrol ] || echo "$line" >>"$requeues"
+        [ "$1" != scontrol ] || echo "$count $job" >>"$requeues"
         # of the attempt of the line before
         date '+{"ended": %s.%3N}' >>"${requeues%/*}/goodput.jsonl"
         counted=1
@@ -65,5 +67,5 @@ while sleep 5; do
         0) exit 0 ;;
         124 | 137) continue ;; # no answer: look again, as it may be under way
     esac
-    timeout --kill-after=5 60 scancel "$SLURM_JOB_ID"
+    timeout --kill-after=5 60 scancel "$job"
 done

@@ -106,7 +106,7 @@ export_variables() {
 }
 
 # Unset what a job exported from whose inside this one was submitted, unless it has been set anew
-# since.
+# since; and what a launcher says of one of its ranks.
 forget_parent_job() {
     local pair name
     while IFS= read -r pair; do
@@ -115,6 +115,10 @@ forget_parent_job() {
         [ "${!name-}" != "${pair#*=}" ] || unset -v "$name"
     done <<<"${SLIPWAY_EXPORTED:-}"
     unset -v SLIPWAY_EXPORTED
+    unset -v RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK PET_NODE_RANK \
+        PMI_RANK PMI_SIZE PMIX_RANK PMIX_NAMESPACE \
+        HOROVOD_RANK HOROVOD_LOCAL_RANK HOROVOD_CROSS_RANK HOROVOD_HOSTNAME \
+        "${!TORCHELASTIC_@}" "${!OMPI_COMM_WORLD_@}"
 }
 
 # check_settings: check every setting by its pattern, and make paths absolute. Fails on an invalid

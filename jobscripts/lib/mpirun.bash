@@ -28,6 +28,9 @@ use_mpirun() {
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path" --bind-to none "$@")
+    if [ -n "${gpu_options[*]-}" ]; then # for the srun that it starts under Slurm
+        export_variables SLURM_STEP_GRES="${gpu_options[0]#--gres=}"
+    fi
     [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do
         case $name in

@@ -41,6 +41,8 @@ find_allocation() {
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
     ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
+    # Of the job from inside whose this one was submitted by qsub -V.
+    [[ $PBS_JOBID == *\[* ]] || unset -v PBS_ARRAY_INDEX PBS_ARRAY_ID PBS_ARRAYID
     this_node=${nodes[0]}
     reserve_spares
     job_record=$(ask_for_job) ||

@@ -27,5 +27,9 @@ set_container() {
         --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
     # shellcheck disable=SC2154 # the site's lines assign srun_options
     on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
-    [ -z "${terminal:-}" ] || on_head_node+=(--pty) # of a shell
+    if [ -z "${terminal+set}" ]; then # no shell
+        on_head_node+=("${HELPER_OPTIONS[@]}")
+    elif [ -n "$terminal" ]; then
+        on_head_node+=(--pty)
+    fi
 }

@@ -8,20 +8,35 @@ readonly GUARD=slipway-guard # the name of its step
 readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
 readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
 readonly STEP=slipway-step # that of all other steps of this script
+# What a step asks for that only helps: it holds nothing that the ranks need. Before 22.05 --overlap
+# shares the cores of steps alone, and a step that does not say otherwise holds all GPUs of the job.
+readonly HELPER_OPTIONS=(--cpu-bind=none --gres=none --mem=0)
+# In Slurm's record: GPUs of the job, and those that are not shared by shards or MPS.
+readonly HAS_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=[^ ]*(gpu|shard|mps)[:=]'
+readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
-# find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
-# (of one node), ranks_per_node, world_size, gpus_per_node and first_port. Adds the name of this
-# script's steps to srun_options.
+# find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
+# slurm_record says. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node, world_size,
+# gpus_per_node, gpu_options and first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1}
     srun_options+=(--job-name="$STEP")
+    if [ -n "${slurm_record:-}" ]; then
+        [[ $slurm_record =~ ^JobId=[0-9]+\ HetJobId=[1-9] ]] || size=1
+    elif [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then
+        warn scheduler-silent \
+            "Slurm does not answer: whether this is a task of the array $SLURM_ARRAY_JOB_ID is" \
+            "unknown, and its name here is $job_id"
+    fi
     [ "$size" = 1 ] ||
         die heterogeneous-job \
             "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     [ ${#nodes[@]} -gt 0 ] || die no-nodes "scontrol names no nodes for $SLURM_JOB_NODELIST"
+    forget_other_jobs
+    srun_options+=(--mem=0) # all that the job has, without taking it from other steps
     this_node=${SLURMD_NODENAME:-}
     reserve_spares
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" = 00 ] || [ -n "${interactive:-}" ] ||
@@ -32,9 +47,45 @@ find_allocation() {
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
     [ -z "${interactive:-}" ] || join_interactively
+    find_gpu_options
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
+}
+
+# forget_other_jobs: unset what srun takes for options of a step: how large it is, how it is bound
+# and laid out. Each srun here says that by itself; what the environment says may be of the job from
+# inside whose this one was submitted, and Slurm sets over it what this one has asked for, no more.
+# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs.
+forget_other_jobs() {
+    local name
+    for name in "${!SLURM_@}" "${!SRUN_@}"; do
+        case $name in
+            SLURM_JOB_* | SLURM_TASKS_PER_NODE) ;; # what Slurm itself says of every job
+            SLURM_CPU_BIND* | SLURM_MEM_BIND* | SLURM_GPU_BIND | SLURM_TRES_* | SLURM_GRES* | \
+                SLURM_STEP_GRES | SLURM_*_PER_* | SRUN_*_PER_* | SLURM_GPUS | SLURM_NTASKS | \
+                SLURM_NPROCS | SLURM_HINT | SLURM_DIST* | SLURM_THREAD* | SLURM_CORE_SPEC | \
+                SLURM_EXACT | SLURM_EXCLUSIVE | SLURM_WHOLE | SLURM_OVERLAP | SLURM_OVERCOMMIT | \
+                SLURM_HOSTFILE | SLURM_ARBITRARY_NODELIST | SLURM_SPREAD_JOB | \
+                SLURM_USE_MIN_NODES | SLURM_LABELIO | SLURM_*HET_*)
+                unset -v "$name"
+                ;;
+        esac
+    done
+    [ -n "${slurm_record:-}" ] || return 0
+    [[ $job_id == *_* ]] || unset -v "${!SLURM_ARRAY_@}"
+    [ -n "${restarted:-}" ] || unset -v SLURM_RESTART_COUNT
+    [[ $slurm_record =~ $HAS_GPUS ]] ||
+        unset -v SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+}
+
+# find_gpu_options: the GPUs of a step that has all of the job's on each of its nodes, for whatever
+# the job has asked: with --gpus-per-task a step of one task would get those of one task. Without
+# --gpu-bind each rank sees them all; with --gpu-bind=none Slurm 22.05 tells it of none. Sets
+# gpu_options.
+find_gpu_options() {
+    gpu_options=()
+    [[ ! ${slurm_record:-} =~ $HAS_WHOLE_GPUS ]] || gpu_options=(--gres=gpu:"$gpus_per_node")
 }
 
 # use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
@@ -47,20 +98,21 @@ use_nodes() {
     done
     srun_options=("${options[@]}")
     if [ ${#on_head_node[@]} -gt 0 ] || [ "${SLURMD_NODENAME:-$head_node}" != "$head_node" ]; then
-        on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${options[@]}" --nodelist="$head_node")
+        on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${options[@]}" "${HELPER_OPTIONS[@]}"
+            --nodelist="$head_node")
     fi
     [ "$nnodes" = ${#allocation[@]} ] || srun_options+=(--nodelist="$(join_by , "$@")")
 }
 
-# join_interactively: inside salloc this script may be on the login node, where Slurm does not say
-# how many GPUs a node has; and what holds the cores of a step that it runs in must not be waited
-# for. Sets gpus_per_node and on_head_node; changes srun_options.
+# join_interactively: inside salloc this script may be on another machine, where Slurm does not say
+# how many GPUs a node has, though another job may; and what holds the cores of a step that it runs
+# in must not be waited for. Sets gpus_per_node and on_head_node; changes srun_options.
 join_interactively() {
     local step line=$'\nslipway-gpus (0|[1-9][0-9]{0,3})\n'
     srun_options+=(--overlap)
     step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     [ "${SLURMD_NODENAME:-}" = "$head_node" ] || on_head_node=("${step[@]}")
-    [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
+    [ ${#on_head_node[@]} -gt 0 ] || [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
     output_of 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
         die node-not-ready "no step starts on $head_node$step_failure"
@@ -165,9 +217,8 @@ watch_scratch() {
     [ ${#others[@]} -gt 0 ] || return 0
     (
         [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
-        unset -v SLURM_GRES "${!SLURM_GPU@}" "${!SLURM_MEM_PER@}" "${!SLURM_TRES@}" # the job's
-        exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none --mem=0 \
-            --gres=none --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
+        exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
+            "${HELPER_OPTIONS[@]}" --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
             --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
             sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
     ) </dev/null >/dev/null 2>&1 &
@@ -214,8 +265,9 @@ watch_over_job() {
     )
     SLIPWAY_PROBE_SECONDS=$SLIPWAY_PROBE_SECONDS \
         srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
+        "${HELPER_OPTIONS[@]}" \
         --nodelist="$guard_node" sh "$lib/guard.sh" "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" \
-        "${SLURMD_NODENAME:-}" "$RUN_DIR/requeues" "$((count + 1)) $job_id" "${act[@]}" \
+        "${SLURMD_NODENAME:-}" "$job_id" "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
         </dev/null >/dev/null 2>&1 {heart}>&- &
     guard=$!
 }
@@ -233,12 +285,13 @@ nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$SLIPWAY_PROBE_SECONDS" "$@"
 }
 
-# job_is_over JOB: whether Slurm says so, or has forgotten it; 2: it does not answer.
+# job_is_over JOB: whether Slurm says so, or has forgotten it, or it is this very job under another
+# name (a task of an array by its own number); 2: Slurm does not answer.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
     said=$(ask_scheduler scontrol --oneliner show job "$1" 2>&1) || code=$?
     case $code in
-        0) [[ ! $said =~ JobState=($running) ]] ;;
+        0) [[ ! $said =~ JobState=($running) ]] || [[ $said == "JobId=${SLURM_JOB_ID:-} "* ]] ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
     esac
 }

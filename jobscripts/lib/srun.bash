@@ -15,7 +15,7 @@ srun_each_node() {
     shift
     exec timeout --kill-after=5 "$limit" \
         srun --nodes="$nnodes" --ntasks="$nnodes" --ntasks-per-node=1 --cpus-per-task="$cpus" \
-        "${srun_options[@]}" "$@"
+        "${gpu_options[@]}" "${srun_options[@]}" "$@"
 }
 
 # srun_node_by_node COMMAND...: a step for each node, all at the same time, with the number of the
@@ -24,12 +24,12 @@ srun_node_by_node() {
     for_each_node together srun_node 0 "$@"
 }
 
-# srun_node NUMBER SECONDS COMMAND...: a step on the node of that number, for at most so long; 0:
-# without a time limit.
+# srun_node NUMBER SECONDS COMMAND...: a step on the node of that number, for at most so long, which
+# only helps; 0: without a time limit, with all GPUs.
 srun_node() {
-    local limit=()
-    [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2")
+    local limit=() options=("${gpu_options[@]}")
+    [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2") options=("${HELPER_OPTIONS[@]}")
     export NODE_RANK="$1" PET_NODE_RANK="$1"
     exec "${limit[@]}" srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$cpus" \
-        "${srun_options[@]}" --nodelist="${nodes[$1]}" "${@:3}"
+        "${options[@]}" "${srun_options[@]}" --nodelist="${nodes[$1]}" "${@:3}"
 }

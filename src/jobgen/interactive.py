@@ -31,7 +31,7 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
     Raises:
         JobgenError: if the session could not start as things are.
     """
-    environment = own_environment()
+    environment = own_environment(inside=True)  # srun takes a node of it
     job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
     session = examine(job, [], environment, site=site, dry_run=dry_run)
     scheduler = scheduler_of(job.scheduler)

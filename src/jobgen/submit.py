@@ -15,7 +15,7 @@ from jobgen.errors import JobgenError, UsageError, note
 from jobgen.faults import faults_of, find_config, need
 from jobgen.model import TRAINS, Job
 from jobgen.queues import job_id
-from jobgen.schedulers import scheduler_of
+from jobgen.schedulers import scheduler_names, scheduler_of
 from jobgen.scripts import Script, job_of, script_of
 from jobgen.settings import given_in, settings_of
 from slipway.errors import message_of
@@ -183,9 +183,15 @@ def hand_over_for_number(submission: Submission, script: Script) -> str:
     return number
 
 
-def own_environment() -> Dict[str, str]:
-    """Return the environment without what a job has exported, where this is run inside one (see lib/job.bash)."""
-    environment = os.environ
+def own_environment(*, inside: bool = False) -> Dict[str, str]:
+    """Return the environment without what is a job's, where this is run inside one.
+
+    That is what its script has exported (see lib/job.bash), and what its scheduler says of it, unless it is that very
+    job which is to be used: ``inside``.
+    """
+    environment: Mapping[str, str] = os.environ
+    for name in [] if inside else scheduler_names():
+        environment = scheduler_of(name).without_job(environment)
     exported = environment.get("SLIPWAY_EXPORTED", "").splitlines()
     pairs = dict(line.partition("=")[::2] for line in exported)
     return {

@@ -116,10 +116,20 @@ def sshd() -> str:
 class Cluster:
     """A head and so many nodes, each with so many GPUs, in namespaces."""
 
-    def __init__(self, folder: Path, shared: Path, *, nodes: int = 2, gpus: int = 2, slurmd_timeout: int = 10) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shared: Path,
+        *,
+        nodes: int = 2,
+        gpus: int = 2,
+        slurmd_timeout: int = 10,
+        select: str = "CR_Core",
+    ) -> None:
         self.folder, self.home = folder, folder / "home"
         self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
         self.env |= {"CLUSTER_GPUS": str(gpus), "CLUSTER_SLURMD_TIMEOUT": str(slurmd_timeout)}
+        self.env["CLUSTER_SELECT"] = select
         # The environment of `make test` is not the one that a user submits from. By COLUMNS, which pytest-xdist
         # sets, ps(1) would shorten its lines.
         for name in ("PYTHONPATH", "OMP_NUM_THREADS", "COLUMNS"):
@@ -191,7 +201,9 @@ class Cluster:
         self.lease.close()
 
 
-def started(shared: Path, *, nodes: int = 2, gpus: int = 2, slurmd_timeout: int = 10) -> Iterator[Cluster]:
+def started(
+    shared: Path, *, nodes: int = 2, gpus: int = 2, slurmd_timeout: int = 10, select: str = "CR_Core"
+) -> Iterator[Cluster]:
     """Yield a cluster that ends afterwards; its nodes see ``shared``. A skip where it cannot be started."""
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
@@ -199,7 +211,7 @@ def started(shared: Path, *, nodes: int = 2, gpus: int = 2, slurmd_timeout: int 
         pytest.skip("only root may make the namespaces of the cluster's nodes")
     # not in pytest's own folder, which is root's alone
     with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
-        cluster = Cluster(Path(folder), shared, nodes=nodes, gpus=gpus, slurmd_timeout=slurmd_timeout)
+        cluster = Cluster(Path(folder), shared, nodes=nodes, gpus=gpus, slurmd_timeout=slurmd_timeout, select=select)
         yield cluster
         cluster.close()
 

@@ -31,11 +31,17 @@ def cluster_with_spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
     yield from started(tmp_path_factory.getbasetemp(), nodes=3)
 
 
+@pytest.fixture(scope="module")
+def cluster_with_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return another cluster, which gives memory to jobs and steps."""
+    yield from started(tmp_path_factory.getbasetemp(), select="CR_Core_Memory")
+
+
 @pytest.fixture(autouse=True)
 def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
     """Cancel the jobs that a test left when it failed: they would keep the nodes from all later tests."""
     yield
-    for name in {"cluster", "cluster_of_four", "cluster_with_spare"} & {*request.fixturenames}:
+    for name in {"cluster", "cluster_of_four", "cluster_with_spare", "cluster_with_memory"} & {*request.fixturenames}:
         request.getfixturevalue(name).cancel_jobs()
 
 

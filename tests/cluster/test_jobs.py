@@ -1,11 +1,13 @@
 """The committed scripts, unedited, on a real Slurm cluster of two nodes."""
 
 import itertools
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from clusters import rendered
 from support import digest, last_step, status
 
 FOREIGN = Path(__file__).parent / "foreign"
@@ -86,6 +88,44 @@ def test_the_bound_on_requeues_holds_and_the_run_can_be_continued(cluster, tmp_p
     fields = job.wait()
     assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
     assert f"to continue: sbatch --nodes=2 {out}/job.sh" in job.output
+
+
+OF_ANOTHER_JOB = {
+    "SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_CPU_BIND_LIST": "0x1",
+    "SLURM_GPU_BIND": "single:1", "SLURM_GPUS": "1", "SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_GPU": "3",
+    "SLURM_MEM_PER_CPU": "10", "SLURM_MEM_PER_GPU": "10", "SLURM_NTASKS": "9", "SLURM_NPROCS": "9",
+    "SLURM_NTASKS_PER_GPU": "1", "SLURM_THREADS_PER_CORE": "1", "SLURM_DISTRIBUTION": "cyclic",
+    "SLURM_TRES_PER_TASK": "cpu:3", "SLURM_HINT": "nomultithread", "SLURM_STEP_GRES": "none", "SLURM_LABELIO": "1",
+    "SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "7", "SLURM_RESTART_COUNT": "3", "SLURM_HET_SIZE": "2",
+}  # fmt: skip
+"""What a job that is submitted from inside another one may inherit."""
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("script", "ranks"),
+    [("ddp.job", 4), ("ddp-ranks.job", 4), ("horovod-srun.job", 4), ("split.job", 2), ("gpus-per-task", 4)],
+)
+def test_the_ranks_get_the_same_from_inside_another_job(cluster_with_memory, tmp_path, table, script, ranks):
+    if script == "gpus-per-task":
+        script = str(rendered(tmp_path, "ddp-ranks", "example", "gpu_request=gpus-per-task"))
+    seen = []
+    for name, env in (("clean", {}), ("inside", OF_ANOTHER_JOB)):
+        job = cluster_with_memory.submit(
+            script,
+            out=tmp_path / name,
+            sbatch=("--mem=1000",),
+            SLIPWAY_SCRIPT=str(FOREIGN / "allocation.py"),
+            **env,
+        )
+        assert job.wait(100)["JobState"] == "COMPLETED", job.output
+        rows = [json.loads(line.partition("SEEN ")[2]) for line in job.output.splitlines() if "SEEN " in line]
+        seen.append(sorted(rows, key=lambda row: row["rank"]))
+    assert seen[0] == seen[1]
+    assert [row["rank"] for row in seen[0]] == list(range(ranks))
+    assert {row["gpus"] for row in seen[0]} == {"0,1"}
+    assert {"mem=2000M" in row["tres"] for row in seen[0]} == {True}
+    table(f"inside another job: {Path(script).name}", [[str(value) for value in row.values()] for row in seen[1]])
 
 
 STANDSTILL = """

@@ -275,8 +275,8 @@ class TestRequeues:
         """`scontrol show job 4700` shows all tasks of the array 4700, one of which has that number."""
         array = {"SLURM_JOB_ID": "4700", "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
         all_tasks = (
-            'case $* in *"show job 4700") printf "JobId=%s ArrayJobId=4700 JobState=%s X=y\\n" '
-            "4700 RUNNING 4701 PENDING; exit ;; esac"
+            'case $* in *"show job 4700") printf "JobId=%s ArrayJobId=4700 ArrayTaskId=%s JobState=%s GRES=gpu:2\\n\\n"'
+            " 4700 3 RUNNING 4701 4-9 PENDING; exit ;; esac"
         )
         ended = project.run("ddp.job", STUB_ON_SCONTROL=all_tasks, **array, **OUT_OF_TIME)
         assert ended.calls[-1] == ["scontrol", "requeue", "4700_3"]

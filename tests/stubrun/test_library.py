@@ -504,6 +504,11 @@ class TestScratch:
         runs += "! job_is_over x-$! || echo over; kill $!"
         assert bash(runs, scheduler="local")[1] == ""
 
+    def test_a_job_is_over_that_is_this_one_under_another_name(self, bash, stub):
+        stub("scontrol", 'echo "JobId=4711 ArrayJobId=4700 ArrayTaskId=3 JobState=RUNNING X=y"')
+        for number, said in (("4711", "over\n"), ("471", "")):
+            assert bash("! job_is_over 4700_3 || echo over", SLURM_JOB_ID=number)[1] == said
+
     # once: SLIPWAY_RUN_DIR=$HOME removed ~/lib, and wrote over ~/input.toml
     def test_refuse_foreign_folder(self, bash, place):
         (place / "run" / "logs").mkdir(parents=True)
@@ -797,6 +802,8 @@ class TestContainer:
             "--no-container-entrypoint", "--container-writable",
             "srun", "--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--nodelist=n1",
         ]  # fmt: skip
+        out = bash(f"unset terminal; bind_paths=(/usr); {show}", runtime="pyxis")[1]  # in a script that is no shell
+        assert out.splitlines()[-3:] == ["--cpu-bind=none", "--gres=none", "--mem=0"]
         assert_dies(bash("bind_paths=(/a:b); set_container", runtime="pyxis"), "bad-path", "/a:b: ")
 
     def test_singularity(self, bash, place):
@@ -930,11 +937,10 @@ class TestAllocation:
         stub("scontrol", "printf '%s\\n' n1 n2")
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
         show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
-        assert bash(show, **self.SLURM)[:2] == (0, "3 7 --export=ALL --job-name=slipway-step --overlap\n")
-        assert (
-            bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1]
-            == "4 7 --export=ALL --job-name=slipway-step --overlap\n"
-        )
+        shown = "--export=ALL --job-name=slipway-step --mem=0 --overlap\n"
+        assert bash(show, **self.SLURM)[:2] == (0, f"3 7 {shown}")
+        # of the job from inside whose salloc was started
+        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 7 {shown}"
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
@@ -962,6 +968,24 @@ class TestAllocation:
             stub("scontrol", broken)
             assert_dies(bash("find_allocation", **self.SLURM), "no-nodes", "scontrol", "n[1-2]")
         assert_dies(bash("find_allocation", SLURM_HET_SIZE="3", **self.SLURM), "heterogeneous-job", "3")
+
+    @pytest.mark.parametrize(
+        ("record", "gpus", "option"),
+        [
+            ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)", 2, "--gres=gpu:2"),
+            ("TRES=cpu=16,node=2,gres/gpu=4", 2, "--gres=gpu:2"),
+            ("TresPerTask=gres:gpu:1", 2, "--gres=gpu:2"),
+            ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=shard:2(0/8)", 2, ""),  # no whole one
+            ("Partition=gpu Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=", 0, ""),  # they are another job's
+            ("", 2, ""),  # nobody answers
+        ],
+    )
+    def test_gpus_are_those_of_the_job(self, bash, stub, record, gpus, option):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; forget_other_jobs; find_gpu_options; "
+        show += 'echo "$gpus_per_node ${gpu_options[*]}"'
+        env = {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "slurm_record": record and f"JobId=4711 {record}"}
+        assert bash(show, **env, **self.SLURM)[1] == f"{gpus} {option}\n"
 
     def test_find_allocation_of_pbs(self, bash, stub, place):
         (place / "nodes").write_text("n1\nn1\nn2\n")
@@ -1352,7 +1376,8 @@ class TestEachNode:
         lines = [f"0 0 {words.format('n1')}", f"1 1 {words.format('n2')}"]
         assert sorted(bash("(srun_node_by_node echo 'a b')")[1].splitlines()) == lines
         assert bash("(srun_node 1 0 echo 'a b')")[1].splitlines() == lines[1:]
-        assert bash("(srun_node 1 9 echo 'a b')")[1].splitlines() == lines[1:]
+        helper = lines[1].replace("--export", "--cpu-bind=none --gres=none --mem=0 --export")
+        assert bash("(srun_node 1 9 echo 'a b')")[1].splitlines() == [helper]
         stub("srun", "exit $((NODE_RANK * 7))")
         assert bash("(srun_node_by_node true) || echo $?")[1] == "7\n"
 
@@ -1646,7 +1671,8 @@ class TestRestart:
         code = "nodes=(a b c d); SLIPWAY_SPARES=1; reserve_spares; "
         assert bash(code + show)[1] == "3 a d / --export=ALL --nodelist=a,b,c / \n"
         out = bash(code + f"use_nodes b c d; use_nodes c d; {show}", SLURMD_NODENAME="a")[1]
-        step = "srun --overlap --nodes=1 --ntasks=1 --export=ALL --nodelist=c"
+        helper = "--cpu-bind=none --gres=none --mem=0"
+        step = f"srun --overlap --nodes=1 --ntasks=1 --export=ALL {helper} --nodelist=c"
         assert out == f"2 c d / --export=ALL --nodelist=c,d / {step}\n"
         everything = f"{code}use_nodes a b c d; {show}"
         assert bash(everything)[1] == "4 a d / --export=ALL / \n"
@@ -2048,12 +2074,12 @@ class TestRestart:
         out = bash(watch + show, SLURMD_NODENAME="n1")[1].splitlines()
         assert out[0] == "run/.heart.4711"
         assert "--nodelist=n3 sh" in out[1]
-        assert out[1].endswith("run/requeues 1 4711 scontrol requeue 4711")
+        assert out[1].endswith(f"4711 {place}/run/requeues 1 scontrol requeue 4711")
         assert out[2:] == ["logs"]
         (place / "steps").unlink()
         out = bash(f"unset SLIPWAY_MAX_REQUEUES; {watch}{show}", SLURMD_NODENAME="n3")[1].splitlines()
         assert "--nodelist=n2 sh" in out[1]
-        assert out[1].endswith("run/requeues 1 4711 scancel 4711")
+        assert out[1].endswith("run/requeues 1 scancel 4711")
         assert bash("SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard")[1] == "none\n"
         assert bash("watch_over_job; end_guard", scheduler="pbs")[:2] == (0, "")
 
@@ -2067,7 +2093,7 @@ class TestRestart:
 
     GUARD = f"""
     export SLURM_JOB_ID=4711 SLIPWAY_PROBE_SECONDS=0.2
-    sh '{LIB}/guard.sh' "$PWD/heart" "$PWD/log" n1 "$PWD/requeues" '1 4711' scontrol requeue 4711
+    sh '{LIB}/guard.sh' "$PWD/heart" "$PWD/log" n1 4711 "$PWD/requeues" 1 scontrol requeue 4711
     echo $?
     ls
     """

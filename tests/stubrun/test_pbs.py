@@ -136,9 +136,11 @@ class TestAllocation:
         assert project.run("ddp.pbs", STUB_NCPUS="a[$(id)]", **DONE).env["OMP_NUM_THREADS"] == "4"  # of the directives
 
     def test_the_array_s_brackets_are_no_part_of_a_name(self, project):
-        ended = project.run("ddp.pbs", PBS_JOBID="12[1].head", SLIPWAY_RUN_DIR=None, **DONE)
-        assert (ended.code, ended.env["TRAINER_JOB_ID"]) == (0, "12_1")
+        ended = project.run("ddp.pbs", PBS_JOBID="12[1].head", PBS_ARRAY_INDEX="1", SLIPWAY_RUN_DIR=None, **DONE)
+        assert (ended.code, ended.env["TRAINER_JOB_ID"], ended.env["PBS_ARRAY_INDEX"]) == (0, "12_1", "1")
         assert (project.folder / "runs" / "ddp-12_1").is_dir()
+        # of the task from which it was submitted
+        assert "PBS_ARRAY_INDEX" not in project.run("ddp.pbs", PBS_ARRAY_INDEX="1", **DONE).env
 
     @pytest.mark.parametrize("broken", ["exit 1", "echo nonsense; exit 0", "exit 0"])
     def test_a_qstat_that_fails_costs_the_warning_only(self, project, broken):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from messages import assert_error, assert_warning
+from messages import assert_error, assert_warning, slugs
 from slipway.flags import read_arguments
-from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of
+from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of, read_env
 from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
@@ -214,9 +214,9 @@ class TestLibraryIsFound:
     @pytest.mark.parametrize("broken", ["exit 1", "sleep 60", "exit 0"])
     def test_in_the_folder_of_submission_else(self, project, spooled, library, broken):
         lib = library(project.folder / "jobscripts" / "lib")
-        script = spooled.read_text().replace("timeout 20", "timeout 0.5")
+        script = spooled.read_text().replace("timeout 60", "timeout 0.5")
         spooled.write_text(script)
-        wrong = f'case $* in "show job"*) {broken} ;; esac'
+        wrong = f'case $* in "--details show job"*) {broken} ;; esac'
         ended = project.run(spooled, STUB_ON_SCONTROL=wrong, **DONE)
         assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
 
@@ -225,7 +225,10 @@ class TestLibraryIsFound:
         lib = library(project.folder / "my scripts" / "lib")
         command = lib.parent / "ddp.job"
         array = {"SLURM_JOB_ID": "4700", "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
-        both = '[ "$*" != "show job 4700" ] || { printf "   Command=%s\\n" "$STUB_COMMAND" "$STUB_COMMAND"; exit; }'
+        both = (
+            '[ "$*" != "--details show job 4700" ] || { printf "JobId=%s ArrayJobId=4700 ArrayTaskId=%s JobName=x\\n'
+            '   GRES=gpu:2(IDX:0-1)\\n   Command=%s\\n\\n" 4701 2 /none 4700 3 "$STUB_COMMAND"; exit; }'
+        )
         ended = project.run(spooled, STUB_ON_SCONTROL=both, STUB_COMMAND=str(command), **array, **DONE)
         assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
 
@@ -318,7 +321,7 @@ class TestRanks:
         assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("head-ib0", "4444")
 
     def test_a_heterogeneous_job_is_refused(self, project):
-        ended = project.run("ddp.job", SLURM_HET_SIZE="2")
+        ended = project.run("ddp.job", SLURM_HET_SIZE="2", STUB_HET="4711")
         ended.assert_refused("heterogeneous-job", 2)
         assert not ended.run_dir.exists()
 
@@ -397,7 +400,7 @@ class TestHorovod:
         assert server[3:] == ["10.0.0.1", "2", "2"]
         launch = next(words for words in launches_of(ended) if words[0] == "srun")
         own = launch[: launch.index("sh")]
-        assert {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--gpu-bind=none"} <= set(own)
+        assert {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--gres=gpu:2"} <= set(own)
         assert "--export=ALL" in own
         assert payload_of(ended)[payload_of(ended).index("--backend") + 1] == "horovod"
 
@@ -439,6 +442,67 @@ class TestHorovod:
         assert (ended.env["HOROVOD_RANK"], ended.env["HOROVOD_SIZE"]) == (
             ("1", "4") if script == "ddp.pbs" else (ended.env["RANK"], "2")
         )
+
+
+class TestInherited:
+    """A job that was submitted from inside another one: what Slurm's variables say of that one is not believed."""
+
+    ARRAY = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
+    SILENT = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac'}
+
+    # once: two tasks' children took the parent's name, trained in one folder, and requeued the parent
+    @pytest.mark.parametrize(
+        ("answer", "name", "array", "said"),
+        [
+            ({}, "4700_3", "3", {"requeued"}),
+            ({"STUB_ARRAY": ""}, "4711", None, {"requeued"}),
+            (SILENT, "4711", "3", {"scheduler-silent", "requeued", "no-requeue"}),
+        ],
+        ids=["its own task", "another's", "silence"],
+    )
+    def test_the_task_of_an_array(self, project, answer, name, array, said):
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **self.ARRAY, **answer, **OUT_OF_TIME)
+        assert [path.name for path in (project.folder / "runs").iterdir()] == [f"ddp-{name}"]
+        assert (ended.env["TRAINER_JOB_ID"], ended.env.get("SLURM_ARRAY_TASK_ID")) == (name, array)
+        assert set(slugs(ended.err)) == said
+        asked = [words[-1] for words in ended.calls if words[:2] == ["scontrol", "requeue"]]
+        assert asked == ([] if "no-requeue" in said else [name])
+
+    OTHER = {
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPU_BIND_LIST": "0x1", "SLURM_MEM_BIND": "local",
+        "SLURM_GPU_BIND": "single:1", "SLURM_TRES_PER_TASK": "cpu:3", "SLURM_MEM_PER_CPU": "10",
+        "SLURM_MEM_PER_GPU": "10", "SLURM_MEM_PER_NODE": "10", "SLURM_GPUS": "1", "SLURM_GPUS_PER_NODE": "1",
+        "SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_GPU": "3", "SLURM_CPUS_PER_TASK": "3", "SLURM_STEP_GRES": "none",
+        "SRUN_CPUS_PER_TASK": "3", "SLURM_HINT": "nomultithread", "SLURM_NTASKS": "9", "SLURM_NPROCS": "9",
+        "SLURM_NTASKS_PER_NODE": "7", "SLURM_NTASKS_PER_GPU": "1", "SLURM_DISTRIBUTION": "cyclic",
+        "SLURM_THREADS_PER_CORE": "1", "SLURM_EXCLUSIVE": "", "SLURM_LABELIO": "1", "SLURM_OVERCOMMIT": "1",
+        "SLURM_HET_SIZE": "2", "SLURM_RESTART_COUNT": "3", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "9",
+        "RANK": "3", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "TORCHELASTIC_RUN_ID": "x", "OMPI_COMM_WORLD_RANK": "3",
+        "NODE_RANK": "1", "PMI_RANK": "1",
+    }  # fmt: skip
+    KNOWN = {"STUB_ARRAY": "", "STUB_RESTARTS": "0"}
+
+    # once: an srun took SLURM_CPU_BIND of another job: all ranks on one core
+    @pytest.mark.parametrize("script", ["ddp.job", "single.job"])
+    def test_nothing_of_another_job_reaches_a_step(self, project, script):
+        names = (*self.OTHER, "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
+        steps, seen = [], []
+        save = 'env --null >"$STUB_LOG.srun"'
+        for env in ({}, self.OTHER):
+            ended = project.run(script, STUB_ON_SRUN=save, **self.KNOWN, **env, **DONE)
+            assert (ended.code, ended.notes) == (0, [])
+            inner = read_env(Path(f"{project.log}.srun"))
+            seen.append([{name: found[name] for name in names if name in found} for found in (ended.env, inner)])
+            launch = next(words for words in launches_of(ended) if words[0] == "srun")
+            steps.append([word for word in launch if word.startswith("--")][:8])
+        assert steps[0] == steps[1]
+        assert seen[0] == seen[1]
+        assert {"--gres=gpu:2" if script == "ddp.job" else "--gres=gpu:1", "--mem=0"} <= set(steps[0])
+
+    def test_a_job_of_salloc_is_interactive_in_whatever_job_it_was_asked_for(self, project):
+        ended = project.run("ddp.job", STUB_BATCH="0", SLURMD_NODENAME="node1", **OUT_OF_TIME)
+        assert (ended.code, ended.requeued) == (75, False)
+        assert_warning(ended.err, "no-requeue")
 
 
 class TestSeveralGpus:

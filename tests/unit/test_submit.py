@@ -212,6 +212,22 @@ class TestWhatIsSubmitted:
         assert not {"RUN_DIR", "MASTER_PORT", "SLIPWAY_EXPORTED"} & found.keys()
         assert found["OMP_NUM_THREADS"] == "7"  # set anew since
 
+    # once: an srun of the new job took SLURM_CPU_BIND of the one around: all ranks on one core
+    @pytest.mark.usefixtures("clone")
+    def test_what_slurm_says_of_the_job_around_does_not_reach_them(self, capsys, login_node, monkeypatch):
+        around = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_GPUS_PER_TASK": "1"}
+        kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "x", "SLURM_MPI_TYPE": "pmi2"}
+        for name, value in {**around, **kept, "ENVIRONMENT": "BATCH"}.items():
+            monkeypatch.setenv(name, value)
+        submit(capsys)  # on a login node: they are the user's
+        assert around.items() <= environment(login_node).items()
+        monkeypatch.setenv("SLURM_JOB_ID", "4711")
+        monkeypatch.setenv("PBS_ARRAY_INDEX", "3")  # of no job of PBS
+        submit(capsys)
+        found = environment(login_node)
+        assert not {*around, "ENVIRONMENT", "SLURM_JOB_ID", "SLURM_MPI_TYPE"} & found.keys()
+        assert {"SLURM_CONF", "SBATCH_ACCOUNT", "PBS_ARRAY_INDEX"} <= found.keys()
+
 
 class TestOutsideAClone:
     def test_it_is_the_standalone_script_with_the_configuration_beside(self, capsys, login_node, empty):

@@ -34,7 +34,7 @@ class Srun(Launcher):
         launch: List[Layer] = [
             ["srun", option("--nodes", "nnodes"), option("--ntasks", "nnodes"), "--ntasks-per-node=1",
              option("--cpus-per-task", "cpus")],  # since 22.05 srun does not inherit --cpus-per-task
-            [array("srun_options")],
+            [array("gpu_options"), array("srun_options")],
         ]  # fmt: skip
         return Start(launch, [["sh", NAME_NODE, "slurm"]])
 
@@ -42,12 +42,12 @@ class Srun(Launcher):
         """Return srun with a task a rank, or an srun for each node with a loop over its ranks.
 
         ``--gpus-per-task`` implies ``--gpu-bind=per_task`` with that number: the first task of a node gets its first
-        GPUs, and so on (srun(1)). ``--gpu-bind=none``: a rank that sees only its own GPUs cannot reach its neighbours'
-        directly.
+        GPUs, and so on (srun(1)). Otherwise each rank sees all: one that sees only its own GPUs cannot reach its
+        neighbours' directly.
         """
         if job.spec.placement == "node-by-node":
             return Start([["srun_node_by_node"]], [["bash", RANK_LOOP]])
-        gpus: Word = option("--gpus-per-task", "devices_per_rank") if self.binds_gpus(job) else "--gpu-bind=none"
+        gpus: Word = option("--gpus-per-task", "devices_per_rank") if self.binds_gpus(job) else array("gpu_options")
         mpi: Layer = [] if named else ["--mpi=pmix"]
         launch: List[Layer] = [
             ["srun", *mpi, option("--nodes", "nnodes"), option("--ntasks", "world_size"),

@@ -6,7 +6,7 @@ below.
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Literal, NamedTuple, Optional, Tuple
+from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen import registry
 from jobgen.model import Job, Option
@@ -100,6 +100,12 @@ class Scheduler:
     """The command that ends jobs, before their numbers."""
     job_variables = ""
     """What the names of the variables that it sets in a job begin with."""
+    job_number = ""
+    """That of those which holds the job's number."""
+    client_variables: Tuple[str, ...] = ()
+    """Those with such names that its commands read anywhere, such as where its configuration is."""
+    other_job_variables: Tuple[str, ...] = ()
+    """What it sets in a job under other names, and what a script reads of it."""
 
     def directives(self, job: Job) -> List[Directive]:
         """Return what stands at the top of the script, in order."""
@@ -131,6 +137,17 @@ class Scheduler:
             JobgenError: where that is impossible.
         """
         raise NotImplementedError
+
+    def without_job(self, environment: Mapping[str, str]) -> Dict[str, str]:
+        """Return ``environment`` without what this scheduler says of the job in which it is found, if it is one."""
+        if not environment.get(self.job_number):
+            return dict(environment)
+        return {
+            name: value
+            for name, value in environment.items()
+            if name in self.client_variables
+            or not (name.startswith(self.job_variables) or name in self.other_job_variables)
+        }
 
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:  # noqa: ARG002 -- for others
         """Return the settings by which those arguments reach the script, where the command cannot hold them."""

@@ -88,6 +88,9 @@ class PBS(Scheduler):
     dask_find = ("qselect", "-N", "{name}")
     dask_cancel = ("qdel",)
     job_variables = "PBS_"
+    job_number = "PBS_JOBID"
+    client_variables = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_EXEC", "PBS_HOME", "PBS_SERVER")
+    other_job_variables = ("NCPUS",)
     # Open MPI has to be built with PBS's library to know of jobs
     mpirun_options: Tuple[Word, ...] = ("--hostfile", Expansion('"$PBS_NODEFILE"'))
 

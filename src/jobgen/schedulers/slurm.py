@@ -29,21 +29,27 @@ BATCH_OPTIONS = {"array", "batch", "error", "export", "export-file", "get-user-e
 """What sbatch has, and srun with a terminal has not, or means otherwise."""
 EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
-IDENTITY = """\
-if [ -z "${SLURM_JOB_ID:-}" ]; then
-    echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \\
+IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
+    echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \
         "run it inside salloc" >&2
     exit 78
 fi
-job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+# The job as Slurm itself knows it: one that was submitted from inside another job inherits what the
+# environment says of that one, such as the task of an array.
+slurm_record=$(timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
+    awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job') || slurm_record=''
+job_id=$SLURM_JOB_ID
+[[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
+    job_id=${BASH_REMATCH[1]}_${BASH_REMATCH[2]}
 restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before
+[[ ! $slurm_record =~ \ Restarts=([0-9]+)\  ]] || restarted=${BASH_REMATCH[1]#0}
 interactive=1 # inside salloc, where each start of this script is a run of its own
-[ "${ENVIRONMENT:-}" != BATCH ] || interactive=''
+[ "${ENVIRONMENT:-}" != BATCH ] || [[ $slurm_record == *" BatchFlag=0 "* ]] || interactive=''
 submit_folder=${SLURM_SUBMIT_DIR:-$PWD} # not simply $PWD: where it is missing, Slurm goes to /tmp"""
 SCRIPT_PATH = """\
 script=$(realpath -- "$0")
 if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
-    script=$(timeout 20 scontrol show job "$job_id" | sed --quiet 's/^ *Command=//p') || script=$0
+    script=$(sed --quiet 's/^ *Command=//p' <<<"$slurm_record")
     script=${script%"${*:+ $*}"}
 fi"""
 CONTRACT = Contract(
@@ -93,6 +99,11 @@ class Slurm(Scheduler):
     )  # fmt: skip
     dask_cancel = ("scancel",)
     job_variables = "SLURM_"
+    job_number = "SLURM_JOB_ID"
+    client_variables = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+    other_job_variables = (
+        "ENVIRONMENT", "SLURMD_NODENAME", "SRUN_CPUS_PER_TASK", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    )  # fmt: skip
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
