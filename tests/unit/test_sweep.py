@@ -275,8 +275,9 @@ class TestSubmission:
             assert caught.value.returncode == 78
             assert_error(caught.value.stderr, "writable-by-others", path)
             path.chmod(mode)
-        Path("sweep").chmod(0o775)
-        refuses(capsys, "writable-by-others", Path("sweep").absolute(), words=[*LR, "--seeds", "2"])
+        Path("shared").mkdir()
+        Path("shared").chmod(0o775)
+        refuses(capsys, "writable-by-others", Path("shared").absolute(), words=LR, output="shared")
 
     @pytest.mark.parametrize("folder", ["with spaces", "it's", "a$HOME`id`;#"])
     def test_odd_characters_reach_the_trainer_as_they_are(self, login_node, capsys, folder):
