@@ -55,12 +55,39 @@ job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
 submit_folder=$PWD
 readonly job_id
 
+# refuse_shared OWNER GROUP PATH...: fails unless the user, root or OWNER (a number) owns each PATH,
+# and nobody else may write it; the group may where GROUP is w. A mode shows what an ACL allows.
+refuse_shared() {
+    local found
+    found=$(stat --dereference --format='%A %u %n' -- "${@:3}" 2>&1 |
+        grep --text --extended-regexp --invert-match "^.{5}[-$2]..-. (0|$EUID|$1) ") || :
+    [ -n "$found" ] || return 0
+    echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
+        "write it (mode, owner, path): ${found%%$'\n'*}; look into it, then chmod go-w" >&2
+    exit 78
+}
+
+# group_of PATH: prints w where the group may write PATH, as umask 002 makes it, and cannot come
+# there: a folder above is the user's, and closed to everybody else.
+group_of() {
+    local above=$1
+    while [ -n "$above" ]; do
+        above=${above%/*}
+        if [ -O "${above:-/}" ] &&
+            [[ $(stat --format=%A -- "${above:-/}") == ??????[-S]??[-T] ]]; then
+            echo w
+            return
+        fi
+    done
+}
+
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
 # library that are kept there, whatever has changed here since.
 : "${SLIPWAY_OUTPUT:=runs}"                   # run folders are made here; all nodes share it
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
+    refuse_shared "$EUID" '' "$run_dir" "$run_dir/job.sh"
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
@@ -136,14 +163,15 @@ END_OF_REQUEST
 }
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission.
+# the folder of submission. They run if you own them, or root, or who owns what you named (this
+# script, SLIPWAY_LIB), and if nobody else can write them.
 script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
-    lib=$SLIPWAY_LIB
+    lib=$SLIPWAY_LIB owner=$lib
 elif [ -r "${script%/*}/lib/dask.bash" ]; then
-    lib=${script%/*}/lib
+    lib=${script%/*}/lib owner=$script
 else
-    lib=$submit_folder/jobscripts/lib
+    lib=$submit_folder/jobscripts/lib owner=$0
 fi
 if ! [ -r "$lib/dask.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
@@ -151,6 +179,7 @@ if ! [ -r "$lib/dask.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
+refuse_shared "$(stat --dereference --format=%u -- "$owner")" "$(group_of "$lib")" "$lib" "$lib"/*
 source "$lib/dask.bash"
 source "$lib/apptainer.bash"
 

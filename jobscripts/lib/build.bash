@@ -1,9 +1,15 @@
 # shellcheck shell=bash
 # Jobs that build, on one node, what other jobs run in: the image, or a virtual environment.
 
-# check_clone FILE: builds need the project's folder.
+# check_clone FILE: builds need the project's folder, and run what is in it, as the library is run.
 check_clone() {
+    local path parts=()
     [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
+    for path in "$PWD" "$PWD"/{build,containers}{,/*,/*/*}; do
+        [ ! -e "$path" ] || parts+=("$path")
+    done
+    refuse_shared "$(stat --dereference --format=%u -- "$lib")" "$(group_of "$PWD/.")" "${parts[@]}"
+    refuse_shared_above "$PWD"
 }
 
 # make_build_scratch: a private folder on the local disk, with caches and temporary files, removed

@@ -18,6 +18,7 @@ shopt -u nullglob failglob
 
 source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/errors.bash"
+source "${BASH_SOURCE[0]%/*}/owners.bash"
 source "${BASH_SOURCE[0]%/*}/run_folder.bash"
 source "${BASH_SOURCE[0]%/*}/data.bash"
 source "${BASH_SOURCE[0]%/*}/container.bash"
@@ -125,6 +126,7 @@ forget_parent_job() {
 # value, and on a name of an earlier version. Nothing has been written yet.
 check_settings() {
     local name old=()
+    [ -z "${lib:-}" ] || refuse_shared_above "$lib"
     forget_parent_job
     for name in "${!REFUSED_NAMES[@]}"; do
         [ -z "${!name:-}" ] ||

@@ -2,12 +2,16 @@
 # The run folder: attempts, and what is kept there so that the run can be continued whatever happens
 # to the clone.
 
+readonly LIBRARY_MARK=.slipway-library # of the copy in a run folder
+
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
-# attempt. Sets RUN_DIR, attempt and log_dir; with mode 750 exports TRAINER_UMASK, for ranks on
-# other nodes. Fails if the folder cannot be written or belongs to somebody else.
+# attempt. Sets RUN_DIR, attempt, log_dir and the umask, by which nobody else may write what is
+# made; with mode 750 exports TRAINER_UMASK, for ranks on other nodes. Fails if the folder cannot be
+# written or belongs to somebody else, or if others can write what is run from it.
 open_run_folder() {
     local mode=${1:-700}
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
+    umask go-w
     (
         [ "$mode" != 750 ] || umask g=rx
         mkdir --parents -- "$(dirname -- "$RUN_DIR")"
@@ -21,13 +25,12 @@ open_run_folder() {
             "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
         die not-your-folder "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
+    keep_others_out
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
         die folder-holds-run \
             "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
             "or set SLIPWAY_OUTPUT to another folder"
     fi
-    [[ $(stat --format=%A -- "$RUN_DIR") != ????????w? ]] ||
-        die writable-by-others "anybody can write $RUN_DIR, and what it holds is run: chmod o-w"
     refuse_foreign_folder
     mkdir --parents -- "$RUN_DIR/logs" ||
         die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
@@ -41,6 +44,46 @@ open_run_folder() {
     watch_over_job
     note "attempt $attempt in $RUN_DIR, $(library_identity)"
     note_settings
+}
+
+# keep_others_out: fails if others could have changed what is run from RUN_DIR, or can exchange it.
+# Where it is still empty, as made by hand under umask 002, it is closed to them.
+keep_others_out() {
+    local path mode parts=("$RUN_DIR")
+    mode=$(stat --format=%A -- "$RUN_DIR")
+    if [[ $mode == ?????w* || $mode == ????????w* ]] &&
+        [ -z "$(ls --almost-all -- "$RUN_DIR")" ]; then
+        chmod go-w -- "$RUN_DIR"
+        note "others could write $RUN_DIR, and nothing was in it: chmod go-w"
+    fi
+    for path in "$RUN_DIR"/{job.sh,input.toml,lib,lib/*}; do
+        [ ! -e "$path" ] || parts+=("$path")
+    done
+    refuse_shared "$EUID" '' "${parts[@]}"
+    refuse_shared_above "$RUN_DIR"
+}
+
+# refuse_shared_above PATH: fails if others may put something else in the place of a folder on the
+# way to PATH: where everybody may write above it, or in a folder of the user's the group, without
+# the sticky bit, and may come there. A folder of a project that its members share is not refused:
+# nobody but its owner can change that, and what a member puts there does not belong to the user.
+refuse_shared_above() {
+    local above=$1 folder mode shared=''
+    while [ -n "$above" ]; do
+        above=${above%/*}
+        folder=${above:-/}
+        mode=$(stat --format=%A -- "$folder")
+        if [ -O "$folder" ] && [[ $mode == ??????[-S]??[-T] ]]; then
+            shared='' # closed to others
+        elif [[ $mode == *[tT] ]]; then
+            continue
+        elif [[ $mode == ????????w? ]] || { [ -O "$folder" ] && [[ $mode == ?????w???? ]]; }; then
+            shared=$folder
+        fi
+    done
+    [ -z "$shared" ] ||
+        die writable-by-others \
+            "others can write $shared, and so exchange $1, from which code is run: chmod go-w"
 }
 
 # begin_attempt NUMBER: make its folder, with that number or a later one. Sets attempt and log_dir.
@@ -63,17 +106,50 @@ note_guard() {
 }
 
 # refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is
-# there would be overwritten.
+# there would be overwritten. Also if a run is there, and what this job is to replace is not of it.
 refuse_foreign_folder() {
-    local mark other
-    for mark in "$RUN_DIR"/{job.sh,run.json,lock,requeues,logs/*/job}; do
-        [ ! -e "$mark" ] || return 0
-    done
+    local other
+    [ ! -e "$RUN_DIR/job.sh" ] || return 0
     for other in "$RUN_DIR"/*; do
-        [ ! -e "$other" ] || [ "$other" = "$RUN_DIR/logs" ] ||
-            die folder-holds-other-files \
-                "$RUN_DIR holds ${other##*/}, and no run: set SLIPWAY_RUN_DIR to a new folder"
+        [ -e "$other" ] && [ "$other" != "$RUN_DIR/logs" ] || continue
+        ! holds_run || is_foreign "$other" || continue
+        die folder-holds-other-files \
+            "$RUN_DIR holds ${other##*/}, which is of no run: set SLIPWAY_RUN_DIR to a new folder"
     done
+}
+
+# is_foreign PATH: whether it has the name of what this job writes, and no attempt has written it.
+is_foreign() {
+    case ${1##*/} in
+        lib) ! is_kept_library "$1" ;;
+        input.toml) [ -z "${SLIPWAY_SCRIPT:-}" ] && ! cmp --quiet -- "$1" "${SLIPWAY_CONFIG:-}" ;;
+        *) return 1 ;;
+    esac
+}
+
+# holds_run: whether a job, or a trainer by itself, has left in RUN_DIR what each of them writes: by
+# its content, since a file of the user's may have the same name.
+holds_run() {
+    local file
+    first_line_has "$RUN_DIR/run.json" '"started": .*"world_size": ' && return
+    first_line_has "$RUN_DIR/lock" '"pid_namespace": ' && return
+    for file in "$RUN_DIR"/logs/*/job; do
+        ! first_line_has "$file" '^[a-z]+ [^ ]+$' || return 0
+    done
+    return 1
+}
+
+# first_line_has FILE PATTERN: whether it is a file, and its first line matches.
+first_line_has() {
+    local line=''
+    [ -f "$1" ] || return
+    read -r line 2>/dev/null <"$1" || :
+    [[ $line =~ $2 ]]
+}
+
+# is_kept_library FOLDER: whether keep_library has made it.
+is_kept_library() {
+    [ ! -L "$1" ] && [ -f "$1/$LIBRARY_MARK" ]
 }
 
 # refuse_company: fails if the job of the last attempt still runs: two trainings would write into
@@ -111,27 +187,34 @@ last_attempt() {
     echo "$last"
 }
 
-# Copy the library to RUN_DIR/lib, where later attempts, and the nodes, find it. Sets lib.
+# Copy the library to RUN_DIR/lib, where later attempts, and the nodes, find it. A mark in it says
+# that it is ours, to replace. Sets lib.
 keep_library() {
     local temporary=$RUN_DIR/.lib.$attempt
     if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
-        copy_library "$temporary" || die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
+        # Python would make __pycache__ under the umask of a remote shell.
+        copy_library "$temporary" && mkdir -- "$temporary/__pycache__" &&
+            : >"$temporary/$LIBRARY_MARK" && chmod --recursive go-w -- "$temporary" ||
+                die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
         # Another job that begins here with the same library goes on using the one that is there.
-        if ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
+        if is_kept_library "$RUN_DIR/lib" &&
+            ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
             rm -rf -- "${RUN_DIR:?}/lib" 2>/dev/null || :
         fi
         # Two jobs in one folder may both come here: the second finds the first one's.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
-        [ -r "$RUN_DIR/lib/free_port.py" ] ||
+        is_kept_library "$RUN_DIR/lib" && [ -r "$RUN_DIR/lib/free_port.py" ] ||
             die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
     fi
     lib=$RUN_DIR/lib
 }
 
-# copy_library FOLDER: a script with the library inside (jobgen render --standalone) has its own.
+# copy_library FOLDER: into a new one. A script with the library inside (jobgen render --standalone)
+# has its own.
 copy_library() {
-    cp --recursive --no-preserve=mode -- "$lib" "$1" &&
+    mkdir -- "$1" &&
+        cp --recursive --no-preserve=mode -- "$lib/." "$1" &&
         rm -rf -- "$1/__pycache__" # Python may have left one in the clone
 }
 
@@ -142,8 +225,10 @@ keep_script() {
     local kept=$RUN_DIR/.job.sh.$attempt
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
         ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
-        cp --no-preserve=mode -- "$SLIPWAY_CONFIG" "$RUN_DIR/input.toml" ||
-            die cannot-write "cannot write $RUN_DIR/input.toml: is the disk full?"
+        cp --no-preserve=mode -- "$SLIPWAY_CONFIG" "$kept.toml" &&
+            chmod -- go-w "$kept.toml" &&
+            mv --force -- "$kept.toml" "$RUN_DIR/input.toml" ||
+                die cannot-write "cannot write $RUN_DIR/input.toml: is the disk full?"
         SLIPWAY_CONFIG=$RUN_DIR/input.toml
     fi
     kept_lines "$@" >"$kept.settings" ||
@@ -153,7 +238,7 @@ keep_script() {
         -- "$script_file" >"$kept" ||
             die cannot-write "cannot write $RUN_DIR/job.sh: is the disk full?"
     rm -- "$kept.settings"
-    chmod -- u+x "$kept"
+    chmod -- u+x,go-w "$kept"
     mv --force -- "$kept" "$RUN_DIR/job.sh"
 }
 
@@ -171,6 +256,10 @@ elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
         "SLIPWAY_RUN_DIR to where it is now" >&2
     exit 78
 fi
+END
+    declare -f refuse_shared # of this library, whichever version has rendered the script
+    cat <<'END'
+refuse_shared "$EUID" '' "$SLIPWAY_RUN_DIR" "$SLIPWAY_RUN_DIR"/{job.sh,lib,lib/*}
 SLIPWAY_LIB=$SLIPWAY_RUN_DIR/lib
 END
     printf 'kept_folder=%q\n' "$PWD"

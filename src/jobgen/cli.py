@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import List, Optional
@@ -17,6 +18,7 @@ from slipway.parser import Parser
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line and return the exit code."""
+    os.umask(os.umask(0o022) | 0o022)  # jobs run what is written here
     given = sys.argv[1:] if argv is None else argv
     end = given.index("--") if "--" in given else len(given)
     arguments = parser().parse_args(_joined(given[:end]))

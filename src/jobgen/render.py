@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 from jobgen import header
 from jobgen.containers import container_of, use_container
+from jobgen.data import data_folder
 from jobgen.errors import JobgenError
 from jobgen.launch import backends, bound_backends, launches
 from jobgen.launchers import launcher_of
@@ -80,6 +81,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "submit": scheduler.submit,
         "origin": header.origin(job),
         "given": _given(given),
+        "owners": owners(),
         "output": _commented(_output(job)),
         "site": one_line(job.site.name),
         "directives": directives_text(scheduler.directives(job), scheduler),
@@ -92,6 +94,12 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
     }
     values["library"] = fill("library.bash", values)
     return values
+
+
+def owners() -> str:
+    """Return the functions of the library that a script needs before it can trust the library."""
+    text = data_folder("jobscripts", "lib", "owners.bash").read_text(encoding="utf-8")
+    return text[text.index("\n# refuse_shared") + 1 :].rstrip()
 
 
 def _calls(job: Job, scheduler: Scheduler) -> List[Call]:

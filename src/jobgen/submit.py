@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional
 from jobgen.errors import JobgenError, UsageError, note
 from jobgen.faults import faults_of, find_config, need
 from jobgen.model import TRAINS, Job
+from jobgen.owners import shared_library
 from jobgen.queues import job_id
 from jobgen.schedulers import scheduler_names, scheduler_of
 from jobgen.scripts import Script, job_of, script_of
@@ -131,6 +132,7 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or name the folder of the library"
         faults += need("no-library", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
+        faults += shared_library(Path(library), named=bool(environment.get("SLIPWAY_LIB")))
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault

@@ -36,7 +36,7 @@ class Attempt:
         """What quotas leave in the folder; None if nobody has asked."""
         self.number = environment.attempt
         if self.number:
-            self._own.mkdir(exist_ok=True)  # the job script has made it
+            self._own.mkdir(mode=0o755, exist_ok=True)  # the job script has made it
         else:
             self._reserve_number()
         self.status = Status(attempt=self.number, state="running", start_step=step, step=step)
@@ -98,7 +98,7 @@ class Attempt:
         while True:
             self.number += 1
             with contextlib.suppress(FileExistsError):
-                self._own.mkdir()
+                self._own.mkdir(mode=0o755)
                 return
 
 
@@ -187,7 +187,8 @@ class Ownership:
 def acquire(folder: RunFolder, environment: Environment) -> Ownership:
     """Create ``folder`` and lock it.
 
-    Only the run folder itself is private, and only where it is made here: what is below it follows the umask.
+    Only the run folder itself is private, and only where it is made here: what is below it follows the umask, but
+    nobody else may write a folder.
 
     Raises:
         RunError: if the folder cannot be written, or another run is in it.
@@ -199,7 +200,7 @@ def acquire(folder: RunFolder, environment: Environment) -> Ownership:
         lock.acquire()
         folder.require_files()
         for path in (folder.figures, folder.logs, folder.checkpoints):
-            path.mkdir(exist_ok=True)
+            path.mkdir(mode=0o755, exist_ok=True)
         return Ownership(folder, lock, environment, stop_before)
     except OSError as error:
         lock.release()

@@ -91,7 +91,7 @@ class CompiledCode:
             return
         if kept and self._archive.stat().st_size + sum(found[name] for name in added) > MOST:
             kept, added = frozenset(), sorted(found)
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(mode=0o755, exist_ok=True)
         for left in self._folder.glob(".*.zip"):  # by an attempt that was killed
             left.unlink()
         with replacing(self._archive) as temporary:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slipway.errors import FolderInUseError, LostFolderError
+from slipway.errors import FolderInUseError, LostFolderError, NotAFileError
 from slipway.layout import HEARTBEAT, LOCK, STALE
 from slipway.reading import SMALL, read_start
 
@@ -21,6 +21,8 @@ POLL = 1.0
 """Seconds between two looks at the lock of an owner who may live elsewhere."""
 HALF_WRITTEN = 5.0
 """Seconds for which a lock may name no owner: between two lines of its writer."""
+START = b'{"host": '
+"""With which each lock begins."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -50,7 +52,9 @@ class Lock:
 
         Raises:
             FolderInUseError: if its owner lives.
+            NotAFileError: if a file of the user's has the name of the lock.
         """
+        _require_ours(self._path)
         while not self._create(self._path):
             owner = self._find_stale_owner(self._path, patience=STALE)
             if owner is not None and self._take_over(owner):
@@ -198,6 +202,13 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, TypeError, RecursionError):
         return {}
+
+
+def _require_ours(path: Path) -> None:
+    """Raise a NotAFileError if ``path`` is a file that no run has written, also not half: it would be replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not START.startswith(read_start(path, limit=len(START)).rstrip(b"\0")):
+            raise NotAFileError(path=path, kind="no lock of a run")
 
 
 def _age(path: Path) -> float:

@@ -794,7 +794,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "folder-holds-other-files": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_RUN_DIR` is a folder that holds files, but no run.",
+            "`SLIPWAY_RUN_DIR` is a folder that holds files, but no run, or a `lib` or `input.toml` that no job has "
+            "written.",
             "Set it to a new folder, or to that of a run.",
         ),
         "not-your-folder": Entry(
@@ -804,8 +805,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "writable-by-others": Entry(
             EXIT_CONFIG,
-            "Others can write the run folder, and the job runs code from it.",
-            "`chmod o-w` the folder, after a look at what is in it.",
+            "Others, of the group too (umask 002), own or can write what a job runs as you: the run folder, its "
+            "`job.sh`, `lib` or `input.toml`, the library, the folder of a sweep, or a folder above them without the "
+            "sticky bit.",
+            "Look at what is in it, then `chmod go-w` it (a clone: `chmod -R go-w jobscripts`). If another user owns a "
+            "library that you trust, name it by `SLIPWAY_LIB`.",
         ),
         "run-folder-moved": Entry(
             EXIT_CONFIG,

@@ -73,7 +73,7 @@ def scratch() -> Iterator[Path]:
     """Yield a folder that any user may enter and write to: pytest's own are for root alone."""
     with tempfile.TemporaryDirectory(prefix="slipway-image.", dir="/var/tmp") as name:
         path = Path(name)
-        path.chmod(0o777)
+        path.chmod(0o1777)  # as /tmp: job scripts refuse one where others can rename their folders
         yield path
 
 

@@ -92,7 +92,7 @@ def scratch(tmp_path_factory) -> str:
     return str(tmp_path_factory.mktemp("scratch"))
 
 
-WRITER = 'mkdir -p "$SCRATCH/work" && while :; do mkdir -p "$SCRATCH/work/$RANDOM/$RANDOM"; done'
+WRITER = 'mkdir -p "$SCRATCH/slipway-work" && while :; do mkdir -p "$SCRATCH/slipway-work/$RANDOM/$RANDOM"; done'
 RECIPES = f"""#!/bin/bash
 for _ in 1 2 3 4; do bash -c '{WRITER}' "$SCRATCH/writer" 2>/dev/null & done
 echo + waiting
@@ -127,7 +127,7 @@ def test_a_build_that_writes_has_ended_before_its_folder_is_removed(open_tree, u
         build.send_signal(number)
         assert build.wait(30) == 128 + number
         assert not processes(str(scratch))
-        assert not (scratch / "work").exists()
+        assert not (scratch / "slipway-work").exists()
 
 
 def test_a_build_removes_no_files_of_another_variant(open_tree):
@@ -215,4 +215,4 @@ def test_nothing_is_left_of_a_build_that_is_stopped(stubs, base_archive, scratch
     assert not processes(scratch)
     assert scratch not in Path("/proc/mounts").read_text()
     if number != signal.SIGKILL:  # what is left then, the next build removes
-        assert not (Path(scratch) / "work").exists()
+        assert not (Path(scratch) / "slipway-work").exists()

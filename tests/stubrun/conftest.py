@@ -1,5 +1,8 @@
 """A project with a hostile name, in which scripts run with stubs."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from stubs import HOSTILE, ROOT, make_project
@@ -13,3 +16,12 @@ def project(tmp_path, monkeypatch):
     yield project
     for started in project.started:
         started.kill()
+
+
+@pytest.fixture
+def open_folder():
+    """Return a folder into which everybody may look, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        yield folder

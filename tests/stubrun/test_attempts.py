@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,128 @@ class TestAttempts:
         ended.assert_refused("not-your-folder", run_dir, "SLIPWAY_RUN_DIR")
         assert not (project.folder / "executed").exists()
 
+    # once: with a `lock` or a `run.json` of the user's in it, lib was removed, and input.toml written over
+    @pytest.mark.parametrize(
+        ("mark", "text", "foreign"),
+        [("lock", "mine", "lib"), ("run.json", '{"started": 1}', "lib"), ("logs/1/job", "slurm 1\n", "input.toml")],
+    )
+    def test_what_no_attempt_has_written_is_not_removed(self, project, mark, text, foreign):
+        folder = project.folder / "home"
+        (folder / mark).parent.mkdir(parents=True)
+        (folder / mark).write_text(text)
+        (folder / "input.toml").write_text("mine")
+        if foreign == "lib":
+            (folder / "lib").mkdir()
+            (folder / "lib" / "mine").write_text("mine")
+        before = contents(folder)
+        project.run("ddp.job", SLIPWAY_RUN_DIR=str(folder)).assert_refused(
+            "folder-holds-other-files", folder, "SLIPWAY_RUN_DIR"
+        )
+        assert contents(folder) == before
+
+    def test_the_library_of_an_attempt_that_could_not_begin_is_replaced(self, project):
+        lib = changed_library(project, "slurm.bash", "find_allocation() {", "find_allocation() { : once;")
+        env = {"SLIPWAY_RUN_DIR": str(project.folder / "run"), "STUB_ON_SRUN": "exit 1"}
+        assert project.run("ddp.job", SLIPWAY_LIB=str(lib), **env).code == 78
+        kept = project.folder / "run" / "lib" / "slurm.bash"
+        assert ": once;" in kept.read_text()
+        assert not (project.folder / "run" / "job.sh").exists()
+        assert project.run("ddp.job", SLIPWAY_RUN_DIR=env["SLIPWAY_RUN_DIR"], **DONE).code == 0
+        assert ": once;" not in kept.read_text()
+
+
+class TestOthers:
+    """Whoever may write what a job runs could run code as its user."""
+
+    # once: another member of the group put another lib there, which ran
+    def test_what_they_can_write_or_own_is_not_run(self, project, first_run):
+        copy = project.spool / "slurm_script"  # as Slurm makes it of RUN_DIR/job.sh
+        shutil.copy(first_run / "job.sh", copy)
+        starts = {"ddp.job": str(first_run), str(first_run / "job.sh"): None, str(copy): None}
+
+        def refused(path: Path, *values: object) -> None:
+            for script, run_dir in starts.items():
+                ended = project.run(script, SLIPWAY_RUN_DIR=run_dir, STUB_VERDICT=DONE["STUB_VERDICT"])
+                ended.assert_refused("writable-by-others", path.resolve(), *values)
+
+        for name in (".", "job.sh", "lib", "lib/job.bash", "input.toml"):
+            path = first_run / name
+            mode = path.stat().st_mode
+            path.chmod(mode | 0o020)
+            refused(path)
+            path.chmod(mode)
+        if os.getuid() == 0:  # only root can give a file away
+            for name in ("lib", "lib/job.bash"):
+                os.chown(first_run / name, 12345, 12345)
+                refused(first_run / name, 12345)
+                os.chown(first_run / name, 0, 0)
+        assert project.run(copy, SLIPWAY_RUN_DIR=None, **DONE).code == 0
+
+    def test_an_empty_folder_of_one_s_own_is_closed_to_them(self, project):
+        run_dir = project.folder / "run"
+        run_dir.mkdir()
+        run_dir.chmod(0o2775)
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), **DONE)
+        assert (ended.code, stat.S_IMODE(run_dir.stat().st_mode)) == (0, 0o2755)
+        assert str(run_dir) in ended.notes[0]
+
+    def test_whatever_the_umask_they_can_write_nothing_that_a_job_makes(self, project):
+        before = os.umask(0)
+        try:
+            output = {"SLIPWAY_RUN_DIR": None, "SLIPWAY_OUTPUT": str(project.folder / "new" / "runs")}
+            ended = project.run("ddp.job", **output, **DONE)
+        finally:
+            os.umask(before)
+        [run_dir] = (project.folder / "new" / "runs").glob("ddp-*")
+        made = [project.folder / "new", run_dir.parent, run_dir, run_dir / "lib" / "__pycache__", *run_dir.rglob("*")]
+        assert ended.code == 0, ended
+        assert [path for path in made if path.stat().st_mode & 0o022 and not path.name.startswith("stub")] == []
+
+    def test_a_library_is_of_the_user_or_of_who_owns_what_was_named(self, project, open_folder):
+        """One in the folder of submission was not named."""
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        jobscripts = open_folder / "jobscripts"
+        shutil.copytree(SCRIPTS / "lib", jobscripts / "lib")
+        mine, theirs = (shutil.copy(SCRIPTS / "ddp.job", folder) for folder in (project.spool, jobscripts))
+        for path in (jobscripts, *jobscripts.rglob("*")):
+            os.chown(path, 12345, 12345)
+        named = project.run(mine, SLIPWAY_LIB=str(jobscripts / "lib"), **DONE)
+        beside = project.run(theirs, **DONE)
+        assert (named.code, beside.code) == (0, 0), (named, beside)
+        project.run(mine, SLURM_SUBMIT_DIR=str(open_folder)).assert_refused("writable-by-others", jobscripts / "lib")
+        os.chown(jobscripts / "lib" / "job.bash", 12346, 12346)
+        for ended in (project.run(theirs), project.run(mine, SLIPWAY_LIB=str(jobscripts / "lib"))):
+            ended.assert_refused("writable-by-others", 12346, jobscripts / "lib" / "job.bash")
+
+    def test_nor_is_a_library_run_that_they_can_come_to_and_write(self, project, open_folder):
+        """A clone under umask 002 is fine in a home folder of mode 700."""
+        shutil.copytree(SCRIPTS / "lib", open_folder / "a" / "lib")
+        for name, mode in (("lib/job.bash", 0o664), ("lib", 0o775), ("lib", 0o777), ("", 0o775), ("", 0o777)):
+            path = open_folder / "a" / name
+            before = path.stat().st_mode
+            path.chmod(mode)
+            ended = project.run("ddp.job", SLIPWAY_LIB=str(open_folder / "a" / "lib"))
+            ended.assert_refused("writable-by-others", path)
+            path.chmod(before)
+        for path in (open_folder / "a").rglob("*"):
+            path.chmod(path.stat().st_mode | 0o020)
+        open_folder.chmod(0o700)
+        assert project.run("ddp.job", SLIPWAY_LIB=str(open_folder / "a" / "lib"), **DONE).code == 0
+
+
+@pytest.fixture
+def first_run(project):
+    """Return the folder of a run that can be continued."""
+    ended = project.run("ddp.job", **OUT_OF_TIME)
+    assert ended.code == 75
+    return ended.run_dir
+
+
+def contents(folder):
+    """Return what a folder holds, to compare it with later."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
 
 class TestRequeues:
     def test_as_often_as_allowed_in_one_job(self, project):
@@ -240,7 +363,8 @@ class TestRequeues:
     )
     def test_a_damaged_count_is_no_code(self, project, text):
         run_dir = project.folder / "run"
-        run_dir.mkdir()
+        (run_dir / "logs" / "1").mkdir(parents=True)
+        (run_dir / "logs" / "1" / "job").write_text("slurm 4711\n")
         (run_dir / "requeues").write_text(f"{text}\n")
         ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), **OUT_OF_TIME)
         assert (ended.code, ended.requeued) == (75, True)
@@ -250,7 +374,8 @@ class TestRequeues:
     @pytest.mark.parametrize("text", ["08 4711"])
     def test_it_is_a_decimal_number(self, project, text):
         run_dir = project.folder / "run"
-        run_dir.mkdir()
+        (run_dir / "logs" / "1").mkdir(parents=True)
+        (run_dir / "logs" / "1" / "job").write_text("slurm 4711\n")
         (run_dir / "requeues").write_text(f"{text}\n")
         ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(run_dir), SLIPWAY_MAX_REQUEUES="20", **OUT_OF_TIME)
         assert (ended.code, ended.requeued) == (75, True), ended.err

@@ -24,6 +24,9 @@ import pytest
 from jobgen import account
 from messages import assert_error, assert_warning, messages, numbers, slugs
 from slipway.layout import SETTINGS, SWITCH
+from slipway.lock import Lock
+from slipway.recorder import provenance
+from slipway.world import World
 from stubs import HOSTILE, ROOT
 
 LIB = ROOT / "jobscripts" / "lib"
@@ -375,9 +378,8 @@ class TestRunFolder:
 
     def test_keep_library_and_copy_library(self, bash, place):
         assert bash('keep_library; echo "$lib"')[1] == f"{place}/run/lib\n"
-        assert sorted(path.name for path in (place / "run" / "lib").glob("*.*")) == sorted(
-            path.name for path in LIB.glob("*.*")
-        )
+        copied = {path.name for path in (place / "run" / "lib").iterdir() if path.is_file()}
+        assert copied == {".slipway-library", *(path.name for path in LIB.glob("*.*"))}
         (place / "run" / "job.sh").touch()
         (place / "run" / "lib" / "mark").touch()
         assert bash("keep_library")[0] == 0
@@ -513,15 +515,87 @@ class TestScratch:
     def test_refuse_foreign_folder(self, bash, place):
         (place / "run" / "logs").mkdir(parents=True)
         assert bash("refuse_foreign_folder")[0] == 0
-        (place / "run" / "lib").mkdir()
+        (place / "run" / "mine").mkdir()
         refused = bash("refuse_foreign_folder")
-        assert_dies(refused, "folder-holds-other-files", f"{place}/run ", "lib", "SLIPWAY_RUN_DIR")
-        for mark in ("job.sh", "run.json", "lock", "requeues", "logs/3/job"):
+        assert_dies(refused, "folder-holds-other-files", f"{place}/run ", "mine", "SLIPWAY_RUN_DIR")
+        marks = {
+            "job.sh": "",
+            "run.json": json.dumps(provenance(World(rank=0, size=1), {})),
+            "lock": json.dumps(Lock(place, job_id="", attempt=1)._owner),
+            "logs/3/job": "slurm 1_2\n",
+        }
+        for mark, text in marks.items():
             path = place / "run" / mark
             path.parent.mkdir(exist_ok=True)
-            path.touch()
+            path.write_text(text)
             assert bash("refuse_foreign_folder")[0] == 0, mark
+            if text:
+                path.write_text("mine")
+                assert bash("refuse_foreign_folder")[0] == 78, mark
             path.unlink()
+
+    def test_first_line_has_holds_run_is_foreign_and_is_kept_library(self, bash, place):
+        run = place / "run"
+        (run / "lib").mkdir(parents=True)
+        os.mkfifo(run / "lock")  # nothing waits for it
+        assert bash("first_line_has run/lock a || first_line_has run/lib a || first_line_has run/gone a")[0] == 1
+        assert bash("holds_run")[0] == 1
+        (run / "run.json").write_text('{"started": "x", "host": "y", "world_size": 2}\n')
+        assert bash("holds_run; first_line_has run/run.json host")[0] == 0
+        assert bash("is_foreign run/lib; ! is_kept_library run/lib")[0] == 0
+        (run / "lib" / ".slipway-library").touch()
+        assert bash("! is_foreign run/lib; is_kept_library run/lib; ! is_foreign run/verdict.1")[0] == 0
+        (run / "input.toml").write_text("a = 1\n")
+        (place / "c.toml").write_text("a = 1\n")
+        assert bash("! is_foreign run/input.toml; echo 2 >c.toml; is_foreign run/input.toml")[0] == 0
+        assert bash("SLIPWAY_SCRIPT=x; ! is_foreign run/input.toml")[0] == 0, "it writes none"
+
+    def test_refuse_shared_and_group_of(self, bash, open_folder):
+        file = open_folder / "file"
+        file.touch(0o664)
+        file.chmod(0o664)
+        assert bash('refuse_shared "" w "$@"', str(open_folder), str(file)) == (0, "", "")
+        assert_dies(bash('refuse_shared "" "" "$@"', str(open_folder), str(file)), "writable-by-others", file)
+        missing = bash('refuse_shared "" w "$@"', str(file), str(open_folder / "missing"))
+        assert_dies(missing, "writable-by-others", "missing")
+        assert bash('group_of "$1"', str(file)) == (0, "", "")
+        open_folder.chmod(0o700)
+        assert bash('group_of "$1"', str(file)) == (0, "w\n", "")
+
+    def test_keep_others_out(self, bash, place):
+        (place / "run" / "logs" / "2").mkdir(parents=True)
+        assert bash("keep_others_out") == (0, "", "")
+        assert bash("rm -r run/logs; chmod 777 run; keep_others_out; stat --format=%a run")[:2] == (0, "755\n")
+        (place / "run").chmod(0o757)
+        assert_dies(bash("keep_others_out"), "writable-by-others", place / "run")
+
+    @pytest.mark.parametrize(
+        ("folders", "code"),
+        [
+            ({"a": 0o777}, 78),
+            ({"a": 0o775}, 78),
+            ({"a": 0o1777, "a/b": 0o1775}, 0),
+            ({"": 0o700, "a": 0o777}, 0),
+            ({"a": 0o777, "a/b": 0o700}, 78),
+            ({"a": 0o755, "a/b": 0o2755}, 0),
+        ],
+    )
+    def test_refuse_shared_above(self, bash, open_folder, folders, code):
+        (open_folder / "a" / "b" / "run").mkdir(parents=True)
+        for name, mode in folders.items():
+            (open_folder / name).chmod(mode)
+        done = bash('refuse_shared_above "$1"', str(open_folder / "a" / "b" / "run"))
+        assert done[0] == code, done
+        if code:
+            assert_dies(done, "writable-by-others", open_folder / "a")
+
+    def test_a_folder_that_the_members_of_a_project_share_is_not_refused(self, bash, open_folder):
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        (open_folder / "run").mkdir()
+        open_folder.chmod(0o2770)
+        os.chown(open_folder, 12345, 12345)
+        assert bash('refuse_shared_above "$1"', str(open_folder / "run")) == (0, "", "")
 
     def test_refuse_company(self, bash, stub, place):
         (place / "run" / "logs" / "1").mkdir(parents=True)
@@ -2599,6 +2673,11 @@ class TestAccount:
 class TestBuilds:
     def test_check_clone(self, bash, place):
         assert_dies(bash("check_clone build/image"), "no-clone", "build/image", place)
+        (place / "build").mkdir()
+        (place / "build" / "image").touch(0o755)
+        assert bash("check_clone build/image") == (0, "", "")
+        (place / "build" / "image").chmod(0o757)
+        assert_dies(bash("check_clone build/image"), "writable-by-others", place / "build" / "image")
 
     def test_make_build_scratch_and_remove_build_scratch(self, bash, place):
         run = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir -p "$scratch/a"; '

@@ -248,7 +248,8 @@ class TestChain:
 
     def test_as_often_as_allowed_and_then_the_way_on_is_told(self, project):
         run_dir = project.folder / "run"
-        run_dir.mkdir()
+        (run_dir / "logs" / "1").mkdir(parents=True)
+        (run_dir / "logs" / "1" / "job").write_text("pbs 4711\n")
         (run_dir / "requeues").write_text("2 4711\n")
         ended = project.run("ddp.pbs", SLIPWAY_RUN_DIR=str(run_dir), SLIPWAY_MAX_REQUEUES="2", **OUT_OF_TIME)
         assert (ended.code, ended.of("qsub")) == (75, [])

@@ -92,7 +92,8 @@ class TestNotifications:
     def test_a_fifo_in_its_place_holds_up_nothing(self, run, tmp_path):
         (tmp_path / "run").mkdir()
         os.mkfifo(tmp_path / "run" / "goodput.jsonl")
-        (tmp_path / "run" / "requeues").touch()  # a run has been here
+        (tmp_path / "run" / "logs" / "1").mkdir(parents=True)
+        (tmp_path / "run" / "logs" / "1" / "job").write_text("slurm 1\n")  # a run has been here
         assert run(SLIPWAY_RUN_DIR=str(tmp_path / "run"), STUB_ON_TRAIN=dies(0)).code == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from messages import refused
 from slipway import lock as lock_module
-from slipway.errors import FolderInUseError
+from slipway.errors import FolderInUseError, NotAFileError
 from slipway.lock import STALE, Lock
 from support import file_size_limit
 
@@ -140,6 +140,15 @@ def test_a_dead_owner_on_this_host_is_followed_at_once(tmp_path, holder):
     lock.acquire()
     lock.check()
     lock.release()
+
+
+# once: a file of the user's with this name was taken for the lock of a dead owner, and replaced
+def test_what_is_no_lock_is_left_as_it_is(tmp_path):
+    (tmp_path / "lock").write_text("mine")
+    os.utime(tmp_path / "lock", (0, 0))
+    with pytest.raises(NotAFileError, match="lock"):
+        lock_of(tmp_path).acquire()
+    assert (tmp_path / "lock").read_text() == "mine"
 
 
 def test_a_zombie_is_a_dead_owner(tmp_path, holder):

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -291,6 +292,23 @@ class TestWhatIsMissing:
     def test_a_library_that_is_none(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_LIB", "configs")
         refused(capsys, "no-library", "SLIPWAY_LIB", "/configs/job.bash ")
+
+    @pytest.mark.usefixtures("clone")
+    def test_a_library_that_others_can_write_or_own(self, capsys, monkeypatch):
+        Path("jobscripts").unlink()
+        shutil.copytree(ROOT / "jobscripts", "jobscripts")
+        library = Path("jobscripts", "lib").resolve()
+        file = library / "job.bash"
+        before = file.stat().st_mode
+        file.chmod(before | 0o002)
+        refused(capsys, "writable-by-others", file)
+        file.chmod(before)
+        if os.getuid() == 0:  # only root can give a file away
+            os.chown(library, 12345, 12345)
+            os.chown(file, 12345, 12345)
+            refused(capsys, "writable-by-others", library, 12345)
+            monkeypatch.setenv("SLIPWAY_LIB", str(library))
+            submit(capsys)
 
     @pytest.mark.usefixtures("clone")
     def test_a_run_that_is_continued_has_kept_its_own_settings(self, capsys, login_node, monkeypatch):

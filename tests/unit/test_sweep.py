@@ -256,6 +256,29 @@ class TestSubmission:
             started(login_node, 101, 2)
         assert caught.value.returncode == 78
 
+    # once: under umask 002 the group could exchange job.sh, which each task runs
+    def test_others_can_write_nothing_that_a_task_runs(self, login_node, capsys):
+        before = os.umask(0)
+        try:
+            sweep(capsys, *LR)
+        finally:
+            os.umask(before)
+        folders = [Path("sweep"), Path("sweep", "submissions"), Path("sweep", "submissions", "1")]
+        for path in (*folders, *folders[-1].iterdir()):
+            mode = path.stat().st_mode
+            assert mode & 0o022 == 0
+        for path in (*folders, folders[-1] / "job.sh"):
+            mode = path.stat().st_mode
+            path.chmod(mode | 0o020)
+            with pytest.raises(subprocess.CalledProcessError) as caught:
+                started(login_node, 101, 1)
+            assert caught.value.returncode == 78
+            assert_error(caught.value.stderr, "writable-by-others", path)
+            path.chmod(mode)
+        Path("shared").mkdir()
+        Path("shared").chmod(0o775)
+        refuses(capsys, "writable-by-others", Path("shared").absolute(), words=LR, output="shared")
+
     @pytest.mark.parametrize("folder", ["with spaces", "it's", "a$HOME`id`;#"])
     def test_odd_characters_reach_the_trainer_as_they_are(self, login_node, capsys, folder):
         odd = ["it's", "$(touch executed)", "`id`", 'say "hi"', "a  b", "*", "é", "\\", ""]

@@ -8,7 +8,7 @@ from typing import Dict, List
 from jobgen.errors import JobgenError
 from jobgen.model import Job
 from jobgen.queues import job_id
-from jobgen.render import directives_text
+from jobgen.render import directives_text, owners
 from jobgen.schedulers import Array, scheduler_of
 from jobgen.shell import command, quote
 from jobgen.template import fill
@@ -42,7 +42,9 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
         "directives": directives_text(array.directives, scheduler),
         "task": array.task,
         "trials": "\n".join(rows),
+        "owners": owners(),
         "folder": quote(str(folder)),
+        "submission": quote(str(script.parent)),
         "script": quote(str(script)),
     }
     return fill("array.bash", values) + "\n"

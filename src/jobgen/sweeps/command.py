@@ -10,6 +10,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from jobgen.errors import JobgenError, UsageError
 from jobgen.flags import keys_of, load_schema
 from jobgen.model import Job
+from jobgen.owners import shared
 from jobgen.queues import queue_of
 from jobgen.runsets.cost import ask, cost_of, say
 from jobgen.runsets.record import holds
@@ -266,9 +267,11 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     """Submit trials, and note as which jobs.
 
     Raises:
-        JobgenError: if the scheduler does not take them.
+        JobgenError: if the scheduler does not take them, or if others can write what they would run.
     """
     job, of_each = submission.job, {trial.run: setup.arguments(trial) for trial in trials}
+    for fault in shared([record.folder, record.folder / SUBMISSIONS]):
+        raise fault
     folder = _new_folder(record)
     script = folder / "job.sh"
     at_once = setup.request.at_once

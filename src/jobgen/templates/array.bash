@@ -2,6 +2,11 @@
 # Trials of a sweep that `jobgen sweep` submitted together. The scheduler runs a copy of this file.
 @{directives}
 set -euo pipefail
+readonly script_name=array.sh
+
+@{owners}
+
+refuse_shared "$EUID" '' @{folder} @{submission}/.. @{submission} @{script}
 case @{task} in
 @{trials}
     *) exit 78 ;;

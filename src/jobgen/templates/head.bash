@@ -9,3 +9,5 @@ readonly script_name=@{script} scheduler=@{scheduler}
 @{identity}
 readonly job_id
 @{given}
+
+@{owners}

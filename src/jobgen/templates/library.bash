@@ -1,12 +1,13 @@
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission.
+# the folder of submission. They run if you own them, or root, or who owns what you named (this
+# script, SLIPWAY_LIB), and if nobody else can write them.
 @{script_path}
 if [ -n "${SLIPWAY_LIB:-}" ]; then
-    lib=$SLIPWAY_LIB
+    lib=$SLIPWAY_LIB owner=$lib
 elif [ -r "${script%/*}/lib/@{scheduler}.bash" ]; then
-    lib=${script%/*}/lib
+    lib=${script%/*}/lib owner=$script
 else
-    lib=$submit_folder/jobscripts/lib
+    lib=$submit_folder/jobscripts/lib owner=$0
 fi
 if ! [ -r "$lib/@{scheduler}.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
@@ -14,5 +15,6 @@ if ! [ -r "$lib/@{scheduler}.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
+refuse_shared "$(stat --dereference --format=%u -- "$owner")" "$(group_of "$lib")" "$lib" "$lib"/*
 source "$lib/@{scheduler}.bash"
 @{launcher_source}

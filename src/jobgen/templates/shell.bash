@@ -7,6 +7,8 @@ readonly script_name=shell scheduler=@{scheduler}
 readonly job_id
 @{given}
 
+@{owners}
+
 # Settings, as a job has them.
 @{output}
 @{settings}

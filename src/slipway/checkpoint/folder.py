@@ -71,7 +71,7 @@ def make_temporary(path: Path) -> Path:
     """Return a new folder, under a name that is never read, in which the checkpoint ``path`` is to be written."""
     temporary = _hidden(path, "new")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    temporary.mkdir(mode=0o755)  # less the umask
     return temporary
 
 
