@@ -20,10 +20,9 @@
 #               at most 4 times the size of the model's weights. The trainer keeps to this; a script
 #               of your own writes what it likes.
 # Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
-#               compilers' caches, temporary files (TMPDIR, unless you set it), and with
-#               SLIPWAY_STAGE=1 copies of image and data. Removed at the end; where a node or its
-#               job was lost, it stays for the site's epilog, or the next attempt of the run on that
-#               node.
+#               compilers' caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of
+#               image and data. Removed at the end; where a node or its job was lost, it stays for
+#               the site's epilog, or the next attempt of the run on that node.
 # Requeue:      By this script (which gives its nodes back and asks for new ones) after a time
 #               limit, if the attempt has saved a further step; and after the death of a node or
 #               rank, if too few nodes start a process and it is not to train with fewer. At most
