@@ -8,7 +8,18 @@ PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH}
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(qstat)
-readonly POLL_SECONDS=20
+readonly ASK_SECONDS=200   # between two questions to the server
+readonly ANSWER_SECONDS=20 # that it may take for an answer
+
+# What its record of a job is called as an option of qsub, besides resources.
+declare -Ar QSUB_OPTION=(
+    [Job_Name]=-N [Account_Name]=-A [project]=-P [Priority]=-p [Rerunable]=-r [group_list]=-W
+    [Mail_Points]=-m [Mail_Users]=-M [Join_Path]=-j [Keep_Files]=-k [Output_Path]=-o
+    [Error_Path]=-e
+)
+job_record=''        # of this job, as it began
+save_at=$((1 << 62)) # of SECONDS, when the ranks have to save; as long as nobody knows, never
+ask_at=0             # of SECONDS, when the server is asked again
 
 # read_arguments: PBS hands no arguments to a script, so they come in SLIPWAY_ARGS, quoted as in a
 # shell. Sets arguments.
@@ -22,25 +33,26 @@ read_arguments() {
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
 # and from directives_*. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node,
-# world_size, gpus_per_node and first_port.
+# world_size, gpus_per_node, first_port, job_record, and what plan_save sets.
 find_allocation() {
-    local asked limit
+    local limit
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
     ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
     this_node=${nodes[0]}
     reserve_spares
-    asked=$(ask_for_job) ||
+    job_record=$(ask_for_job) ||
         warn scheduler-silent "qstat does not answer: without it nothing warns of the time limit"
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
-    cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$asked")
-    gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$asked")
-    limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$asked")")
+    cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
+    gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$job_record")
+    limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$job_record")")
     [ -z "$limit" ] || ((limit > save_seconds)) ||
         die time-too-short \
             "the job's time of $limit s is not longer than the $save_seconds s that are kept for" \
             "saving: give it more"
+    plan_save "$limit"
     scratch_id=$job_id
     # from 20000 on, as clients get 32768 and up; it differs from job to job
     first_port=$((20000 + 10#$(tr --delete --complement 0-9 <<<"$job_id" | tail --bytes=5) % 10000))
@@ -76,9 +88,10 @@ job_is_over() {
     esac
 }
 
-# ask_for_job: what the server says of this job.
+# ask_for_job: what the server says of this job, each field on one line: qstat breaks long ones.
 ask_for_job() {
-    timeout --kill-after=5 20 qstat -f "$PBS_JOBID" 2>/dev/null
+    timeout --kill-after=5 "$ANSWER_SECONDS" qstat -f "$PBS_JOBID" 2>/dev/null |
+        sed --expression=':more' --expression='$!{N;b more}' --expression='s/\n\t//g'
 }
 
 # job_field NAME: of that, from standard input.
@@ -99,22 +112,110 @@ watch_time_limit() {
         trap '' TERM USR1 INT
         # read: end of file is the end of the script
         until time_is_nearly_up; do
-            read -r -t "$POLL_SECONDS" || [ $? -gt 128 ] || exit 0
+            read -r -t "$pause" || [ $? -gt 128 ] || exit 0
         done
         kill -USR1 $$
     )
 }
 
-# time_is_nearly_up: by the limit that qstat names now, as an administrator may have changed it.
+# plan_save LIMIT: of a job with this time limit, of which save_seconds are kept, and what an answer
+# of the server may take; without one (the server was silent) what has been planned holds. Sets
+# save_at and ask_at.
+plan_save() {
+    [ -z "$1" ] || save_at=$(($1 - save_seconds - ANSWER_SECONDS))
+    ask_at=$((SECONDS + ASK_SECONDS))
+}
+
+# time_is_nearly_up: an administrator may change the limit, so the server is asked every
+# ASK_SECONDS, and once more before the answer is yes. Sets pause, in seconds, which is to pass
+# before the next look.
 time_is_nearly_up() {
-    local limit
-    limit=$(to_seconds "$(ask_for_job | job_field Resource_List.walltime)")
-    [ -n "$limit" ] && ((limit - SECONDS <= save_seconds + POLL_SECONDS))
+    if ((SECONDS >= ask_at || SECONDS >= save_at)); then
+        plan_save "$(to_seconds "$(ask_for_job | job_field Resource_List.walltime)")"
+    fi
+    pause=$(((save_at < ask_at ? save_at : ask_at) - SECONDS))
+    ((pause > 0)) || pause=1 # `read -t 0` does not wait
+    ((SECONDS >= save_at))
 }
 
 # qdel signals this script, but nothing that a remote shell started: the ranks learn it from STOP.
 stop_for_signal() {
     request_stop user
+}
+
+# options_of_job: words for qsub by which the next job gets what this one was given, whoever named
+# it: by its record. Options of the command line win over those in job.sh. Sets options. Fails, and
+# says it, if the server has never shown a record: other resources are no continuation.
+options_of_job() {
+    local line name value
+    [[ $job_record == *' queue = '* ]] || job_record=$(ask_for_job) || :
+    options=(-q "$(queue_of_submission)")
+    if [ -z "${options[1]}" ]; then
+        warn no-requeue "qstat does not say what this job was given: no other one is submitted"
+        return 1
+    fi
+    while IFS= read -r line; do
+        [[ $line =~ ^\ +([A-Za-z0-9_.-]+)\ =\ (.+)$ ]] || continue
+        name=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
+        case $name in
+            Resource_List.*)
+                name=${name#*.}
+                [[ $value != *,* ]] || value=\"$value\"
+                ! is_asked_for "$name" || options+=(-l "$name=$value")
+                continue
+                ;;
+            Rerunable)
+                value=${value/True/y}
+                value=${value/False/n}
+                ;;
+            group_list) value=group_list=$value ;;
+            project) [ "$value" != _pbs_project_default ] || continue ;;
+            Priority) [ "$value" != 0 ] || continue ;;
+            Output_Path | Error_Path) value=$(log_path "$value") ;;
+        esac
+        [ -z "${QSUB_OPTION[$name]:-}" ] || [ -z "$value" ] ||
+            options+=("${QSUB_OPTION[$name]}" "$value")
+    done <<<"$job_record"
+}
+
+# queue_of_submission: PBS_O_QUEUE where that is one from which jobs are routed to others, which may
+# take no job from users. Else the job's: it may have been moved there.
+queue_of_submission() {
+    local queue kind=''
+    queue=$(job_field queue <<<"$job_record")
+    if [ -n "$queue" ] && [ "${PBS_O_QUEUE:-$queue}" != "$queue" ]; then
+        kind=$(timeout --kill-after=5 "$ANSWER_SECONDS" qstat -Q -f "$PBS_O_QUEUE" 2>/dev/null |
+            job_field queue_type) || :
+    fi
+    [ "$kind" != Route ] || queue=$PBS_O_QUEUE
+    echo "$queue"
+}
+
+# is_asked_for RESOURCE: whether the job was submitted with it. The record has others besides: sums
+# over all nodes, and what the site adds, which qsub need not take.
+is_asked_for() {
+    local said
+    case $1 in
+        nodes | walltime) return 0 ;;
+        neednodes | nodect) return 1 ;;
+        select | place) # OpenPBS makes them of `nodes`, and takes no two of these
+            [[ $job_record != *' Resource_List.nodes = '* ]]
+            return
+            ;;
+    esac
+    said=$(job_field '\(Submit_arguments\|submit_args\)' <<<"$job_record")
+    [[ $said =~ (-l\ *|,)[\'\"]?$1= ]]
+}
+
+# log_path HOST:PATH: as it was asked for: a folder, or a file; nothing where it is PBS's own name
+# for the log, which has the number of this job.
+log_path() {
+    local path=$1 name=${1##*/} number=${PBS_JOBID%%[!0-9]*}
+    case $name in
+        "$PBS_JOBID".OU | "$PBS_JOBID".ER) path=${1%/*}/ ;;
+        *'^array_index^'* | *.[oe]"$number" | *.[oe]"$number"[!0-9]*) path='' ;;
+    esac
+    echo "$path"
 }
 
 # again METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
@@ -134,11 +235,13 @@ again() {
             # OpenPBS lets no job depend on a task of an array: there the next one waits by itself
             # (refuse_company).
             [[ $PBS_JOBID != *\[* ]] || after=()
+            local options
+            options_of_job || return 1
             # Without -V, and from the environment found at the start: what this job has exported
             # stays in it.
             next_job=$(
                 restore_environment
-                exec timeout 60 qsub "${after[@]}" "$RUN_DIR/job.sh"
+                exec timeout 60 qsub "${after[@]}" "${options[@]}" "$RUN_DIR/job.sh"
             ) || return 1
             next_job=${next_job%%.*}
             [ -n "$next_job" ] || return 1

@@ -70,13 +70,19 @@ def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config
     whole = openpbs.submit(script, out=folder / "whole", **settings)
     assert whole.wait(500)["Exit_status"] == "0", whole.output
     job = openpbs.submit(script, out=folder / "run", qsub=LATE, **settings)
-    ended(job, code=75)
-    number = job.output.partition("continued by job ")[2].split()[0]
-    following = openpbs.job(f"{number}.head")
-    following.until("resumed at step")
-    ended(following)
+    asked, output = job.wait(), job.output
+    assert asked["Exit_status"] == "75", output
+    fields = asked
+    while fields["Exit_status"] == "75":
+        number = job.output.partition("continued by job ")[2].split()[0]
+        job = openpbs.job(f"{number}.head")
+        fields = job.wait()
+        output += job.output
+        same = ("queue", "Resource_List.walltime", "Resource_List.select", "Account_Name", "Join_Path")
+        assert [fields.get(name) for name in same] == [asked.get(name) for name in same]
+    assert fields["Exit_status"] == "0", output
     assert digest(folder / "run/checkpoints/latest") == digest(folder / "whole/checkpoints/latest")
-    said = [line for line in (job.output + following.output).splitlines() if "going on" in line or "resumed" in line]
+    said = [line for line in output.splitlines() if "going on" in line or "resumed" in line]
     table(f"OpenPBS: time limit, {settings['user']}", [[line] for line in said])
 
 

@@ -1013,16 +1013,38 @@ class TestAllocation:
         copy = tmp_path / "lib"
         shutil.copytree(LIB, copy)
         text = (copy / "pbs.bash").read_text()
-        (copy / "pbs.bash").write_text(text.replace("timeout --kill-after=5 20 qstat", "timeout 1 qstat"))
+        (copy / "pbs.bash").write_text(text.replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1"))
         assert bash("ask_for_job || echo $?", scheduler="pbs", lib=copy, PBS_JOBID="1")[1] == "124\n"
 
-    def test_time_is_nearly_up(self, bash, stub):
+    def test_plan_save_and_time_is_nearly_up(self, bash, stub):
         nearly = "save_seconds=120; time_is_nearly_up && echo yes || echo no"
         for said, expected in (("00:02:10", "yes"), ("01:00:00", "no"), ("", "no"), ("unlimited", "no")):
             stub("qstat", f"echo '    Resource_List.walltime = {said}'")
             assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == f"{expected}\n", said
         stub("qstat", "exit 1")
         assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == "no\n"
+
+    # once: every 20 s, 180 times an hour
+    @pytest.mark.parametrize(
+        ("moment", "ended"),
+        [
+            ((3600, 100, ""), "no 0 100"),  # until the next question
+            ((3600, 200, "01:00:00"), "no 1 200"),
+            ((300, 100, ""), "no 0 60"),  # until the time is up
+            ((300, 160, "00:05:00"), "yes 1 1"),
+            ((300, 160, "00:10:00"), "no 1 200"),  # an administrator has given it more
+            ((300, 160, ""), "yes 1 1"),  # the server is silent: its last word holds
+            ((3600, 210, "00:05:40"), "yes 1 1"),  # an administrator has taken some away
+            (("", 100, ""), "no 0 100"),
+            (("", 200, "00:05:00"), "yes 1 1"),
+        ],
+    )
+    def test_the_server_is_asked_every_200_s_and_at_the_end(self, bash, stub, moment, ended):
+        limit, now, said = moment
+        stub("qstat", f"echo >>asked; echo '    Resource_List.walltime = {said}'")
+        code = f"SECONDS=0; plan_save '{limit}'; SECONDS={now}; time_is_nearly_up && up=yes || up=no; "
+        code += 'touch asked; echo "$up $(wc -l <asked) $pause"'
+        assert bash(code, scheduler="pbs", PBS_JOBID="1")[1] == f"{ended}\n"
 
     def test_watch_time_limit(self, bash, stub):
         assert bash("watch_time_limit") == bash("watch_time_limit", scheduler="local") == (0, "", "")
@@ -1982,9 +2004,10 @@ class TestLaunch:
 
     def test_again_and_continue_command_of_pbs(self, bash, stub, place):
         stub("qsub", 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x')
+        stub("qstat", "echo '    queue = gpu'")
         run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
         assert bash(run, scheduler="pbs", PBS_JOBID="1.h")[1] == "4712\n0\n"
-        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n{place}/run/job.sh\n"
+        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n-q\ngpu\n{place}/run/job.sh\n"
         for method, broken in (("chain", "exit 1"), ("requeue", "exit 1")):
             stub("qsub", broken)
             stub("qrerun", broken)
@@ -1993,6 +2016,22 @@ class TestLaunch:
         assert bash("again requeue", scheduler="pbs", PBS_JOBID="1.h")[1] == "1.h\n"
         assert bash("continue_command", scheduler="pbs")[1].startswith("qsub ")
         assert bash("again none || echo no; continue_command", scheduler="local")[1].startswith("no\nbash ")
+
+    def test_options_of_job_of_torque_and_log_path(self, bash):
+        resources = "mem = 8gb", "neednodes = 2:ppn=4", "nodect = 2", "nodes = 2:ppn=4"
+        lines = ["queue = batch", "Error_Path = head:/home/a/x.e12", *[f"Resource_List.{text}" for text in resources]]
+        record = "\n".join(f"    {line}" for line in [*lines, "submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"])
+        code = "job_record=$1; options_of_job; echo ${options[*]}"
+        said = bash(code, record, scheduler="pbs", PBS_JOBID="12.head")[1]
+        assert said == "-q batch -l mem=8gb -l nodes=2:ppn=4\n"
+        code = "job_record=$1; queue_of_submission; "
+        code += "for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
+        assert bash(f"set +e; {code}", record, scheduler="pbs")[1] == "batch\n0\n1\n0\n1\n"
+        paths = {"x.o12": "", "x.o12-3": "", "x.o123": "h:/d/x.o123", "log": "h:/d/log", "12[3].h.OU": "h:/d/"}
+        paths |= {"x.^array_index^": "", "": "h:/d/"}
+        for name, expected in paths.items():
+            said = bash('log_path "$1"', f"h:/d/{name}", scheduler="pbs", PBS_JOBID="12[3].h")[1]
+            assert said == f"{expected}\n", name
 
     def test_last_words(self, bash, place):
         assert bash("last_words")[1].count("\n") == 1

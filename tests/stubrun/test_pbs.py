@@ -9,6 +9,57 @@ from jobgen.cli import main
 from messages import assert_error, assert_warning
 from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, payload_of, read_env
 
+RECORD = """\
+Job Id: 4711.head
+    Job_Name = mine
+    job_state = R
+    queue = long
+    Account_Name = my project
+    Error_Path = head:/home/user/ddp.e4711
+    group_list = hpc
+    Join_Path = n
+    Keep_Files = oed
+    Mail_Points = abe
+    Mail_Users = user@example.org,
+\tother@example.org
+    Output_Path = head:/home/user/logs/4711.head.OU
+    Priority = 0
+    Rerunable = False
+    Resource_List.filesystems = home,eagle
+    Resource_List.mem = 128gb
+    Resource_List.ncpus = 32
+    Resource_List.nodect = 2
+    Resource_List.place = scatter:excl
+    Resource_List.qcat = of_the_site
+    Resource_List.select = 2:ncpus=16:ngpus=2:mem=64gb:mpiprocs=2:ompthreads=8:
+\tgpu_type=a100
+    Resource_List.walltime = 12:00:00
+    Variable_List = PBS_O_HOME=/home/user,
+\tPBS_O_QUEUE=long
+    Submit_arguments = -l walltime=12:00:00 -l select=2:ncpus=16:ngpus=2:mem=64
+\tgb:mpiprocs=2:ompthreads=8:gpu_type=a100,filesystems=home,eagle -q long ddp.pbs
+    project = physics
+"""
+"""Of a job, as OpenPBS prints it: lines of 80 characters, broken behind commas, or anywhere."""
+GIVEN = [
+    "-q long",
+    "-N mine",
+    "-A my project",
+    "-W group_list=hpc",
+    "-j n",
+    "-k oed",
+    "-m abe",
+    "-M user@example.org,other@example.org",
+    "-o head:/home/user/logs/",
+    "-r n",
+    '-l filesystems="home,eagle"',
+    "-l place=scatter:excl",
+    "-l select=2:ncpus=16:ngpus=2:mem=64gb:mpiprocs=2:ompthreads=8:gpu_type=a100",
+    "-l walltime=12:00:00",
+    "-P physics",
+]
+"""The same as options of qsub. What the server has counted, and what the site has added, is not among them."""
+
 
 class TestArguments:
     @pytest.mark.parametrize(
@@ -81,7 +132,7 @@ class TestAllocation:
         assert ended.code == 0
 
     def test_one_that_hangs_too(self, project):
-        lib = changed_library(project, "pbs.bash", "timeout --kill-after=5 20 qstat", "timeout 1 qstat")
+        lib = changed_library(project, "pbs.bash", "ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
         ended = project.run("ddp.pbs", SLIPWAY_LIB=str(lib), STUB_ON_QSTAT="exec sleep 60", **DONE)
         assert ended.code == 0
         assert_warning(ended.err, "scheduler-silent", "qstat")
@@ -100,7 +151,7 @@ class TestTimeLimit:
 
     def test_short_of_it_the_ranks_are_asked_to_stop(self, project):
         wait = 'until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
-        lib = changed_library(project, "pbs.bash", "POLL_SECONDS=20", "POLL_SECONDS=1")
+        lib = changed_library(project, "pbs.bash", "ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
         env = {"SLIPWAY_LIB": str(lib), "STUB_WALLTIME": "00:02:04", "STUB_ON_TRAIN": wait}
         job = project.start("ddp.pbs", **env, **OUT_OF_TIME)
         ended = job.end(30)
@@ -128,7 +179,7 @@ class TestChain:
         assert ended.code == 75
         assert ended.notes[-1].endswith(" 4712")
         words = ended.of("qsub")[0]
-        assert words[1:] == ["-W", "depend=afterany:4711.head", str(ended.run_dir / "job.sh")]
+        assert (words[1:3], words[-1]) == (["-W", "depend=afterany:4711.head"], str(ended.run_dir / "job.sh"))
         env = read_env(Path(f"{project.log}.qsub"))
         for name in ("RUN_DIR", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "DATA", "TRAINER_ATTEMPT"):
             assert name not in env, name
@@ -143,8 +194,29 @@ class TestChain:
 
     def test_no_job_depends_on_a_task_of_an_array(self, project):
         ended = project.run("ddp.pbs", PBS_JOBID="4711[3].head", **OUT_OF_TIME)
-        assert ended.of("qsub") == [["qsub", str(ended.run_dir / "job.sh")]]
+        (words,) = ended.of("qsub")
+        assert "-W" not in words
         assert (ended.run_dir / "requeues").read_text() == "1 4711_3\n1 4712\n"
+
+    # once: it had the walltime, queue and account of the script's directives
+    def test_the_next_job_has_the_options_of_this_one(self, project, tmp_path):
+        path = tmp_path / "qstat"
+        path.write_text(RECORD)
+        ended = project.run("ddp.pbs", STUB_ON_QSTAT=f'[ "$2" = "$PBS_JOBID" ] && cat "{path}"; exit', **OUT_OF_TIME)
+        (words,) = ended.of("qsub")
+        assert [*zip(words[3:-1:2], words[4:-1:2], strict=True)] == [tuple(row.split(" ", 1)) for row in GIVEN]
+
+    @pytest.mark.parametrize(("kind", "queue"), [("Route", "prod"), ("Execution", "gpu"), ("", "gpu")])
+    def test_it_goes_to_the_queue_of_submission_where_that_routes_jobs(self, project, kind, queue):
+        route = f'[ "$1 ${{!#}}" != "-Q prod" ] || {{ echo "    queue_type = {kind}"; exit; }}'
+        ended = project.run("ddp.pbs", STUB_ON_QSTAT=route, PBS_O_QUEUE="prod", **OUT_OF_TIME)
+        (words,) = ended.of("qsub")
+        assert words[words.index("-q") + 1] == queue
+
+    def test_without_a_record_there_is_none(self, project):
+        ended = project.run("ddp.pbs", STUB_ON_QSTAT="exit 1", **OUT_OF_TIME)
+        assert (ended.code, ended.of("qsub"), ended.way_on[0]) == (75, [], "qsub")
+        assert_warning(ended.err, "no-requeue", "qstat")
 
     def test_as_often_as_allowed_and_then_the_way_on_is_told(self, project):
         run_dir = project.folder / "run"
