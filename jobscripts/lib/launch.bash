@@ -276,7 +276,7 @@ finish() {
         exit "$cause_code"
     fi
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
-        wait_for_file "$RUN_DIR/verdict.$attempt" "${verdict_seconds:-0}"
+        wait_for_verdict "${verdict_seconds:-0}"
     fi
     read_verdict
     if [ "$cancelled" = 1 ] && { [ -z "$state" ] || [ "$state $reason" = "stopped signal" ]; } &&
@@ -365,12 +365,20 @@ compare_world() {
     fi
 }
 
-# wait_for_file PATH SECONDS
-wait_for_file() {
-    local deadline=$((SECONDS + $2))
-    until [ -f "$1" ] || ((SECONDS >= deadline)); do
+# wait_for_verdict SECONDS: of the attempt, for at most so long, as ranks can outlive their launcher;
+# where rank 0, which writes it, was to run on this node, for no longer than the launch lives here.
+wait_for_verdict() {
+    local deadline=$((SECONDS + $1))
+    until [ -f "$RUN_DIR/verdict.$attempt" ] || ((SECONDS >= deadline)); do
+        [ "${this_node:-}" != "$head_node" ] || launch_lives || return 0
         sleep 0.2
     done
+}
+
+# launch_lives: whether a process of the last launch runs on this node.
+launch_lives() {
+    grep --quiet --no-messages --null-data --line-regexp --fixed-strings \
+        -e "SLIPWAY_LAUNCH=${launch_id:-}" /proc/[0-9]*/environ
 }
 
 # continue_run METHOD WHY: let the run go on by itself, and end this job; returns where that is

@@ -48,7 +48,7 @@ leave_nodes_out() {
 # end_old_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send SIGTERM to
 # what they have started, but not all of that ends. Ranks have 15 s to save.
 end_old_ranks() {
-    ! crashed || wait_for_file "$RUN_DIR/verdict.$attempt" 15
+    ! crashed || wait_for_verdict 15
     end_ranks "${launch_id:-}"
 }
 

@@ -5,7 +5,7 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
-readonly verdict_seconds=20 # after scancel srun can end while the ranks still save
+readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables. Sets nodes, nnodes, head_node, cpus
 # (of one node), ranks_per_node, world_size, gpus_per_node and first_port.

@@ -1932,10 +1932,16 @@ class TestLaunch:
         assert (code, slugs(err), numbers(err)) == (0, ["ranks-not-connected"] * bool(said), said)
         assert ("1, 1, ..." in err) == (len(sizes) > 8)
 
-    def test_wait_for_file(self, bash, place):
-        began = time.monotonic()
-        assert bash("wait_for_file gone 1; (sleep 0.5; touch there) & wait_for_file there 9")[0] == 0
-        assert time.monotonic() - began < 6
+    @pytest.mark.parametrize(
+        ("node", "lives", "seconds"),
+        [("n1", "", 0), ("n2", "", 1), ("", "", 1), ("n1", "SLIPWAY_LAUNCH=a.b sleep 9 &", 1)],
+    )
+    def test_wait_for_verdict_and_launch_lives(self, bash, place, node, lives, seconds):
+        wait = "SECONDS=0; wait_for_verdict 1; echo $SECONDS; launch_lives || echo over; kill $! 2>/dev/null || :"
+        over = "" if lives else "over\n"
+        assert bash(f"this_node={node} launch_id=a.b; {lives}\n{wait}")[1] == f"{seconds}\n{over}"
+        (place / "run" / "verdict.2").touch()
+        assert bash(f"this_node={node} launch_id=a.b; {lives}\n{wait}")[1] == f"0\n{over}"
 
     def test_continue_run(self, bash, place):
         again = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'

@@ -234,10 +234,10 @@ class TestWhen:
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, True)
         assert_warning(ended.err, "requeued", "(requeue)", "1", " 10")
 
-    @pytest.mark.slow
+    # once: it waited 20 s for the verdict of ranks that had ended
     def test_a_signal_meanwhile_ends_the_job(self, run):
         ask = '[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"'
-        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN=ask, SLIPWAY_PROBE_SECONDS="0.3")
+        ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN=ask, SLIPWAY_PROBE_SECONDS="0.3", SLURMD_NODENAME="node1")
         assert (ended.code, len(launches(ended)), ended.requeued) == (75, 1, False)
 
 

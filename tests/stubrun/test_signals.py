@@ -95,11 +95,12 @@ class TestCancel:
         ended = project.run("ddp.job", STUB_ON_SCONTROL=kill, **OUT_OF_TIME)
         assert (ended.code, ended.requeued) == (75, True)
 
-    def test_the_verdict_is_waited_for_where_the_launcher_ends_first(self, project):
+    @pytest.mark.parametrize("node", ["node1", "node2"])
+    def test_the_verdict_is_waited_for_where_the_launcher_ends_first(self, project, node):
         late = """kill -TERM "$STUB_SCRIPT_PID"
-        (sleep 1; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
+        (sleep 0.7; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
         exit 143"""
-        ended = project.run("ddp.job", STUB_ON_TRAIN=late)
+        ended = project.run("ddp.job", STUB_ON_TRAIN=late, SLURMD_NODENAME=node)
         assert (ended.code, ended.way_on[0]) == (75, "sbatch")
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
 
