@@ -2,6 +2,10 @@
 # The launch and its end: run the step, pass on what the scheduler says, and decide from the verdict
 # how the job ends.
 
+# What a launcher says at the beginning of a line when it takes its command line, or its user, for
+# wrong: it has started nothing, and never will. The files of the others add theirs.
+LAUNCH_REFUSALS=('^torchrun: error: ')
+
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
 # the job.
 catch_signals() {
@@ -196,6 +200,22 @@ launch_once() {
     until_ended "$copier"
     kill "$abandoner" 2>/dev/null || :
     read -r code 2>/dev/null <"$log_dir/code" || code=1
+    [ "$code" = 0 ] || note_refusal
+}
+
+# note_refusal: where the launcher has refused what it was told, that is the attempt's cause
+# (attempt_has_cause), unless a rank has left one, or a verdict.
+note_refusal() {
+    local line
+    [ ! -e "$log_dir/cause" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] || return 0
+    line=$(grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
+        "$log_dir/stderr.log") || return 0
+    leave_cause launch-refused "${line//[[:cntrl:]]/ }"
+}
+
+# leave_cause SLUG SENTENCE: of the attempt, as a rank does.
+leave_cause() {
+    echo "${ERROR_CODE[$1]} $1: $2" >"$log_dir/cause" || :
 }
 
 # abandon_launch PID: end a launcher that waits for a node that is gone, 30 s after it has said
@@ -365,8 +385,9 @@ compare_world() {
     fi
 }
 
-# wait_for_verdict SECONDS: of the attempt, for at most so long, as ranks can outlive their launcher;
-# where rank 0, which writes it, was to run on this node, for no longer than the launch lives here.
+# wait_for_verdict SECONDS: of the attempt, for at most so long, as ranks can outlive their
+# launcher; where rank 0, which writes it, was to run on this node, for no longer than the launch
+# lives here.
 wait_for_verdict() {
     local deadline=$((SECONDS + $1))
     until [ -f "$RUN_DIR/verdict.$attempt" ] || ((SECONDS >= deadline)); do

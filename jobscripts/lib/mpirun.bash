@@ -1,6 +1,14 @@
 # shellcheck shell=bash
 # Open MPI's mpirun, 4 or 5, as what starts processes on the nodes.
 
+LAUNCH_REFUSALS+=(
+    '^(mpirun|prterun) has detected an attempt to run as root'
+    '^There are not enough slots available in the system'
+    '^An unrecognized option was included on the mpirun command line'
+    '^mpirun: Error: unknown option'
+    '^(Open RTE|PRTE) was unable to open the hostfile'
+)
+
 # use_mpirun OPTION...: options are what mpirun needs here besides, such as a hostfile. Sets mpirun,
 # all words up to the mapping; call it once the environment is complete, as mpirun hands no variable
 # over that is not named.
@@ -12,6 +20,7 @@
 use_mpirun() {
     local path name
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
+    refuse_root
     export_variables OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
     if env --block-signal=TERM true 2>/dev/null; then
@@ -25,7 +34,16 @@ use_mpirun() {
             SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
             *) mpirun+=(-x "$name") ;;
         esac
-    done < <(compgen -e)
+    done < <(keep_to_this_node && compgen -e)
+}
+
+# refuse_root: fails where mpirun does not run for this user.
+refuse_root() {
+    ((EUID == 0)) && [[ " ${mpirun_options[*]} " != *' --allow-run-as-root '* ]] || return 0
+    [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" = 11 ] ||
+        die mpi-as-root \
+            "mpirun does not run for root: submit as another user, or set" \
+            "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }
 
 # leave_nodes_out: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on

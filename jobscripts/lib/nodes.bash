@@ -73,7 +73,7 @@ end_nodes() {
 remote_script() {
     local number=$1
     shift
-    export -p
+    (keep_to_this_node && export -p)
     cat <<END
 {
     cd ${PWD@Q}
@@ -92,4 +92,11 @@ remote_script() {
     exit \$code
 }
 END
+}
+
+# keep_to_this_node: export no more what is true of this node alone: its name, and a folder for
+# temporary files that is not the job's own. For a subshell whose variables go to other nodes.
+keep_to_this_node() {
+    export -n HOSTNAME
+    [ "${TMPDIR:-}" = "${scratch:-}" ] || export -n TMPDIR
 }

@@ -42,7 +42,7 @@ find_allocation() {
     this_node=${nodes[0]}
     reserve_spares
     job_record=$(ask_for_job) ||
-        warn scheduler-silent "qstat does not answer: without it nothing warns of the time limit"
+        warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")

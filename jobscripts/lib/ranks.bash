@@ -237,6 +237,7 @@ end_horovod_server() {
 # it with their MPI.
 check_mpi() {
     local output
+    [ "$1" != mpirun ] || refuse_root
     output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
         die no-mpi \
             "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \

@@ -4,6 +4,11 @@
 # What it says when it begins to end all tasks, as one of them has failed.
 readonly LAUNCH_IS_ENDING='^srun: .*Terminating StepId='
 
+LAUNCH_REFUSALS+=(
+    "^srun: (unrecognized option|invalid option|option '.*(requires|doesn't allow) an argument)"
+    '^srun: error: Unable to create step for job .*: (More processors requested|Invalid generic)'
+)
+
 # srun_each_node SECONDS COMMAND...: once on each node, for at most so long.
 srun_each_node() {
     local limit=$1

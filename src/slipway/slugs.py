@@ -458,6 +458,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "The MPI that starts the ranks and the one in the image or environment do not work together.",
             "Use versions that match, or Horovod over Gloo: `jobgen render horovod-gloo`.",
         ),
+        "mpi-as-root": Entry(
+            EXIT_CONFIG,
+            "Open MPI's mpirun refuses to run as root, and the job's user is root.",
+            "Submit as an ordinary user. Where root is all there is, such as a container or a test machine, set "
+            "`OMPI_ALLOW_RUN_AS_ROOT=1` and `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1`.",
+        ),
         "no-profiler": Entry(
             EXIT_CONFIG,
             "The profiler of `SLIPWAY_PROFILER` does not run on every node.",
@@ -607,6 +613,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A node could not do what the job needs before its launch: the lines above say which node, and why.",
             "Correct what they name, or exclude the node (`sbatch --exclude`). A slow node needs more "
             "`SLIPWAY_PREFLIGHT_SECONDS`.",
+        ),
+        "launch-refused": Entry(
+            EXIT_CONFIG,
+            "The launcher (srun, mpirun, torchrun) refused its command line: an invalid option, not enough slots. No "
+            "rank was started, and the job is not restarted.",
+            "Read logs/N/stderr.log in the run folder, and correct the options of the site's file (`srun_options`, "
+            "`mpirun_options`) or the request for nodes.",
         ),
         "slow-nodes": Entry(
             WARNING,

@@ -115,6 +115,8 @@ class Project:
             "USE_CONTAINER": "1",
             "SLIPWAY_MAX_RESTARTS": "0",  # test_restarts.py has its own
             "PYTHONPATH": "/somewhere",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",  # where the tests run as root
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }
         slurm = {
             "SLURM_SUBMIT_DIR": str(self.folder),

@@ -61,6 +61,9 @@ mkdir --parents disk run/logs/2
 """What a script has set before any of its calls."""
 
 
+ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
 def tar_of(*names):
     """Return a tar with empty files of these names."""
     with io.BytesIO() as stream:
@@ -106,7 +109,7 @@ def bash(place, tmp_path):
         start = START.format(scheduler=scheduler, runtime=runtime, lib=lib)
         done = subprocess.run(
             ["bash", "-c", start + code, "x", *arguments],
-            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
+            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **ROOT_MAY, **env},
             cwd=place,
             capture_output=True,
             text=True,
@@ -1193,6 +1196,60 @@ class TestEachNode:
         assert "SLURM_X" not in out
         assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "no-mpi", "mpirun")
 
+    # once: HOSTNAME and TMPDIR of the first node went to all
+    @pytest.mark.parametrize(("scratch", "forwarded"), [("/local/x", True), ("/local/y", False)])
+    def test_keep_to_this_node(self, bash, stub, scratch, forwarded):
+        env = {"HOSTNAME": "n1", "TMPDIR": "/local/x", "MINE": "1"}
+        stub("mpirun", 'printf "%s\\n" "$@"; env')
+        words, _, inherited = bash(f"scratch={scratch}; mpirun_each_node 5 true", **env)[1].partition("\ntrue\n")
+        assert [name in words.splitlines() for name in env] == [False, forwarded, True]
+        assert [f"{name}={value}" in inherited.splitlines() for name, value in env.items()] == [True] * 3
+        kept = bash(f"scratch={scratch}; (keep_to_this_node; env)", **env)[1].splitlines()
+        assert [f"{name}={value}" in kept for name, value in env.items()] == [False, forwarded, True]
+        script = bash(f"scratch={scratch}; remote_script 0 true", **env)[1]
+        assert [f"declare -x {name}=" in script for name in env] == [False, forwarded, True]
+
+    @pytest.mark.parametrize("call", ["use_mpirun", "check_mpi mpirun --version", "refuse_root"])
+    @pytest.mark.parametrize(
+        ("options", "env", "refused"),
+        [
+            ("", {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": ""}, True),
+            ("", {"OMPI_ALLOW_RUN_AS_ROOT": "yes"}, True),
+            ("", {}, False),
+            ("--allow-run-as-root", {"OMPI_ALLOW_RUN_AS_ROOT": ""}, False),
+        ],
+    )
+    def test_refuse_root(self, bash, stub, call, options, env, refused):  # noqa: PLR0917 -- fixtures
+        stub("mpirun", "echo Open MPI 4")
+        done = bash(f"mpirun_options=({options}); {call}", **env)
+        if refused and os.geteuid() == 0:
+            assert_dies(done, "mpi-as-root", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+        else:
+            assert done[0] == 0, done
+
+    @pytest.mark.parametrize(
+        ("said", "refused"),
+        [
+            ("----\nprterun has detected an attempt to run as root.\n\nx", True),
+            ("There are not enough slots available in the system to satisfy the 4\nslots", True),
+            ("An unrecognized option was included on the mpirun command line:", True),
+            ("PRTE was unable to open the hostfile:", True),
+            ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
+            ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
+            ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
+            ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
+            ("srun: error: node1: task 0: Killed", False),
+            ("my torchrun: error: x", False),
+            ("", False),
+        ],
+    )
+    def test_note_refusal_and_leave_cause(self, bash, said, refused):
+        show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
+        cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said)[1]
+        assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"
+        assert cause.isprintable() or cause[:-1].isprintable()
+        assert bash(f"leave_cause stopped-early x; {show}")[1] == "75 stopped-early: x\n"
+
     def test_ssh_each_node_and_remote_script(self, bash, stub, place):
         stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
         show = "(ssh_each_node 5 bash -c 'echo \"$NODE_RANK $MINE $PWD ${SSH_CLIENT-none} $*\"' - 'a b' \"it's\")"
@@ -2027,9 +2084,11 @@ class TestLaunch:
         resources = "mem = 8gb", "neednodes = 2:ppn=4", "nodect = 2", "nodes = 2:ppn=4"
         lines = ["queue = batch", "Error_Path = head:/home/a/x.e12", *[f"Resource_List.{text}" for text in resources]]
         record = "\n".join(f"    {line}" for line in [*lines, "submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"])
-        code = "job_record=$1; options_of_job; echo ${options[*]}"
-        said = bash(code, record, scheduler="pbs", PBS_JOBID="12.head")[1]
+        code = "job_record=$1 PBS_JOBID=12.head; options_of_job; echo ${options[*]}"
+        said = bash(code, record, scheduler="pbs")[1]
         assert said == "-q batch -l mem=8gb -l nodes=2:ppn=4\n"
+        made = f"{record}\n    Resource_List.place = scatter\n    Resource_List.select = 2:ncpus=4"
+        assert bash(code, made, scheduler="pbs")[1] == said
         code = "job_record=$1; queue_of_submission; "
         code += "for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
         assert bash(f"set +e; {code}", record, scheduler="pbs")[1] == "batch\n0\n1\n0\n1\n"

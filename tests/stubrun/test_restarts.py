@@ -208,6 +208,21 @@ class TestWhen:
         ended = run("ddp.pbs", STUB_ON_TRAIN=leave, STUB_NODES="node2", **env)
         assert (ended.code, ended.of("qsub")) == (78, []), ended
 
+    # once: the same words were tried once more, and the job was requeued where a time limit came meanwhile
+    @pytest.mark.parametrize("own", ["", "my train.py"])
+    def test_a_launcher_that_refuses_its_words_is_not_started_again(self, run, own):
+        said = 'echo "torchrun: error: unrecognized arguments: --x" >&2; exit 2'
+        ended = run(STUB_ON_TRAIN=said, SLIPWAY_SCRIPT=own)
+        assert (ended.code, len(launches(ended)), ended.requeued) == (78, 1, False), ended
+        assert_error(ended.err, "launch-refused", "--x", ended.run_dir / "logs" / "1" / "stderr.log")
+
+    def test_root_without_leave_is_told_before_the_launch(self, run):
+        if os.geteuid():
+            pytest.skip("not root")
+        ended = run("horovod.job", OMPI_ALLOW_RUN_AS_ROOT=None)
+        ended.assert_refused("mpi-as-root")
+        assert [words for words in ended.of("mpirun") if words[1] != "--version"] == []
+
     def test_none_at_all(self, run):
         ended = run(STUB_ON_TRAIN=dies(9), SLIPWAY_MAX_RESTARTS="0")
         assert (ended.code, len(launches(ended))) == (1, 1)

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
 SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
 HELPERS = sorted((ROOT / "jobscripts" / "lib").glob("*.py"))
-IN_BASH = re.compile(
-    r"""(?m)^(?!\s*#)[^\n]*?\b(?:die|error|warn|require|before_launch) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)"""
-)
+ENDS = "die|require|before_launch|leave_cause"
+"""Functions of the library that end a job with the exit code of a slug."""
+IN_BASH = re.compile(rf"""(?m)^(?!\s*#)[^\n]*?\b(?:{ENDS}|error|warn) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)""")
 KINDS = {"error", "warning"}
 PRINTED = re.compile(r"(?:error|warning)\[([a-z0-9-]+)\]")
 
@@ -90,7 +90,7 @@ def test_job_scripts_know_the_exit_code_of_each_error_that_ends_them():
     ending = {
         slug
         for path in SCRIPTS
-        for slug in re.findall(r"\b(?:die|require|before_launch) ([a-z][a-z0-9-]+)", path.read_text(encoding="utf-8"))
+        for slug in re.findall(rf"\b(?:{ENDS}) ([a-z][a-z0-9-]+)", path.read_text(encoding="utf-8"))
         if slug in SLUGS
     }
     assert ending == set(codes)

@@ -76,7 +76,10 @@ class PBS(Scheduler):
     identity = IDENTITY
     contract = CONTRACT
     comments: Literal["behind", "above"] = "above"
-    resumes: ClassVar[Dict[str, str]] = {"requeue": "qrerun", "chain": "qsub of the next job, with the options of this one"}
+    resumes: ClassVar[Dict[str, str]] = {
+        "requeue": "qrerun",
+        "chain": "qsub of the next job, with the options of this one",
+    }
     takes_arguments = False
     node_properties = True
     time_option = "walltime"
