@@ -2063,7 +2063,7 @@ class TestRestart:
         assert (words.endswith(f"{place}/record 4711 {place}/s"), unset) == (True, "0")
         for nothing in ("", "scratch_record=x healthy_nodes=(n1); "):
             code = f"{nothing}watch_scratch; scratch_is_watched || echo none; ls steps"
-            assert bash(f"rm steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
+            assert bash(f"rm -f steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
         code = "scratch_record=x; watch_scratch; scratch_is_watched || end_scratch_watch"
         assert bash(code, scheduler="pbs")[:2] == (0, "")
 
