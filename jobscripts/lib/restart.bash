@@ -194,10 +194,10 @@ find_healthy_nodes() {
         [[ " ${lost_nodes[*]} " == *" $node "* ]] || silent+=("$node")
     done
     for limit in "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)"; do
-        run_limited "$log_dir/answers" ask_nodes "$limit" "${silent[@]}" || return 1
+        run_recorded "$log_dir/answers" ask_nodes "$limit" "${silent[@]}" || return 1
         sort_out found
         [ ${#silent[@]} != 0 ] || break
-        run_limited "$log_dir/answers" nodes_out_of_service "${silent[@]}" || return 1
+        run_recorded "$log_dir/answers" nodes_out_of_service "${silent[@]}" || return 1
         sort_out lost
         [ ${#silent[@]} != 0 ] || break
     done
@@ -223,9 +223,9 @@ longer_limit() {
     awk -v seconds="$SLIPWAY_PROBE_SECONDS" 'BEGIN { print 3 * seconds }'
 }
 
-# run_limited FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
+# run_recorded FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
 # where a signal has ended it.
-run_limited() {
+run_recorded() {
     local before=${time_limit_came:-}
     step_may_run=1
     "${@:2}" >"$1" 2>/dev/null &

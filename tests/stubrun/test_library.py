@@ -1839,8 +1839,8 @@ class TestRestart:
         code += '; echo "${lost_nodes[*]}/${go_on:-}"'
         done = bash(code)
         assert (done[0], done[1], slugs(done[2])) == (0, "no\n/\n", ["no-restart"])
-        assert bash("run_limited log true && run_limited log false && echo yes")[1] == "yes\n"
-        assert bash("cancelled=1; run_limited log true || echo no")[1] == "no\n"
+        assert bash("run_recorded log true && run_recorded log false && echo yes")[1] == "yes\n"
+        assert bash("cancelled=1; run_recorded log true || echo no")[1] == "no\n"
 
     def test_sort_out(self, bash):
         code = 'printf "%s\n" "a banner" "n2 is gone" "n10" "n3 DOWN*" n1 >run/logs/2/answers; silent=(n1 n2 n3); '
@@ -2050,7 +2050,7 @@ class TestRestart:
 
     def test_watch_scratch_and_end_scratch_watch(self, bash, stub, place):
         stub("srun", 'echo "$*" >>steps; env | grep -c ^SLURM_ >>steps; exec sleep 54')
-        code = "scratch_record=$PWD/record scratch=$PWD/s; watch_scratch; sleep 0.3; "
+        code = "forget_other_jobs; scratch_record=$PWD/record scratch=$PWD/s; watch_scratch; sleep 0.3; "
         code += "watch_scratch; scratch_is_watched && end_scratch_watch; scratch_is_watched || cat steps"
         env = {
             "SLURMD_NODENAME": "n1",
