@@ -16,6 +16,7 @@ from jobgen.errors import JobgenError, UsageError, nearest, warn
 from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
 from jobgen.settings import settings_of
+from jobgen.shell import words_of
 from slipway.gpu import advice, describe, fits, gpus_of_this_machine
 from slipway.layout import IGNORED_NAMES, JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 
@@ -115,9 +116,9 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
             yield UsageError("flag-conflict", "arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
             return
         try:
-            arguments = shlex.split(given)
-        except ValueError as error:
-            yield JobgenError("unclosed-quote", f"SLIPWAY_ARGS is {given!r}: {error}.")
+            arguments = words_of(given, what="SLIPWAY_ARGS is")
+        except JobgenError as error:
+            yield error
             return
     if not arguments or settings.get("SLIPWAY_SCRIPT"):
         return

@@ -26,7 +26,7 @@ def words_of(text: str, *, what: str) -> List[str]:
     """Return the words of ``text``, split as by a shell, which then does nothing else with them.
 
     Raises:
-        JobgenError: if a quote in it is not closed, or nothing is behind a backslash; ``what`` says where it stands.
+        JobgenError: if a quote in it is not closed, or it ends in a backslash; ``what`` says where it stands.
     """
     try:
         return shlex.split(text)

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -215,7 +216,7 @@ def stage(place, tmp_path):
     """Return a function that stages as a node does."""
 
     def stage(*words, **env):
-        path = f"{tmp_path}/bin:/usr/bin:/bin"
+        path = f"{tmp_path}/bin:/usr/bin:/bin:{sys.prefix}/bin"  # the last for tar's bzip2 and xz
         return run("bash", str(LIB / "stage.bash"), str(place / "scratch"), *map(str, words), PATH=path, **env)
 
     return stage

@@ -1648,7 +1648,8 @@ class TestRanks:
             assert_dies(ended, "no-rendezvous", code=1)
         stub("python3", "exec sleep 600 >/dev/null 2>&1")
         silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
-        ended = bash(f"{silent}; echo it waits for ever")  # 142: as `read -t` ends after a second
+        # 142: as `read -t` ends after a second
+        ended = bash(f"trap end_horovod_server EXIT; {silent}; echo it waits for ever")
         assert_dies(ended, "no-rendezvous", code=1)
         assert ended[1] == ""
         assert bash("open_rendezvous") == (0, "", "")

@@ -201,9 +201,8 @@ class TestPack:
     def test_a_second_one_is_refused(self, photos):
         target = photos.parent / "photos.zip"
         (photos.parent / "photos.zip.partial").touch()
-        hold = (
-            "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(); sys.stdin.read()"
-        )
+        hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True)"
+        hold += "; sys.stdin.read()"
         with subprocess.Popen(
             [sys.executable, "-c", hold, f"{target}.partial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as other:
