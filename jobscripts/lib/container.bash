@@ -122,7 +122,8 @@ remove_scratch() {
         end_scratch_watch
         return 0
     fi
-    timeout 20 sh "$lib/remove_folders.sh" "$path" && { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
+    timeout 20 sh "$lib/remove_folders.sh" "$path" &&
+        { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
         warn scratch-left "$path stays on each node where it could not be removed"
 }
 

@@ -65,6 +65,21 @@ mkdir --parents disk run/logs/2
 """What a script has set before any of its calls."""
 
 
+LAUNCHERS_SAY = (
+    ("----\nprterun has detected an attempt to run as root.\n\nx", True),
+    ("There are not enough slots available in the system to satisfy the 4\nslots", True),
+    ("An unrecognized option was included on the mpirun command line:", True),
+    ("PRTE was unable to open the hostfile:", True),
+    ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
+    ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
+    ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
+    ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
+    ("srun: error: node1: task 0: Killed", False),
+    ("my torchrun: error: x", False),
+    ("", False),
+)
+"""What launchers print, and whether by that they refuse what they were told."""
+
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ANSWER = """answer() { printf '%s\\0' $(($# + 1)) "${@:2}" end >"$1"; }; """
 """How a stub of Python answers a job script: FILE WORD... (answer.py)."""
@@ -1408,22 +1423,7 @@ class TestEachNode:
         else:
             assert done[0] == 0, done
 
-    @pytest.mark.parametrize(
-        ("said", "refused"),
-        [
-            ("----\nprterun has detected an attempt to run as root.\n\nx", True),
-            ("There are not enough slots available in the system to satisfy the 4\nslots", True),
-            ("An unrecognized option was included on the mpirun command line:", True),
-            ("PRTE was unable to open the hostfile:", True),
-            ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
-            ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
-            ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
-            ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
-            ("srun: error: node1: task 0: Killed", False),
-            ("my torchrun: error: x", False),
-            ("", False),
-        ],
-    )
+    @pytest.mark.parametrize(("said", "refused"), LAUNCHERS_SAY)
     def test_note_refusal_and_leave_cause(self, bash, said, refused):
         show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
         cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said)[1]
@@ -1891,10 +1891,8 @@ class TestRestart:
         assert bash(asked.format("sh -c 'exit 7'"))[1] == "7\n"
 
     def test_count_common(self, bash):
-        assert (
-            bash("a=(n1 n2 n3) b=(n2 n3 n30) c=(); count_common a b; count_common a c; count_common c a")[1]
-            == "2\n0\n0\n"
-        )
+        lists, pairs = "a=(n1 n2 n3) b=(n2 n3 n30) c=()", ("a b", "a c", "c a")
+        assert bash("; ".join([lists, *(f"count_common {pair}" for pair in pairs)]))[1] == "2\n0\n0\n"
 
     @pytest.mark.parametrize("launcher", ["srun", "local"])
     def test_ask_nodes_and_node_answers(self, bash, stub, launcher):
