@@ -47,7 +47,7 @@
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
-set -euo pipefail
+set -euo pipefail +o noglob
 readonly script_name=dask.sh scheduler=dask
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
 [[ ${SLIPWAY_CLIENT:-} != *-$$ ]] || job_id=$SLIPWAY_CLIENT # this process, after a time limit
@@ -178,7 +178,8 @@ if ! [ -r "$lib/dask.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
-refuse_shared "$(stat --dereference --format=%u -- "$owner")" "$(group_of "$lib")" "$lib" "$lib"/*
+refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" "$(group_of "$lib")" \
+    "$lib" "$lib"/*
 source "$lib/dask.bash"
 source "$lib/apptainer.bash"
 

@@ -29,7 +29,7 @@
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
-set -euo pipefail
+set -euo pipefail +o noglob
 readonly script_name=ddp.sh scheduler=local
 job_id=$(date +%Y%m%d-%H%M%S)-$$
 submit_folder=$PWD
@@ -117,7 +117,8 @@ if ! [ -r "$lib/local.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
-refuse_shared "$(stat --dereference --format=%u -- "$owner")" "$(group_of "$lib")" "$lib" "$lib"/*
+refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" "$(group_of "$lib")" \
+    "$lib" "$lib"/*
 source "$lib/local.bash"
 source "$lib/apptainer.bash"
 

@@ -12,8 +12,9 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
     exit 78
 fi
 
-# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT) may have set.
-set +o posix +o noclobber +o noglob
+# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT) may have set. Scripts turn noglob
+# off themselves, as they look at the files of this folder first.
+set +o posix +o noclobber
 shopt -u nullglob failglob
 
 source "${BASH_SOURCE[0]%/*}/settings.bash"
@@ -126,7 +127,7 @@ forget_parent_job() {
 # value, and on a name of an earlier version. Nothing has been written yet.
 check_settings() {
     local name old=()
-    [ -z "${lib:-}" ] || refuse_shared_above "$lib"
+    refuse_shared_above "$lib"
     forget_parent_job
     for name in "${!REFUSED_NAMES[@]}"; do
         [ -z "${!name:-}" ] ||

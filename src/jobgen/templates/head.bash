@@ -4,7 +4,7 @@
 @{header}
 @{origin}
 @{directives}
-set -euo pipefail
+set -euo pipefail +o noglob
 readonly script_name=@{script} scheduler=@{scheduler}
 @{identity}
 readonly job_id

@@ -15,6 +15,7 @@ if ! [ -r "$lib/@{scheduler}.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
-refuse_shared "$(stat --dereference --format=%u -- "$owner")" "$(group_of "$lib")" "$lib" "$lib"/*
+refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" "$(group_of "$lib")" \
+    "$lib" "$lib"/*
 source "$lib/@{scheduler}.bash"
 @{launcher_source}

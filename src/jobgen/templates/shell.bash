@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # @{about}
 # This file goes at the end of the session.
-set -euo pipefail
+set -euo pipefail +o noglob
 readonly script_name=shell scheduler=@{scheduler}
 @{identity}
 readonly job_id
