@@ -342,11 +342,11 @@ failed_node() {
 # replace_lost_nodes: a step on each node has failed, before the launch: go on without the nodes
 # that start no process, if there are such, and others to take their place. Fails if not.
 replace_lost_nodes() {
-    local known=${#lost_nodes[@]} all=("${nodes[@]}" "${spare_nodes[@]}")
+    local known=${#lost_nodes[@]} used=("${nodes[@]}" "${spare_nodes[@]}")
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 1
     end_old_steps
     find_healthy_nodes || return 1
-    (($(count_common all healthy_nodes) < ${#all[@]})) || return 1
+    (($(count_common used healthy_nodes) < ${#used[@]})) || return 1
     if ((${#lost_nodes[@]} > known)); then
         warn_of_death $((${#lost_nodes[@]} - known))
         notify exclude "$last_note"
