@@ -1,15 +1,14 @@
 #!/bin/sh
-# guard.sh HEART LOG NODE JOB REQUEUES COUNT COMMAND...: on another node than NODE, which runs the
-# script of JOB, look whether that touches the file HEART, as it does every 10 s. Once it has not
-# done so for a minute, and NODE starts no process (see node_answers), add "COUNT JOB" to REQUEUES,
-# the job's count of them, and run COMMAND, which requeues the job; where that is refused it is
-# cancelled. Else a job that Slurm lets live without its first node (--no-kill) would hold the
-# others until its time limit. It ends with the job, also where no slurmd lives here that would end
-# it.
+# guard.sh SECONDS LONGER HEART LOG NODE JOB REQUEUES COUNT COMMAND...: on another node than NODE,
+# which runs the script of JOB, look whether that touches the file HEART, as it does every 10 s.
+# Once it has not done so for a minute, and NODE starts no process (see node_answers), add "COUNT
+# JOB" to REQUEUES, the job's count of them, and run COMMAND, which requeues the job; where that is
+# refused it is cancelled. Else a job that Slurm lets live without its first node (--no-kill) would
+# hold the others until its time limit. It ends with the job, also where no slurmd lives here that
+# would end it.
 set -u
-limit=$SLIPWAY_PROBE_SECONDS
-heart=$1 log=$2 node=$3 job=$4 requeues=$5 count=$6
-shift 6
+limit=$1 longer_limit=$2 heart=$3 log=$4 node=$5 job=$6 requeues=$7 count=$8
+shift 8
 
 # Opened first: so NFS asks the server for the time, too.
 last_beat() {
@@ -29,12 +28,12 @@ starts_process() {
         --mem=0 --nodelist="$node" true 2>/dev/null
 }
 
-# node_answers: whether it does within SLIPWAY_PROBE_SECONDS; or, if Slurm does not say that it is
-# out of service, at the second time, within three times that, as a busy controller is slow, too.
+# node_answers: whether it does within SECONDS; or, if Slurm does not say that it is out of service,
+# at the second time, within LONGER, as a busy controller is slow, too.
 node_answers() {
     starts_process "$limit" && return
     [ -z "$(sh "${0%/*}/nodes_down.sh" "$limit" "$node")" ] || return 1
-    starts_process "$(awk -v seconds="$limit" 'BEGIN { print 3 * seconds }')"
+    starts_process "$longer_limit"
 }
 
 before='' looks=0 counted=''

@@ -10,7 +10,7 @@ readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
 readonly STEP=slipway-step # that of all other steps of this script
 # What a step asks for that only helps: it holds nothing that the ranks need. Before 22.05 --overlap
 # shares the cores of steps alone, and a step that does not say otherwise holds all GPUs of the job.
-readonly HELPER_OPTIONS=(--cpu-bind=none --gres=none --mem=0)
+readonly HELPER_OPTIONS=(--cpu-bind=none --gres=none)
 # In Slurm's record: GPUs of the job, and those that are not shared by shards or MPS.
 readonly HAS_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=[^ ]*(gpu|shard|mps)[:=]'
 readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
@@ -111,7 +111,10 @@ join_interactively() {
     local step line=$'\nslipway-gpus (0|[1-9][0-9]{0,3})\n'
     srun_options+=(--overlap)
     step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
-    [ "${SLURMD_NODENAME:-}" = "$head_node" ] || on_head_node=("${step[@]}")
+    if [ "${SLURMD_NODENAME:-}" != "$head_node" ]; then
+        on_head_node=(srun)
+        use_nodes "${nodes[@]}" # which gives it its options
+    fi
     [ ${#on_head_node[@]} -gt 0 ] || [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
     output_of 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
@@ -218,7 +221,7 @@ watch_scratch() {
     (
         [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
-            "${HELPER_OPTIONS[@]}" --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
+            "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
             --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
             sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
     ) </dev/null >/dev/null 2>&1 &
@@ -263,11 +266,10 @@ watch_over_job() {
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
     )
-    SLIPWAY_PROBE_SECONDS=$SLIPWAY_PROBE_SECONDS \
-        srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
-        "${HELPER_OPTIONS[@]}" \
-        --nodelist="$guard_node" sh "$lib/guard.sh" "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" \
-        "${SLURMD_NODENAME:-}" "$job_id" "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
+    srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
+        "${HELPER_OPTIONS[@]}" --mem=0 --nodelist="$guard_node" \
+        sh "$lib/guard.sh" "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)" \
+        "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" "${SLURMD_NODENAME:-}" "$job_id" "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
         </dev/null >/dev/null 2>&1 {heart}>&- &
     guard=$!
 }

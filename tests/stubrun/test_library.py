@@ -892,7 +892,7 @@ class TestContainer:
             "srun", "--overlap", "--nodes=1", "--ntasks=1", "--export=ALL", "--nodelist=n1",
         ]  # fmt: skip
         out = bash(f"unset terminal; bind_paths=(/usr); {show}", runtime="pyxis")[1]  # in a script that is no shell
-        assert out.splitlines()[-3:] == ["--cpu-bind=none", "--gres=none", "--mem=0"]
+        assert out.splitlines()[-2:] == ["--cpu-bind=none", "--gres=none"]
         assert_dies(bash("bind_paths=(/a:b); set_container", runtime="pyxis"), "bad-path", "/a:b: ")
 
     def test_singularity(self, bash, place):
@@ -1027,14 +1027,14 @@ class TestAllocation:
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
         show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
         shown = "--export=ALL --job-name=slipway-step --mem=0 --overlap\n"
-        assert bash(show, **self.SLURM)[:2] == (0, f"3 7 {shown}")
+        assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         # of the job from inside whose salloc was started
-        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 7 {shown}"
+        assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 11 {shown}"
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
         assert (code, err) == (0, "")
         stub("srun", f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8")
-        assert bash(show, **self.SLURM)[:2] == (0, "3 6 --export=ALL --overlap\n")
+        assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         for broken in ("exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"):
             stub("srun", broken)
             assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
@@ -1450,7 +1450,7 @@ class TestEachNode:
         lines = [f"0 0 {words.format('n1')}", f"1 1 {words.format('n2')}"]
         assert sorted(bash("(srun_node_by_node echo 'a b')")[1].splitlines()) == lines
         assert bash("(srun_node 1 0 echo 'a b')")[1].splitlines() == lines[1:]
-        helper = lines[1].replace("--export", "--cpu-bind=none --gres=none --mem=0 --export")
+        helper = lines[1].replace("--export", "--cpu-bind=none --gres=none --export")
         assert bash("(srun_node 1 9 echo 'a b')")[1].splitlines() == [helper]
         stub("srun", "exit $((NODE_RANK * 7))")
         assert bash("(srun_node_by_node true) || echo $?")[1] == "7\n"
@@ -1649,7 +1649,7 @@ class TestRanks:
         stub("python3", "exec sleep 600 >/dev/null 2>&1")
         silent = "seconds=0; read() { ((++seconds < 200)) && return 142; }; MASTER_ADDR=x; start_horovod_server"
         # 142: as `read -t` ends after a second
-        ended = bash(f"trap end_horovod_server EXIT; {silent}; echo it waits for ever")
+        ended = bash(f"trap end_server EXIT; {silent}; echo it waits for ever")
         assert_dies(ended, "no-rendezvous", code=1)
         assert ended[1] == ""
         assert bash("open_rendezvous") == (0, "", "")
@@ -1746,7 +1746,7 @@ class TestRestart:
         code = "nodes=(a b c d); SLIPWAY_SPARES=1; reserve_spares; "
         assert bash(code + show)[1] == "3 a d / --export=ALL --nodelist=a,b,c / \n"
         out = bash(code + f"use_nodes b c d; use_nodes c d; {show}", SLURMD_NODENAME="a")[1]
-        helper = "--cpu-bind=none --gres=none --mem=0"
+        helper = "--cpu-bind=none --gres=none"
         step = f"srun --overlap --nodes=1 --ntasks=1 --export=ALL {helper} --nodelist=c"
         assert out == f"2 c d / --export=ALL --nodelist=c,d / {step}\n"
         everything = f"{code}use_nodes a b c d; {show}"
@@ -2165,8 +2165,8 @@ class TestRestart:
         assert bash(code, SLURMD_NODENAME="n1")[1].splitlines() == ["run/.heart.4711", "gone"] * 2
 
     GUARD = f"""
-    export SLURM_JOB_ID=4711 SLIPWAY_PROBE_SECONDS=0.2
-    sh '{LIB}/guard.sh' "$PWD/heart" "$PWD/log" n1 4711 "$PWD/requeues" 1 scontrol requeue 4711
+    export SLURM_JOB_ID=4711
+    sh '{LIB}/guard.sh' 0.2 0.6 "$PWD/heart" "$PWD/log" n1 4711 "$PWD/requeues" 1 scontrol requeue 4711
     echo $?
     ls
     """
@@ -2386,7 +2386,12 @@ class TestLaunch:
 
     @pytest.mark.parametrize(
         ("node", "lives", "seconds"),
-        [("n1", "", 0), ("n2", "", 1), ("", "", 1), ("n1", "SLIPWAY_LAUNCH=a.b sleep 9 &", 1)],
+        [
+            ("n1", "", 0),
+            ("n2", "", 1),
+            ("", "", 1),
+            ("n1", "SLIPWAY_LAUNCH=a.b sleep 9 & until launch_lives; do :; done", 1),
+        ],
     )
     def test_wait_for_verdict_and_launch_lives(self, bash, place, node, lives, seconds):
         wait = "SECONDS=0; wait_for_verdict 1; echo $SECONDS; launch_lives || echo over; kill $! 2>/dev/null || :"
