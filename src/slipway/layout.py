@@ -70,8 +70,6 @@ ATTEMPT_SCRATCH = "scratch"
 """The attempt's folder on the nodes' local disks, while that may still be there."""
 ATTEMPT_DASK = "dask"
 """Of a client: how it has asked for nodes, and which have come; see ``trainer.dask``."""
-ATTEMPT_ARGUMENTS = "arguments"
-"""Under PBS: the words of SLIPWAY_ARGS, each ended by NUL."""
 
 
 def verdict_file(attempt: int) -> str:

@@ -66,7 +66,9 @@ class Lock:
 
         Raises:
             FolderInUseError: if its owner lives.
+            NotAFileError: if a file of the user's has the name of the lock.
         """
+        _require_ours(self._path)
         self._find_stale_owner(self._path, patience=2 * HEARTBEAT)
 
     def check(self) -> None:

@@ -48,6 +48,7 @@ LAYERS = [
     "header",
     "standalone",
     "launch",
+    "owners",
     "resolve",
     "settings",
     "containers",

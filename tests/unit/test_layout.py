@@ -147,7 +147,7 @@ NAMES = {
     for name, value in vars(layout).items()
     if name.isupper() and isinstance(value, str) and not name.startswith(("VERSION", "EXIT"))
 }
-OF_JOBS = {"pid", "arguments"}
+OF_JOBS = {"answer", "pid", "server"}
 """What the library writes into logs/N for itself alone."""
 
 

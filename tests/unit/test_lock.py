@@ -143,12 +143,14 @@ def test_a_dead_owner_on_this_host_is_followed_at_once(tmp_path, holder):
 
 
 # once: a file of the user's with this name was taken for the lock of a dead owner, and replaced
-def test_what_is_no_lock_is_left_as_it_is(tmp_path):
-    (tmp_path / "lock").write_text("mine")
+@pytest.mark.parametrize("data", [b"mine", b"null", b"[1]", b"\xff\xfe", b'{"hosts": 1}'])
+def test_what_is_no_lock_is_left_as_it_is(tmp_path, data):
+    (tmp_path / "lock").write_bytes(data)
     os.utime(tmp_path / "lock", (0, 0))
-    with pytest.raises(NotAFileError, match="lock"):
-        lock_of(tmp_path).acquire()
-    assert (tmp_path / "lock").read_text() == "mine"
+    for call in (lock_of(tmp_path).require_free, lock_of(tmp_path).acquire):
+        with pytest.raises(NotAFileError, match="lock"):
+            call()
+    assert (tmp_path / "lock").read_bytes() == data
 
 
 def test_a_zombie_is_a_dead_owner(tmp_path, holder):
@@ -248,7 +250,7 @@ def test_a_disk_that_is_full_leaves_no_empty_lock(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b"null", b"[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b'{"host": \xff\xfe', b'{"host": 1]'])
 def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
     path = tmp_path / "lock"
     path.write_bytes(data)
