@@ -55,7 +55,7 @@ def test_jobs_that_tasks_of_an_array_submit(cluster, tmp_path, config):
     for job, restarts in zip(jobs, ("1", "0"), strict=True):
         fields = job.wait()
         assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", restarts), job.output
-    folders = sorted(path.parent.name for path in (tmp_path / "runs").rglob("run.json"))
+    folders = sorted(path.parent.name for path in (tmp_path / "runs").glob("*/run.json"))
     assert len(folders) == 2
     assert all(job.number in folder for job, folder in zip(jobs, folders, strict=True))
     assert not any(parent in folder for folder in folders)
@@ -77,7 +77,7 @@ def test_a_user_whose_files_the_group_may_write(cluster, users_folder, config, t
     job = cluster.job(cluster.run("bash", "-c", line, **env).strip(), users_folder / "log")
     fields = job.wait()
     assert fields["JobState"] == "COMPLETED", job.output
-    [run] = users_folder.rglob("run.json")
+    [run] = users_folder.glob("runs/*/run.json")
     again = f"umask 002; cd {users_folder}; exec sbatch --parsable --output=log {run.parent}/job.sh"
     job = cluster.job(cluster.run("bash", "-c", again, **env).strip(), users_folder / "log")
     assert job.wait()["JobState"] == "COMPLETED", job.output
