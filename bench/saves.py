@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 WIDTH, TINY = 4132, 512
 """Of the layer: 17 million weights, with Adam's two moments 205 MB; or 3 MB, to see that all of it works."""
-SAVES = 5
+SAVES = 3
 """Checkpoints of a turn."""
 LEAST, WRITES = 20, 3
 """Steps between two checkpoints: so many at least, and for as long as so many writes take."""

@@ -2,12 +2,12 @@
 
 The others are the training loops of well-known programs, written after them: float32, or with mixed precision where
 their flag for that is named. Each gets its data as its users do: from the memory of the host, by its own loader, with
-its own number of workers, at most one a CPU; on a CPU without workers, as those would not count. Rows "data on the
-device" leave out the way there: batches are drawn by index from tensors that are there already. The trainer takes its
-defaults, which are bf16 and NHWC on hardware that multiplies bf16; measured are the steps of its learner, without the
-run around them. cuDNN times its algorithms (cudnn.benchmark) for those programs that set it; the trainer does not, as
-two runs could then take different ones. On a CPU each has one thread, and its CPU time counts; on a GPU, the time by
-the clock. pytorch-ignite and timm are installed into a folder of their own.
+its own number of workers, at most one for two CPUs; on a CPU without workers, as those would not count. Rows "data on
+the device" leave out the way there: batches are drawn by index from tensors that are there already. The trainer takes
+its defaults, which are bf16 and NHWC on hardware that multiplies bf16; measured are the steps of its learner, without
+the run around them. cuDNN times its algorithms (cudnn.benchmark) for those programs that set it; the trainer does not,
+as two runs could then take different ones. On a CPU each has one thread, and its CPU time counts; on a GPU, as many as
+torch chooses, and the time by the clock. pytorch-ignite and timm are installed into a folder of their own.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class Source(NamedTuple):
         return (3, self.edge, self.edge)
 
     def workers(self, most: int) -> int:
-        """Return how many workers a loader has here: no more than CPUs, and than shared memory holds batches of."""
+        """Return how many workers a loader has here: at most one for two CPUs, and for what shared memory holds."""
         if self.device == "cpu" or self.on_device:
             return 0
         size = 4 * self.batch * math.prod(self.shape)
         room = shutil.disk_usage("/dev/shm").free // (LOADERS * (PREFETCHED + 1) * size)  # noqa: S108 -- torch's place
-        return max(1, min(most, len(os.sched_getaffinity(0)), room))
+        return max(1, min(most, len(os.sched_getaffinity(0)) // 2, room))
 
     def batches(self, *, workers: int) -> Iterator[Any]:
         """Yield floats [batch, 3, edge, edge] and labels, by a DataLoader; or from tensors on the device."""
@@ -348,7 +348,8 @@ def tuned(steps: Callable[[], Steps], workers: int) -> Contender:
 def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> Iterator[Comparison]:
     """Measure each model."""
     sys.path.insert(1, peers.installed(peers.TRAINING))
-    torch.set_num_threads(1)
+    if device == "cpu":
+        torch.set_num_threads(1)
 
     def taking(contender: Contender, count: int) -> Turn:
         steps = contender.start()
@@ -367,13 +368,13 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
 
     few, many = (1, 5) if tiny else (4, 200)
     if device == "cuda":
-        few = 16
+        few = 8
     with tempfile.TemporaryDirectory() as folder:
         write_mnist(Path(folder), train=600 if tiny else 6000, test=10)
         models = [
-            ("ResNet-50", partial(resnet50, device, tiny=tiny), few),
-            ("ResNet-18 on CIFAR-10", partial(resnet18, device, tiny=tiny), 2 * few),
             ("CNN on MNIST, with its loader", partial(mnist, device, Path(folder), tiny=tiny), many),
+            ("ResNet-18 on CIFAR-10", partial(resnet18, device, tiny=tiny), 2 * few),
+            ("ResNet-50", partial(resnet50, device, tiny=tiny), few),
         ]
         for title, contenders, count in models:
             turns = {name: taking(contender, count) for name, contender in contenders().items()}

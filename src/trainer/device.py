@@ -59,7 +59,7 @@ def _device_of(settings: Settings, local_rank: int, launcher: Launcher, *, gpus:
     """Return what ``pick_device`` does, with so many GPUs, and open none."""
     launch, each = settings.launch, devices_of_rank(settings)
     if launch.stage_devices:
-        return _named_devices(launch.stage_devices, stages_of(settings), gpus=gpus)[0]
+        return _named_devices(settings, launch.stage_devices, gpus=gpus)[0]
     if gpus:
         return torch.device("cuda", _first_gpu(gpus, each, local_rank, bound=launcher.binds_gpus))
     if launch.device == "cuda":
@@ -142,18 +142,19 @@ def stage_devices(settings: Settings, first: torch.device) -> list[torch.device]
     """Return the device of each stage, of a rank whose own one is ``first``.
 
     Raises:
-        ConfigError: if --stage-devices names others than there are, or not one for each stage.
+        ConfigError: if --stage-devices names others than there are, not one for each stage, or CPU and GPU together
+            where mixed precision is asked for.
     """
-    stages, each = stages_of(settings), devices_of_rank(settings)
     if named := settings.launch.stage_devices:
-        return _named_devices(named, stages, gpus=torch.cuda.device_count())
+        return _named_devices(settings, named, gpus=torch.cuda.device_count())
+    stages, each = stages_of(settings), devices_of_rank(settings)
     if first.type != "cuda":
         return [first] * stages
     return [torch.device("cuda", (first.index or 0) + stage * each // stages) for stage in range(stages)]
 
 
-def _named_devices(named: str, stages: int, *, gpus: int) -> list[torch.device]:
-    names = named.split(",")
+def _named_devices(settings: Settings, named: str, *, gpus: int) -> list[torch.device]:
+    names, stages, amp = named.split(","), stages_of(settings), settings.train.amp
     if len(names) != stages:
         raise ConfigError(
             "bad-stage-devices",
@@ -177,4 +178,10 @@ def _named_devices(named: str, stages: int, *, gpus: int) -> list[torch.device]:
                 "bad-stage-devices", f"--stage-devices {named}: there are {gpus} GPU(s) to use, and no {name}."
             )
         found.append(device)
+    if amp not in {"auto", "none"} and len({device.type for device in found}) > 1:
+        raise ConfigError(
+            "conflicting-settings",
+            f"--amp {amp} with --stage-devices {named}: autocast computes on one type of device, CPU or GPU; "
+            "--amp none trains on both.",
+        )
     return found

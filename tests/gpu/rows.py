@@ -9,6 +9,8 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def pytest_ignore_collect(collection_path):
     """Leave out a file whose imports this Python lacks, and say so in its row; None leaves it to others."""
@@ -19,15 +21,29 @@ def pytest_ignore_collect(collection_path):
 
 
 def _missing(path: Path) -> str:
-    """Return the first module of others that a file imports and that is not there; "" if there is none."""
-    roots = {
-        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    names = {name.partition(".")[0] for name in roots if name}
-    bench = {file.stem for file in (path.parents[2] / "bench").glob("*.py")}  # which a test adds to sys.path itself
-    return next((name for name in sorted(names - bench) if find_spec(name) is None), "")
+    """Return the first module of others that a file imports, itself or by modules of ours, and that is not there."""
+    bench = {file.stem for file in (ROOT / "bench").glob("*.py")}  # which a test adds to sys.path itself
+    names = sorted({name.partition(".")[0] for name in _imports(path, set())} - bench - {"slipway", "trainer"})
+    return next((name for name in names if _is_missing(name)), "")
+
+
+def _imports(path: Path, read: set[Path]) -> set[str]:
+    """Return the modules that a file imports as it is loaded, and those that modules of src import for it."""
+    read.add(path)
+    nodes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if not isinstance(node, ast.If)]
+    found = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for name in [*found]:
+        parts = (ROOT / "src").joinpath(*name.split("."))
+        for file in (parts.with_suffix(".py"), parts / "__init__.py"):
+            if file.is_file() and file not in read:
+                found |= _imports(file, read)
+    return found
+
+
+def _is_missing(name: str) -> bool:
+    spec = find_spec(name)
+    return spec is None or spec.origin is None  # a folder of that name, as tests/distributed
 
 
 def append(row) -> None:

@@ -10,6 +10,12 @@ from fused_steps import CASES, SKIPPED, TOLERANCE, largest_difference, ours, ste
 def test_a_skipped_step_leaves_what_foreach_leaves(case, device, record):
     """``record`` shows torch's own too: from which release on it is right."""
     place, found = torch.device(device), {}
+    try:
+        steps(torchs(case, "fused"), place, skipped=())
+    except RuntimeError as error:  # torch 2.11 has no fused Adagrad for CUDA
+        if "`fused=True` requires" not in str(error):
+            raise
+        pytest.skip("torch has no fused kernel of it for this device")
     for label, skipped in SKIPPED.items():
         with unwritten_memory_is_nan():
             expected = steps(torchs(case, "foreach"), place, skipped=skipped)

@@ -89,6 +89,16 @@ def test_enough_devices(gpus, count, split, launch, ranks):
     require_gpus(settings(split, **launch), ranks)
 
 
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_is_not_for_a_gpu_and_the_cpu_together(gpus, amp):
+    gpus(1)
+    mine = settings("b", stage_devices="cuda:0,cpu")
+    mine = replace(mine, train=replace(mine.train, amp=amp))
+    with refused("conflicting-settings", f"--amp {amp}", "--stage-devices cuda:0,cpu", "--amp none"):
+        pick_device(mine, 0, Launcher.OTHER)
+    pick_device(replace(mine, launch=Launch(stage_devices="cuda:0,cuda:0")), 0, Launcher.OTHER)
+
+
 def test_stages_on_devices_that_are_named(gpus):
     gpus(2)
     mine = settings("b", stage_devices="cuda:1,cpu")

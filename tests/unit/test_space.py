@@ -114,6 +114,7 @@ class TestQuota:
             (nfs("744"), "81176 user - -"),
             (NO_QUOTA, "- - - -"),
         ],
+        ids=["under", "in-grace", "after-grace", "soft-limit", "hard-limit", "far-under", "no-quota"],
     )
     def test_of_other_disks(self, stub, tmp_path, text, said):
         stub("quota", f"case $* in *--user*) cat <<'END'\n{text}END\n;; esac; exit 1")  # as it does over a limit
