@@ -29,7 +29,7 @@ use_mpirun() {
     fi
     mpirun+=("$path" --bind-to none "$@")
     if [ -n "${gpu_options[*]-}" ]; then # for the srun that it starts under Slurm
-        export_variables SLURM_STEP_GRES="${gpu_options[0]#--gres=}"
+        export_variables SLURM_GPUS_PER_NODE="$gpus_per_node"
     fi
     [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do

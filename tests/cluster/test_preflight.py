@@ -83,7 +83,8 @@ def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image, answer
 
 def test_a_head_node_that_only_knows_itself_is_answered(cluster, tmp_path, answer):
     hosts = tmp_path / "hosts"
-    hosts.write_text("127.0.1.1 node1\n" + cluster.run("cat", "/etc/hosts"))
+    others = [line for line in cluster.run("cat", "/etc/hosts").splitlines() if line.split()[1:] != ["node1"]]
+    hosts.write_text("\n".join(["127.0.1.1 node1", *others, ""]))
     cluster.control("on", "node1", "mount", "--bind", hosts, "/etc/hosts")
     try:
         job = cluster.submit("ddp.job", out=tmp_path / "run")

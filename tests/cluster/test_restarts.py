@@ -122,7 +122,8 @@ def test_a_restart_leaves_a_users_step_and_the_folders_and_scancel_removes_these
         }
 
     def step_of_the_user():
-        return "sleep 290" in cluster.control("on", "node2", "ps", "-eo", "args").splitlines()
+        lines = cluster.control("on", "node2", "ps", "-eo", "args").splitlines()
+        return any(line.endswith("/sleep 290") for line in lines)  # srun makes it a path
 
     job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=config(4000), SLIPWAY_MAX_RESTARTS="3")
     job.until("epoch 2/")

@@ -1390,6 +1390,9 @@ class TestEachNode:
         assert (code, out.splitlines()[-4:]) == (0, ["--map-by", "ppr:1:node:OVERSUBSCRIBE", "echo", "hi"]), err
         assert "MINE" in out.splitlines()
         assert "SLURM_X" not in out
+        gpus = "; (use_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})"
+        assert bash("gpu_options=(--gres=gpu:2)" + gpus)[1] == "2\n"
+        assert bash("gpu_options=()" + gpus)[1] == "none\n"
         assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "no-mpi", "mpirun")
 
     # once: HOSTNAME and TMPDIR of the first node went to all
