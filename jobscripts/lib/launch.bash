@@ -190,7 +190,8 @@ explain_failure() {
 
 # repeat_killed_step: whether the step that has just failed with `code` is to be run again, since a
 # process of it was killed, for the first time before this launch. srun then returns 143, for those
-# that it has ended itself.
+# that it has ended itself. The server that the head node answers the preflight by may be a step
+# that end_old_steps ends, so it is started again.
 repeat_killed_step() {
     ((code > 128)) && [ -z "$step_timed_out" ] &&
         [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
@@ -200,6 +201,7 @@ repeat_killed_step() {
     warn step-repeated \
         "attempt $attempt: a process was killed before the launch: that step is run once" \
         "more"
+    [ -z "${head_is_tried:-}" ] || [ -z "${server:-}" ] || find_master
 }
 
 # wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears

@@ -92,10 +92,10 @@ job_is_over() {
     esac
 }
 
-# nodes_out_of_service NODE...: print those that the server says are down or not reached. One that
-# is only offline still runs its jobs.
+# nodes_out_of_service SECONDS NODE...: print those that the server says are down or not reached.
+# One that is only offline still runs its jobs.
 nodes_out_of_service() {
-    ask_scheduler pbsnodes -a | awk -v asked="$*" '
+    timeout --kill-after=5 "$1" pbsnodes -a | awk -v asked="${*:2}" '
         BEGIN {
             count = split(asked, names)
             for (number = 1; number <= count; number++) {

@@ -280,9 +280,10 @@ end_guard() {
     guard='' guard_node=''
 }
 
-# nodes_out_of_service NODE...: print those that Slurm says are down, drained or not responding.
+# nodes_out_of_service SECONDS NODE...: print those that Slurm says are down, drained or not
+# responding.
 nodes_out_of_service() {
-    sh "$lib/nodes_down.sh" "$SLIPWAY_PROBE_SECONDS" "$@"
+    sh "$lib/nodes_down.sh" "$@"
 }
 
 # job_is_over JOB: whether Slurm says so, or has forgotten it, or it is this very job under another

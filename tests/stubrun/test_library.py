@@ -1245,6 +1245,11 @@ class TestEachNode:
         code, out, err = bash(f'{kill} || echo "$? $output"; repeat_killed_step || echo no')
         assert (code, out) == (0, "137 part\nno\n")
         assert (slugs(err), numbers(messages(err)[0].text)) == (["step-repeated"], [1])
+        # once: the head node's server, a step where srun starts it, stayed ended, and the preflight found nobody
+        ended = "end_old_steps() { echo ended; }; find_master() { echo found; }; attempt=1 code=137 step_timed_out=''; "
+        for server, out in (("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"),
+                            ("server=7", "ended\n")):  # fmt: skip
+            assert bash(f"{ended}{server}; repeat_killed_step")[:2] == (0, out)
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
         # inside salloc the terminal is no input of a step
         assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")
@@ -1807,7 +1812,7 @@ class TestRestart:
         said = bash(code)
         assert said[1].splitlines() == [alone, "n1 n2"]
         assert slugs(said[2]) == ([] if launcher == "local" else ["node-silent"])
-        down = 'nodes_out_of_service() { echo "$1 DOWN*"; }; '
+        down = 'nodes_out_of_service() { echo "$2 DOWN*"; }; '
         said = bash(f'{down}{code}; echo "${{node_states[n2]:-}}"')
         assert said[1].splitlines() == [
             alone + ("n2" if launcher != "local" else ""),
@@ -1831,6 +1836,13 @@ class TestRestart:
         assert bash(down + code) == (0, "n1\n", "")
         assert (place / "asked").read_text() == "\n"
         assert bash("SLIPWAY_PROBE_SECONDS=.5; longer_limit; SLIPWAY_PROBE_SECONDS=20; longer_limit")[1] == "1.5\n60\n"
+
+    # once: Slurm's answer had no longer limit the second time, and a node that is down was called silent
+    def test_the_scheduler_has_longer_the_second_time(self, bash, stub):
+        stub("srun", f'[[ "$*" != *n2* ]] || exit 1; {SRUN}')
+        stub("scontrol", "sleep 0.8; echo 'NodeName=n2 State=DOWN*'")
+        code = 'SLIPWAY_PROBE_SECONDS=0.5; find_healthy_nodes; echo "${lost_nodes[*]}"'
+        assert bash(code) == (0, "n2\n", "")
 
     # once: nodes that had not answered when the time limit came were lost
     def test_a_signal_meanwhile_says_nothing_of_nodes(self, bash, stub):
@@ -1863,9 +1875,9 @@ class TestRestart:
             f'[ "$*" = "--oneliner show node n1,n2" ] || exit 1; '
             f'echo "NodeName=n1 Arch=x State=IDLE Reason=DOWN"; echo "NodeName=n2 Arch=x State={state} Weight=1"',
         )
-        assert bash("nodes_out_of_service n1 n2")[1] == (f"n2 {state}\n" if out else "")
+        assert bash("nodes_out_of_service 20 n1 n2")[1] == (f"n2 {state}\n" if out else "")
         stub("scontrol", "exec sleep 60")
-        assert bash("SLIPWAY_PROBE_SECONDS=0.2; nodes_out_of_service n1 n2 || :")[:2] == (0, "")
+        assert bash("nodes_out_of_service 0.2 n1 n2 || :")[:2] == (0, "")
 
     @pytest.mark.parametrize(
         ("state", "out"),
@@ -1880,9 +1892,9 @@ class TestRestart:
             "pbsnodes",
             f'[ "$*" = -a ] || exit 1; printf "%s\n" {" ".join(map(shlex.quote, (*lines, "n3", "     state = down")))}',
         )
-        asked = bash("nodes_out_of_service n1 n2.site", scheduler="pbs")[1]
+        asked = bash("nodes_out_of_service 20 n1 n2.site", scheduler="pbs")[1]
         assert asked == (f"n2.site {state}\n" if out else "")
-        assert bash("nodes_out_of_service n1", scheduler="local")[:2] == (0, "")
+        assert bash("nodes_out_of_service 20 n1", scheduler="local")[:2] == (0, "")
 
     def test_ask_scheduler(self, bash):
         asked = "SLIPWAY_PROBE_SECONDS=0.2; ask_scheduler {} && echo yes || echo $?"
