@@ -98,8 +98,10 @@ remove_old_scratch() {
         warn scratch-left "old folders stay: ${old[*]}"
 }
 
-# remove_on_each_node SECONDS FOLDER...
+# remove_on_each_node SECONDS FOLDER...: by a step that takes no GPU, as ranks that cannot be killed
+# may hold them.
 remove_on_each_node() {
+    local gpu_options=("${HELPER_OPTIONS[@]}")
     on_each_node "$1" sh "$lib/remove_folders.sh" "${@:2}"
 }
 

@@ -6,6 +6,10 @@
 # wrong: it has started nothing, and never will. The files of the others add theirs.
 LAUNCH_REFUSALS=('^torchrun: error: ')
 
+# Options of a step that only helps, where the scheduler would else keep it waiting for what the
+# ranks hold: its file says which.
+HELPER_OPTIONS=()
+
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
 # the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
 catch_signals() {

@@ -34,10 +34,10 @@ read_arguments() {
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node,
+# and from directives_*. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node,
 # world_size, gpus_per_node, first_port, job_record, and what plan_save sets.
 find_allocation() {
-    local limit
+    local limit counts
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
     ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
@@ -50,6 +50,8 @@ find_allocation() {
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
+    mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
+    refuse_uneven_gpus "${counts[@]}"
     gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$job_record")
     limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$job_record")")
     [ -z "$limit" ] || ((limit > save_seconds)) ||
@@ -79,6 +81,38 @@ share_of_node() {
     else
         echo "$2"
     fi
+}
+
+# gpus_of_nodes: how many each host of the job has been given, a line each, from the server's answer
+# on standard input. OpenPBS names for each chunk a host in exec_host and what it got there in
+# exec_vnode, (node1:ncpus=8:ngpus=2)+(node2[0]:ngpus=1+node2[1]:ngpus=1); Torque a word for each
+# GPU in exec_gpus, node1-gpu/0+node1-gpu/1.
+gpus_of_nodes() {
+    awk '
+        $1 == "exec_host" { hosts = split($3, host, "+") }
+        $1 == "exec_vnode" { chunks = split($3, chunk, /[)][+][(]/) }
+        $1 == "exec_gpus" { gpus = split($3, gpu, "+") }
+        END {
+            if (!hosts || (chunks != hosts && !gpus))
+                exit
+            for (number = 1; number <= hosts; number++) {
+                sub(/\/.*/, "", host[number])
+                sum[host[number]] += 0
+                if (!chunks)
+                    continue
+                words = split(chunk[number], word, /[:+()]/)
+                for (field = 1; field <= words; field++)
+                    if (word[field] ~ /^ngpus=[0-9]+$/)
+                        sum[host[number]] += substr(word[field], 7)
+            }
+            for (number = 1; number <= gpus; number++) {
+                sub(/-gpu\/.*/, "", gpu[number])
+                sum[gpu[number]]++
+            }
+            for (name in sum)
+                print sum[name]
+        }
+    '
 }
 
 # job_is_over JOB: whether the server says so, or has forgotten it; 2: it does not answer.

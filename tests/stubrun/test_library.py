@@ -452,6 +452,18 @@ class TestScratch:
         code += '! srun rm -rf disk/x 2>/dev/null; remove_on_each_node 9 "$PWD/disk/x" "$PWD/disk/y"; ls -A disk'
         assert bash(code) == (0, "", "")
 
+    # once: the step waited for the GPUs that a rank held which could not be killed
+    def test_helpers_take_no_gpu(self, bash, stub):
+        stub("srun", 'echo "$*"')
+        stub("mpirun", "echo $SLURM_STEP_GRES")
+        gpus = "gpu_options=(--gres=gpu:2); "
+        assert " --gres=none " in bash(f"{gpus}remove_on_each_node 9 /x")[1]
+        assert (
+            bash(f"{gpus}launcher=mpirun; remove_on_each_node 9 /x; (mpirun_node 0 9 true); mpirun_each_node 9 true")[1]
+            == "none\nnone\ngpu:2\n"
+        )
+        assert bash("launcher=mpirun; remove_on_each_node 9 /x", scheduler="pbs", SLURM_STEP_GRES="")[:2] == (0, "\n")
+
     @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 600"])
     def test_remove_scratch_never_fails(self, bash, stub, place, broken):
         stub("srun", broken)
@@ -1070,6 +1082,58 @@ class TestAllocation:
         for broken in ("exit 1", "exit 0", "echo x"):
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
+
+    @pytest.mark.parametrize(
+        ("lines", "counts"),
+        [
+            (["Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1)"], [3]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:2-3)"], [2, 2]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)"], [2, 1]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1g.5gb:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES="], [2, 0]),
+            (["NumNodes=2 GRES=gpu:9", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:4(0/8),craynetwork:1"], [0]),
+            (["NodeList=n[1-2]"], []),
+        ],
+    )
+    def test_gpus_of_nodes_of_slurm(self, bash, stub, lines, counts):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
+        assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
+        found = bash("SLIPWAY_RANKS_PER_NODE=1; find_allocation; echo yes", slurm_record=record, **self.SLURM)
+        if len({*counts}) < 2:
+            assert found[1] == "yes\n"
+        else:
+            assert_dies(found, "uneven-gpus")
+            assert numbers(found[2]) == counts
+
+    OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
+
+    @pytest.mark.parametrize(
+        ("said", "counts"),
+        [
+            (OPENPBS.format("n1/0*8+n2/0*8", "(n1:ncpus=8:ngpus=3:mem=9kb)+(n2:ncpus=8:ngpus=1)"), [1, 3]),
+            (OPENPBS.format("n1/0+n1/1+n2/0", "(n1:ngpus=1)+(n1:ngpus=1)+(n2:ngpus=2)"), [2, 2]),  # two chunks a host
+            (OPENPBS.format("n1/0+n2/0", "(n1[0]:ngpus=1+n1[1]:ngpus=1)+(n2[0]:ngpus=2)"), [2, 2]),  # vnodes
+            (OPENPBS.format("n1/0+n2/0", "(n1:ncpus=8:ngpus=4)+(n2:ncpus=8)"), [0, 4]),
+            (OPENPBS.format("n1/0+n2/0", "(n1:ngpus=4)"), []),  # nobody knows whose that is
+            ("    exec_host = n1/0-3+n2/0-3\n    exec_gpus = n1-gpu/1+n1-gpu/0+n2-gpu/0", [1, 2]),  # Torque
+            ("    exec_host = n1/0+n2/0\n    exec_gpus = n2-gpu/0", [0, 1]),
+            ("    exec_host = n1/0+n2/0", []),
+        ],
+    )
+    def test_gpus_of_nodes_of_pbs(self, bash, stub, place, said, counts):
+        assert sorted(map(int, bash('gpus_of_nodes <<<"$1"', said, scheduler="pbs")[1].split())) == counts
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"echo {shlex.quote(said)}")
+        found = bash("find_allocation; echo yes", scheduler="pbs", PBS_JOBID="4711", PBS_NODEFILE=str(place / "nodes"))
+        if len({*counts}) < 2:
+            assert found[1] == "yes\n"
+        else:
+            assert_dies(found, "uneven-gpus")
+            assert sorted(numbers(found[2])) == counts
+
+    def test_refuse_uneven_gpus(self, bash):
+        assert bash("refuse_uneven_gpus; refuse_uneven_gpus 2; refuse_uneven_gpus 2 2 2; echo yes")[1] == "yes\n"
+        assert_dies(bash("refuse_uneven_gpus 2 2 1"), "uneven-gpus", "2", "1")
 
     def test_find_allocation_of_this_machine(self, bash):
         show = 'find_allocation; echo "${nodes[@]} $nnodes $gpus_per_node $cpus"; ((first_port < 30000))'

@@ -177,6 +177,20 @@ class TestRefusals:
         assert ended.err.startswith(f"{script}: ")
 
 
+# once: two ranks were started on the node with one GPU
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("ddp.job", {"STUB_GRES": "gpu:2(IDX:0-1)\n   Nodes=node3 CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}),
+        ("ddp.pbs", {"STUB_ON_QSTAT": "echo ' exec_host = n1/0+n2/0'; echo ' exec_vnode = (n1:ngpus=3)+(n2:ngpus=1)'"}),
+    ],
+)
+def test_nodes_with_different_numbers_of_gpus_are_refused(project, script, said):
+    ended = project.run(script, **said)
+    ended.assert_refused("uneven-gpus")
+    assert not ended.run_dir.exists()
+
+
 class TestLibraryIsFound:
     @pytest.fixture
     def spooled(self, tmp_path):
