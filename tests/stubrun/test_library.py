@@ -1212,6 +1212,30 @@ class TestAllocation:
         stub("qstat", "exit 1")
         assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == "no\n"
 
+    # once: inside qsub -I a script took the job's whole time for its own, and PBS killed it without a save
+    @pytest.mark.parametrize("name", ["resources_used.walltime", "stime", "start_time"])
+    def test_time_left(self, bash, stub, place, name):
+        (place / "nodes").write_text("n1\nn2\n")
+        said = "00:50:00" if name.startswith("resources") else time.ctime(time.time() - 3000)
+        record = f"    Resource_List.walltime = 01:00:00\n    {name} = {said}"
+        stub("qstat", f"echo {shlex.quote(record)}")
+        env = {"scheduler": "pbs", "PBS_JOBID": "4711", "PBS_NODEFILE": str(place / "nodes")}
+        planned = 'time_left <<<"$job_record"; echo $((save_at - SECONDS))'
+        for code in ("find_allocation", "SECONDS=3000; find_allocation; time_is_nearly_up || :"):
+            left, save = map(int, bash(f"interactive=1; {code}; {planned}", **env)[1].split())
+            assert (550 < left <= 600, 550 - 140 < save <= 600 - 140) == (True, True)
+        assert_dies(bash("interactive=1 save_seconds=600; find_allocation", **env), "time-too-short", "600")
+        # a batch job begins with its script, whatever the server says of an earlier run of it
+        assert 3550 < int(bash('find_allocation; time_left <<<"$job_record"', **env)[1]) <= 3600
+
+    def test_time_left_of_an_answer_that_says_little(self, bash):
+        limit = "    Resource_List.walltime = 01:00:00\n    stime = x"
+        for said, left in ((limit, "3600\n"), ("    resources_used.walltime = 00:50:00", "")):
+            assert bash('SECONDS=0 interactive=1; time_left <<<"$1"', said, scheduler="pbs")[1] == left
+        assert bash("seconds_since x; seconds_since ''; seconds_since 'Fri Nov 99 15:43:09 2026'", scheduler="pbs") == (
+            0, "", ""
+        )  # fmt: skip
+
     # once: every 20 s, 180 times an hour
     @pytest.mark.parametrize(
         ("moment", "ended"),
