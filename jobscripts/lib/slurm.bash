@@ -58,7 +58,9 @@ find_allocation() {
 # forget_other_jobs: unset what srun takes for options of a step: how large it is, how it is bound
 # and laid out. Each srun here says that by itself; what the environment says may be of the job from
 # inside whose this one was submitted, and Slurm sets over it what this one has asked for, no more.
-# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs.
+# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs. Which GPUs its
+# processes see stays, where that record names none: at a site whose Slurm knows of no GPUs somebody
+# has chosen them, and without them a process would see all.
 forget_other_jobs() {
     local name
     for name in "${!SLURM_@}" "${!SRUN_@}"; do
@@ -77,8 +79,15 @@ forget_other_jobs() {
     [ -n "${slurm_record:-}" ] || return 0
     [[ $job_id == *_* ]] || unset -v "${!SLURM_ARRAY_@}"
     [ -n "${restarted:-}" ] || unset -v SLURM_RESTART_COUNT
-    [[ $slurm_record =~ $HAS_GPUS ]] ||
-        unset -v SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+    [[ ! $slurm_record =~ $HAS_GPUS ]] || return 0
+    unset -v SLURM_GPUS_ON_NODE SLURM_JOB_GPUS
+    [ "${SLIPWAY_DEVICE:-cpu}" != cpu ] || return 0
+    for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
+        [ -z "${!name:-}" ] ||
+            warn kept-variable \
+                "$name=${!name} was set outside and is kept: Slurm has given this job no GPU that" \
+                "it knows of"
+    done
 }
 
 # gpus_of_nodes: how many the nodes of the job have been given, a line for nodes that Slurm's record

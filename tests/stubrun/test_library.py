@@ -1105,6 +1105,17 @@ class TestAllocation:
             assert_dies(found, "uneven-gpus")
             assert numbers(found[2]) == counts
 
+    # once: at a site whose Slurm knows of no GPUs the job lost the choice of them
+    @pytest.mark.parametrize("device", ["auto", "cpu"])
+    def test_gpus_that_somebody_has_chosen_stay(self, bash, device):
+        chosen = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": ""}
+        show = 'forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${SLURM_JOB_GPUS-}"'
+        record = {"SLURM_JOB_GPUS": "0", "slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES="}
+        code, out, err = bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **record)
+        assert (code, out, slugs(err)) == (0, "2,3 \n", ["kept-variable"] * (device != "cpu"))
+        given = {"slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}
+        assert bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **{**record, **given}) == (0, "2,3 0\n", "")
+
     OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
 
     @pytest.mark.parametrize(
@@ -2167,6 +2178,17 @@ class TestRestart:
             assert bash(f"rm -f steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
         code = "scratch_record=x; watch_scratch; scratch_is_watched || end_scratch_watch"
         assert bash(code, scheduler="pbs")[:2] == (0, "")
+
+    # once: inside salloc the step outlived the script
+    @pytest.mark.parametrize("interactive", ["1", ""])
+    def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(self, bash, stub, interactive):
+        stub("srun", '[[ "$*" == *watch_scratch.sh* ]] || exit 1; exec sleep 53')
+        code = f"interactive={interactive} scratch_record=$PWD/record scratch=$PWD/disk/x; mkdir disk/x; "
+        code += "watch_scratch; watch=$scratch_watch; remove_scratch; "
+        code += "! scratch_is_watched || { echo lives; end_scratch_watch; }; wait $watch || echo $?"
+        done, out, err = bash(code, SLURMD_NODENAME="n1")
+        assert (done, out) == (0, "143\n" if interactive else "lives\n143\n")
+        assert slugs(err) == (["scratch-left"] if interactive else [])
 
     WATCH = ["sh", str(LIB / "watch_scratch.sh")]
 
