@@ -234,6 +234,18 @@ class TestLibraryIsFound:
         ended = project.run(spooled, STUB_ON_SCONTROL=wrong, **DONE)
         assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
 
+    # once: without an answer it was looked for in /lib, and by the name of a pipe, (null), in the current folder
+    @pytest.mark.parametrize(
+        "said",
+        [{"STUB_ON_SCONTROL": '[ "$1" != --details ] || exit 1'}, {"STUB_COMMAND": "(null)"}],
+        ids=["silent", "pipe"],
+    )
+    def test_beside_slurms_copy_where_it_has_no_other_name(self, project, spooled, library, said):
+        library(project.folder / "(null)" / "lib")
+        lib = library(spooled.parent / "lib")
+        ended = project.run(spooled, **said, **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
     def test_for_each_task_of_an_array(self, project, spooled, library):
         """`scontrol show job 4700` shows all tasks of the array 4700; one of them has the array's own number."""
         lib = library(project.folder / "my scripts" / "lib")

@@ -51,6 +51,7 @@ script=$(realpath -- "$0")
 if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
     script=$(sed --quiet 's/^ *Command=//p' <<<"$slurm_record")
     script=${script%"${*:+ $*}"}
+    [[ $script == /* ]] || script=$0 # Slurm is silent, or has read the script from a pipe
 fi"""
 CONTRACT = Contract(
     stop="scancel JOB: the ranks save, if the site's KillWait (and torchrun, 30 s) lets them, the job ends, and "
