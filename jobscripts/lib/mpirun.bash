@@ -29,7 +29,8 @@ use_mpirun() {
     fi
     mpirun+=("$path" --bind-to none "$@")
     for option in "${gpu_options[@]}"; do # for the srun that it starts under Slurm
-        [[ $option != --gres=* ]] || export_variables SLURM_STEP_GRES="${option#--gres=}"
+        [[ $option == --gres=* ]] || continue
+        export_variables SLURM_STEP_GRES="${option#--gres=}"
     done
     [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do
