@@ -274,6 +274,7 @@ launch_once() {
         [ -z "${heart:-}" ] || exec {heart}>&-
         [ -z "${from_server:-}" ] || exec {from_server}<&-
         export_variables SLIPWAY_LAUNCH="$launch_id"
+        [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
         trap : TERM USR1 INT
         code=0
         (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?

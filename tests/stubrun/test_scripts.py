@@ -177,6 +177,14 @@ class TestRefusals:
         assert ended.err.startswith(f"{script}: ")
 
 
+# once: under srun all ranks had the first node's
+@pytest.mark.parametrize(("script", "kept"), [("ddp.job", None), ("single.job", "n7"), ("ddp.sh", "n7")])
+def test_the_name_of_a_node_is_not_that_of_others(project, script, kept):
+    nodes = {"STUB_NODES": "node1"} if script == "single.job" else {}
+    ended = project.run(script, HOSTNAME="n7", **nodes, **DONE)
+    assert (ended.code, ended.env.get("HOSTNAME")) == (0, kept)
+
+
 # once: two ranks were started on the node with one GPU
 @pytest.mark.parametrize(
     ("script", "said"),
