@@ -34,8 +34,9 @@ read_arguments() {
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node,
-# world_size, gpus_per_node, first_port, job_record, and what plan_save sets.
+# and from directives_*. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, first_port, job_record,
+# and what plan_save sets.
 find_allocation() {
     local left counts
     # A file of this node only, in which a node stands several times.

@@ -17,8 +17,9 @@ readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
-# slurm_record says. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node, world_size,
-# gpus_per_node, gpu_options and first_port; adds to srun_options the name and memory of steps.
+# slurm_record says. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options and
+# first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1} counts
     srun_options+=(--job-name="$STEP")
