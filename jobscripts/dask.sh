@@ -23,11 +23,9 @@
 #               compilers' caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of
 #               image and data. Removed at the end; where a node or its job was lost, it stays for
 #               the site's epilog, or the next attempt of the run on that node.
-# Requeue:      By this script (which gives its nodes back and asks for new ones) after a time
-#               limit, if the attempt has saved a further step; and after the death of a node or
-#               rank, if too few nodes start a process and it is not to train with fewer. At most
-#               SLIPWAY_MAX_REQUEUES times. The loss of a node ends the attempt, and `bash
-#               RUN_DIR/job.sh` goes on.
+# Requeue:      By this script (which gives its nodes back and asks for new ones), at most
+#               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a further
+#               step. The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
 # Logs:         RUN_DIR/logs/ATTEMPT/stdout.log and stderr.log, those of the nodes' jobs in dask/
 #               beside it, and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has
 #               used; for that watch_gpus.sh asks the driver of each node every 10 s how busy its
@@ -56,6 +54,7 @@ readonly job_id
 
 # refuse_shared OWNER GROUP PATH...: fails unless the user, root or OWNER (a number) owns each PATH,
 # and nobody else may write it; the group may where GROUP is w. A mode shows what an ACL allows.
+# Column 6 of a mode is w where the group may write, column 9 where all others may.
 refuse_shared() {
     local found
     found=$(stat --dereference --format='%A %u %n' -- "${@:3}" 2>&1 |

@@ -98,8 +98,10 @@ remove_old_scratch() {
         warn scratch-left "old folders stay: ${old[*]}"
 }
 
-# remove_on_each_node SECONDS FOLDER...
+# remove_on_each_node SECONDS FOLDER...: by a step that takes no GPU, as ranks that cannot be killed
+# may hold them.
 remove_on_each_node() {
+    local gpu_options=("${HELPER_OPTIONS[@]}")
     on_each_node "$1" sh "$lib/remove_folders.sh" "${@:2}"
 }
 
@@ -109,8 +111,8 @@ random_name() {
 }
 
 # remove_scratch: on every node, and on this one the attempt's containers. Where that fails, on this
-# one at least, and on the others what watch_scratch has started may do it; neither exit code nor
-# requeue change.
+# one at least, and on the others what watch_scratch has started may do it, unless the allocation
+# outlives this script: nothing may. Neither exit code nor requeue change.
 remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
@@ -122,6 +124,7 @@ remove_scratch() {
         end_scratch_watch
         return 0
     fi
+    [ -z "${interactive:-}" ] || end_scratch_watch
     timeout 20 sh "$lib/remove_folders.sh" "$path" &&
         { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
         warn scratch-left "$path stays on each node where it could not be removed"

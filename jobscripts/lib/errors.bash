@@ -32,6 +32,7 @@ declare -Ar ERROR_CODE=(
     [no-profiler]=78
     [no-gpu]=78
     [too-few-gpus]=78
+    [uneven-gpus]=78
     [broken-gpu]=78
     [mig-slices]=78
     [no-master-address]=78

@@ -6,6 +6,10 @@
 # wrong: it has started nothing, and never will. The files of the others add theirs.
 LAUNCH_REFUSALS=('^torchrun: error: ')
 
+# Options of a step that only helps, where the scheduler would else keep it waiting for what the
+# ranks hold: its file says which.
+HELPER_OPTIONS=()
+
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
 # the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
 catch_signals() {
@@ -190,7 +194,8 @@ explain_failure() {
 
 # repeat_killed_step: whether the step that has just failed with `code` is to be run again, since a
 # process of it was killed, for the first time before this launch. srun then returns 143, for those
-# that it has ended itself.
+# that it has ended itself. The server that the head node answers the preflight by may be a step
+# that end_old_steps ends, so it is started again.
 repeat_killed_step() {
     ((code > 128)) && [ -z "$step_timed_out" ] &&
         [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
@@ -200,6 +205,7 @@ repeat_killed_step() {
     warn step-repeated \
         "attempt $attempt: a process was killed before the launch: that step is run once" \
         "more"
+    [ -z "${head_is_tried:-}" ] || [ -z "${server:-}" ] || find_master
 }
 
 # wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears
@@ -268,6 +274,7 @@ launch_once() {
         [ -z "${heart:-}" ] || exec {heart}>&-
         [ -z "${from_server:-}" ] || exec {from_server}<&-
         export_variables SLIPWAY_LAUNCH="$launch_id"
+        [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
         trap : TERM USR1 INT
         code=0
         (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?

@@ -18,7 +18,7 @@ LAUNCH_REFUSALS+=(
 # second to save (version 5: none), so that is raised, and the signal blocked for version 5: the
 # ranks get it from the scheduler.
 use_mpirun() {
-    local path name
+    local path name option
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
     refuse_root
     export_variables OMPI_MCA_odls_base_sigkill_timeout=15
@@ -28,9 +28,10 @@ use_mpirun() {
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path" --bind-to none "$@")
-    if [ -n "${gpu_options[*]-}" ]; then # for the srun that it starts under Slurm
-        export_variables SLURM_GPUS_PER_NODE="$gpus_per_node"
-    fi
+    case " ${gpu_options[*]-} " in # for the srun that it starts under Slurm
+        *" --gres=none "*) export_variables SLURM_GPUS_PER_NODE=0 ;;
+        *" --gres="*) export_variables SLURM_GPUS_PER_NODE="$gpus_per_node" ;;
+    esac
     [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do
         case $name in
@@ -73,10 +74,10 @@ end_old_ranks() {
     end_ranks "$job_id.*.$$.*" # of all attempts: a node may answer again that was left out
 }
 
-# mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long. It
-# ends the shell that it runs in.
+# mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long, which only
+# helps. It ends the shell that it runs in.
 mpirun_node() {
-    local limit=$2 mpirun
+    local limit=$2 mpirun gpu_options=("${HELPER_OPTIONS[@]}")
     nodes=("${nodes[$1]}") nnodes=1
     shift 2
     use_mpirun "${mpirun_options[@]}"

@@ -4,6 +4,7 @@
 
 # refuse_shared OWNER GROUP PATH...: fails unless the user, root or OWNER (a number) owns each PATH,
 # and nobody else may write it; the group may where GROUP is w. A mode shows what an ACL allows.
+# Column 6 of a mode is w where the group may write, column 9 where all others may.
 refuse_shared() {
     local found
     found=$(stat --dereference --format='%A %u %n' -- "${@:3}" 2>&1 |

@@ -34,10 +34,11 @@ read_arguments() {
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node,
-# world_size, gpus_per_node, first_port, job_record, and what plan_save sets.
+# and from directives_*. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, first_port, job_record,
+# and what plan_save sets.
 find_allocation() {
-    local limit
+    local left counts
     # A file of this node only, in which a node stands several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
     ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
@@ -50,13 +51,15 @@ find_allocation() {
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
+    mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
+    refuse_uneven_gpus "${counts[@]}"
     gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$job_record")
-    limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$job_record")")
-    [ -z "$limit" ] || ((limit > save_seconds)) ||
+    left=$(time_left <<<"$job_record")
+    [ -z "$left" ] || ((left > save_seconds)) ||
         die time-too-short \
-            "the job's time of $limit s is not longer than the $save_seconds s that are kept for" \
-            "saving: give it more"
-    plan_save "$limit"
+            "$left s are left of the job's time, and $save_seconds s are kept for saving: give it" \
+            "more"
+    plan_save "$left"
     scratch_id=$job_id
     # from 20000 on, as clients get 32768 and up; it differs from job to job
     first_port=$((20000 + 10#$(tr --delete --complement 0-9 <<<"$job_id" | tail --bytes=5) % 10000))
@@ -81,6 +84,38 @@ share_of_node() {
     fi
 }
 
+# gpus_of_nodes: how many each host of the job has been given, a line each, from the server's answer
+# on standard input. OpenPBS names for each chunk a host in exec_host and what it got there in
+# exec_vnode, (node1:ncpus=8:ngpus=2)+(node2[0]:ngpus=1+node2[1]:ngpus=1); Torque a word for each
+# GPU in exec_gpus, node1-gpu/0+node1-gpu/1.
+gpus_of_nodes() {
+    awk '
+        $1 == "exec_host" { hosts = split($3, host, "+") }
+        $1 == "exec_vnode" { chunks = split($3, chunk, /[)][+][(]/) }
+        $1 == "exec_gpus" { gpus = split($3, gpu, "+") }
+        END {
+            if (!hosts || (chunks != hosts && !gpus))
+                exit
+            for (number = 1; number <= hosts; number++) {
+                sub(/\/.*/, "", host[number])
+                sum[host[number]] += 0
+                if (!chunks)
+                    continue
+                words = split(chunk[number], word, /[:+()]/)
+                for (field = 1; field <= words; field++)
+                    if (word[field] ~ /^ngpus=[0-9]+$/)
+                        sum[host[number]] += substr(word[field], 7)
+            }
+            for (number = 1; number <= gpus; number++) {
+                sub(/-gpu\/.*/, "", gpu[number])
+                sum[gpu[number]]++
+            }
+            for (name in sum)
+                print sum[name]
+        }
+    '
+}
+
 # job_is_over JOB: whether the server says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0 id=$1
@@ -92,10 +127,10 @@ job_is_over() {
     esac
 }
 
-# nodes_out_of_service NODE...: print those that the server says are down or not reached. One that
-# is only offline still runs its jobs.
+# nodes_out_of_service SECONDS NODE...: print those that the server says are down or not reached.
+# One that is only offline still runs its jobs.
 nodes_out_of_service() {
-    ask_scheduler pbsnodes -a | awk -v asked="$*" '
+    timeout --kill-after=5 "$1" pbsnodes -a | awk -v asked="${*:2}" '
         BEGIN {
             count = split(asked, names)
             for (number = 1; number <= count; number++) {
@@ -131,6 +166,31 @@ to_seconds() {
     echo $((10#${BASH_REMATCH[1]} * 3600 + 10#${BASH_REMATCH[2]} * 60 + 10#${BASH_REMATCH[3]}))
 }
 
+# time_left: of the job, in seconds, from the server's answer on standard input; nothing where that
+# names no limit. A job that is no batch job began before this script: at what the server says, or
+# as much earlier as it has counted, whichever is more. What it says of a batch job can be of an
+# earlier run of that.
+time_left() {
+    local record limit past=$SECONDS run
+    record=$(cat)
+    limit=$(to_seconds "$(job_field Resource_List.walltime <<<"$record")")
+    [ -n "$limit" ] || return 0
+    if [ -n "${interactive:-}" ]; then
+        run=$(to_seconds "$(job_field resources_used.walltime <<<"$record")")
+        ((${run:-0} <= past)) || past=$run
+        run=$(seconds_since "$(job_field '\(stime\|start_time\)' <<<"$record")")
+        ((${run:-0} <= past)) || past=$run
+    fi
+    echo $((limit - past))
+}
+
+# seconds_since DATE: as ctime(3) writes one; nothing for anything else.
+seconds_since() {
+    local began ctime='^[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}$'
+    [[ $1 =~ $ctime ]] && began=$(date --date="$1" +%s 2>/dev/null) || return 0
+    echo $(($(date +%s) - began))
+}
+
 # watch_time_limit: send this script SIGUSR1 when no more than save_seconds are left. It ends with
 # the script. Sets watcher, the descriptor by which it knows.
 watch_time_limit() {
@@ -144,11 +204,11 @@ watch_time_limit() {
     )
 }
 
-# plan_save LIMIT: of a job with this time limit, of which save_seconds are kept, and what an answer
-# of the server may take; without one (the server was silent) what has been planned holds. Sets
-# save_at and ask_at.
+# plan_save LEFT: of a job with so much time left, of which save_seconds are kept, and what an
+# answer of the server may take; without one (the server was silent) what has been planned holds.
+# Sets save_at and ask_at.
 plan_save() {
-    [ -z "$1" ] || save_at=$(($1 - save_seconds - ANSWER_SECONDS))
+    [ -z "$1" ] || save_at=$((SECONDS + $1 - save_seconds - ANSWER_SECONDS))
     ask_at=$((SECONDS + ASK_SECONDS))
 }
 
@@ -157,7 +217,7 @@ plan_save() {
 # before the next look.
 time_is_nearly_up() {
     if ((SECONDS >= ask_at || SECONDS >= save_at)); then
-        plan_save "$(to_seconds "$(ask_for_job | job_field Resource_List.walltime)")"
+        plan_save "$(ask_for_job | time_left)"
     fi
     pause=$(((save_at < ask_at ? save_at : ask_at) - SECONDS))
     ((pause > 0)) || pause=1 # `read -t 0` does not wait

@@ -44,6 +44,18 @@ check_gpu_count() {
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
 }
 
+# refuse_uneven_gpus COUNT...: GPUs of each node of the job, as far as the scheduler says. Fails if
+# they differ: each node starts as many ranks as the others.
+refuse_uneven_gpus() {
+    local count
+    for count in "$@"; do
+        [ "$count" = "$1" ] ||
+            die uneven-gpus \
+                "a node of this job has $1 GPU(s), and another one $count: ask for as many on" \
+                "each (Slurm: --gpus-per-node; PBS: chunks of one node each)"
+    done
+}
+
 # refuse_mig_slices: fails where several ranks were given slices of GPUs. A process sees one slice
 # at most, and NCCL connects none (NVIDIA's MIG User Guide, application considerations).
 refuse_mig_slices() {

@@ -197,7 +197,8 @@ find_healthy_nodes() {
         run_recorded "$log_dir/answers" ask_nodes "$limit" "${silent[@]}" || return 1
         sort_out found
         [ ${#silent[@]} != 0 ] || break
-        run_recorded "$log_dir/answers" nodes_out_of_service "${silent[@]}" || return 1
+        run_recorded "$log_dir/answers" nodes_out_of_service "$limit" "${silent[@]}" ||
+            return 1
         sort_out lost
         [ ${#silent[@]} != 0 ] || break
     done
@@ -250,8 +251,9 @@ sort_out() {
     silent=("${rest[@]}")
 }
 
-# nodes_out_of_service NODE...: print those of which the scheduler says that no job can use them
-# (down, drained, not responding), as lines NODE STATE. Nothing where there is none to ask.
+# nodes_out_of_service SECONDS NODE...: print those of which the scheduler says, within so long,
+# that no job can use them (down, drained, not responding), as lines NODE STATE. Nothing where there
+# is none to ask.
 nodes_out_of_service() {
     :
 }

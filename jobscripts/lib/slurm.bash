@@ -17,10 +17,11 @@ readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
-# slurm_record says. Sets nodes, nnodes, head_node, cpus (of one node), ranks_per_node, world_size,
-# gpus_per_node, gpu_options and first_port; adds to srun_options the name and memory of steps.
+# slurm_record says. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options and
+# first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
-    local size=${SLURM_HET_SIZE:-1}
+    local size=${SLURM_HET_SIZE:-1} counts
     srun_options+=(--job-name="$STEP")
     if [ -n "${slurm_record:-}" ]; then
         [[ $slurm_record =~ ^JobId=[0-9]+\ HetJobId=[1-9] ]] || size=1
@@ -35,6 +36,8 @@ find_allocation() {
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     [ ${#nodes[@]} -gt 0 ] || die no-nodes "scontrol names no nodes for $SLURM_JOB_NODELIST"
+    mapfile -t counts < <(gpus_of_nodes)
+    refuse_uneven_gpus "${counts[@]}"
     forget_other_jobs
     srun_options+=(--mem=0) # all that the job has, without taking it from other steps
     this_node=${SLURMD_NODENAME:-}
@@ -56,7 +59,9 @@ find_allocation() {
 # forget_other_jobs: unset what srun takes for options of a step: how large it is, how it is bound
 # and laid out. Each srun here says that by itself; what the environment says may be of the job from
 # inside whose this one was submitted, and Slurm sets over it what this one has asked for, no more.
-# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs.
+# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs. Which GPUs its
+# processes see stays, where that record names none: at a site whose Slurm knows of no GPUs somebody
+# has chosen them, and without them a process would see all.
 forget_other_jobs() {
     local name
     for name in "${!SLURM_@}" "${!SRUN_@}"; do
@@ -75,8 +80,31 @@ forget_other_jobs() {
     [ -n "${slurm_record:-}" ] || return 0
     [[ $job_id == *_* ]] || unset -v "${!SLURM_ARRAY_@}"
     [ -n "${restarted:-}" ] || unset -v SLURM_RESTART_COUNT
-    [[ $slurm_record =~ $HAS_GPUS ]] ||
-        unset -v SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+    [[ ! $slurm_record =~ $HAS_GPUS ]] || return 0
+    unset -v SLURM_GPUS_ON_NODE SLURM_JOB_GPUS
+    [ "${SLIPWAY_DEVICE:-cpu}" != cpu ] || return 0
+    for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
+        [ -z "${!name:-}" ] ||
+            warn kept-variable \
+                "$name=${!name} was set outside and is kept: Slurm has given this job no GPU that" \
+                "it knows of"
+    done
+}
+
+# gpus_of_nodes: how many the nodes of the job have been given, a line for nodes that Slurm's record
+# (scontrol --details) names together: GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1).
+gpus_of_nodes() {
+    awk '$1 ~ /^Nodes=/ && match($0, / GRES=[^ ]*/) {
+        granted = substr($0, RSTART + 6, RLENGTH - 6)
+        gsub(/[(][^)]*[)]/, "", granted)
+        kinds = split(granted, kind, ",")
+        sum = 0
+        for (number = 1; number <= kinds; number++) {
+            words = split(kind[number], word, ":")
+            if (word[1] == "gpu") sum += word[words]
+        }
+        print sum
+    }' <<<"${slurm_record:-}"
 }
 
 # find_gpu_options: the GPUs of a step that has all of the job's on each of its nodes, for whatever
@@ -282,9 +310,10 @@ end_guard() {
     guard='' guard_node=''
 }
 
-# nodes_out_of_service NODE...: print those that Slurm says are down, drained or not responding.
+# nodes_out_of_service SECONDS NODE...: print those that Slurm says are down, drained or not
+# responding.
 nodes_out_of_service() {
-    sh "$lib/nodes_down.sh" "$SLIPWAY_PROBE_SECONDS" "$@"
+    sh "$lib/nodes_down.sh" "$@"
 }
 
 # job_is_over JOB: whether Slurm says so, or has forgotten it, or it is this very job under another

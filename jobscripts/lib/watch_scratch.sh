@@ -24,7 +24,7 @@ told='' nap=''
 trap 'told=1; kill "$nap" 2>/dev/null' TERM
 trap '' USR1 INT HUP
 while [ -z "$told" ]; do
-    sleep 10 &
+    sleep 2 & # a signal right before the wait is seen so late, of KillWait's 30 s
     nap=$!
     wait "$nap"
 done

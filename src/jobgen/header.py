@@ -15,9 +15,12 @@ from slipway.layout import VERSION
 LABELS = 14
 """Width of the labels."""
 BY_ITSELF = (
-    "By this script ({command}) after a time limit, if the attempt has saved a further step; and after the death of "
-    "a node or rank, if too few nodes start a process and it is not to train with fewer. At most SLIPWAY_MAX_REQUEUES "
-    "times."
+    "By this script ({command}), at most SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a "
+    "further step{restarts}."
+)
+WITH_RESTARTS = (
+    ", or has just lost a node; and after the death of a node or rank, if too few nodes start a process and it is not "
+    "to train with fewer"
 )
 BY_HAND = "Never by this script: it prints the command that continues the run."
 
@@ -34,6 +37,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     differing = scheduler.contract._asdict() if scheduler.has_queue else {}
     sentences = {f"contract_{name}": text for name, text in differing.items()}
     by_itself = scheduler.resumes.get(job.resume)
+    restarts = WITH_RESTARTS if scheduler.has_queue else ""
     return _entries(
         fill(
             scheduler.header,
@@ -42,7 +46,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 **sentences,
                 "mode": "750" if job.site.group_readable else "700",
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
-                "requeue": BY_ITSELF.format(command=by_itself) if by_itself else BY_HAND,
+                "requeue": BY_ITSELF.format(command=by_itself, restarts=restarts) if by_itself else BY_HAND,
             },
         )
     )

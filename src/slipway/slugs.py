@@ -497,6 +497,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "There are fewer GPUs than the ranks need.",
             "Start fewer ranks (`--nproc-per-node`, `SLIPWAY_RANKS_PER_NODE`, `ranks_per_node`), or ask for more GPUs.",
         ),
+        "uneven-gpus": Entry(
+            EXIT_CONFIG,
+            "The scheduler gave the nodes of a job different numbers of GPUs, such as 2 and 1 for `--gpus=3`; a run "
+            "starts the same number of ranks on each node.",
+            "Request GPUs per node: `--gpus-per-node` or `--gres` under Slurm, `select=NODES:ngpus=GPUS` with "
+            "`place=scatter` under OpenPBS, `nodes=NODES:gpus=GPUS` under Torque.",
+        ),
         "too-few-cpus": Entry(
             EXIT_CONFIG,
             "`--nproc-per-node` asks for far more ranks than there are CPUs for this process.",

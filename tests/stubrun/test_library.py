@@ -467,6 +467,18 @@ class TestScratch:
         code += '! srun rm -rf disk/x 2>/dev/null; remove_on_each_node 9 "$PWD/disk/x" "$PWD/disk/y"; ls -A disk'
         assert bash(code) == (0, "", "")
 
+    # once: the step waited for the GPUs that a rank held which could not be killed
+    def test_helpers_take_no_gpu(self, bash, stub):
+        stub("srun", 'echo "$*"')
+        stub("mpirun", "echo $SLURM_GPUS_PER_NODE")
+        gpus = "gpus_per_node=2 gpu_options=(--gres=gpu:2); "
+        assert " --gres=none " in bash(f"{gpus}remove_on_each_node 9 /x")[1]
+        assert (
+            bash(f"{gpus}launcher=mpirun; remove_on_each_node 9 /x; (mpirun_node 0 9 true); mpirun_each_node 9 true")[1]
+            == "0\n0\n2\n"
+        )
+        assert bash("launcher=mpirun; remove_on_each_node 9 /x", scheduler="pbs")[:2] == (0, "\n")
+
     @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 600"])
     def test_remove_scratch_never_fails(self, bash, stub, place, broken):
         stub("srun", broken)
@@ -1086,6 +1098,69 @@ class TestAllocation:
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
 
+    @pytest.mark.parametrize(
+        ("lines", "counts"),
+        [
+            (["Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1)"], [3]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:2-3)"], [2, 2]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)"], [2, 1]),
+            (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1g.5gb:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES="], [2, 0]),
+            (["NumNodes=2 GRES=gpu:9", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:4(0/8),craynetwork:1"], [0]),
+            (["NodeList=n[1-2]"], []),
+        ],
+    )
+    def test_gpus_of_nodes_of_slurm(self, bash, stub, lines, counts):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
+        assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
+        found = bash("SLIPWAY_RANKS_PER_NODE=1; find_allocation; echo yes", slurm_record=record, **self.SLURM)
+        if len({*counts}) < 2:
+            assert found[1] == "yes\n"
+        else:
+            assert_dies(found, "uneven-gpus")
+            assert numbers(found[2]) == counts
+
+    # once: at a site whose Slurm knows of no GPUs the job lost the choice of them
+    @pytest.mark.parametrize("device", ["auto", "cpu"])
+    def test_gpus_that_somebody_has_chosen_stay(self, bash, device):
+        chosen = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": ""}
+        show = 'forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${SLURM_JOB_GPUS-}"'
+        record = {"SLURM_JOB_GPUS": "0", "slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES="}
+        code, out, err = bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **record)
+        assert (code, out, slugs(err)) == (0, "2,3 \n", ["kept-variable"] * (device != "cpu"))
+        given = {"slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}
+        assert bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **{**record, **given}) == (0, "2,3 0\n", "")
+
+    OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
+
+    @pytest.mark.parametrize(
+        ("said", "counts"),
+        [
+            (OPENPBS.format("n1/0*8+n2/0*8", "(n1:ncpus=8:ngpus=3:mem=9kb)+(n2:ncpus=8:ngpus=1)"), [1, 3]),
+            (OPENPBS.format("n1/0+n1/1+n2/0", "(n1:ngpus=1)+(n1:ngpus=1)+(n2:ngpus=2)"), [2, 2]),  # two chunks a host
+            (OPENPBS.format("n1/0+n2/0", "(n1[0]:ngpus=1+n1[1]:ngpus=1)+(n2[0]:ngpus=2)"), [2, 2]),  # vnodes
+            (OPENPBS.format("n1/0+n2/0", "(n1:ncpus=8:ngpus=4)+(n2:ncpus=8)"), [0, 4]),
+            (OPENPBS.format("n1/0+n2/0", "(n1:ngpus=4)"), []),  # nobody knows whose that is
+            ("    exec_host = n1/0-3+n2/0-3\n    exec_gpus = n1-gpu/1+n1-gpu/0+n2-gpu/0", [1, 2]),  # Torque
+            ("    exec_host = n1/0+n2/0\n    exec_gpus = n2-gpu/0", [0, 1]),
+            ("    exec_host = n1/0+n2/0", []),
+        ],
+    )
+    def test_gpus_of_nodes_of_pbs(self, bash, stub, place, said, counts):
+        assert sorted(map(int, bash('gpus_of_nodes <<<"$1"', said, scheduler="pbs")[1].split())) == counts
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"echo {shlex.quote(said)}")
+        found = bash("find_allocation; echo yes", scheduler="pbs", PBS_JOBID="4711", PBS_NODEFILE=str(place / "nodes"))
+        if len({*counts}) < 2:
+            assert found[1] == "yes\n"
+        else:
+            assert_dies(found, "uneven-gpus")
+            assert sorted(numbers(found[2])) == counts
+
+    def test_refuse_uneven_gpus(self, bash):
+        assert bash("refuse_uneven_gpus; refuse_uneven_gpus 2; refuse_uneven_gpus 2 2 2; echo yes")[1] == "yes\n"
+        assert_dies(bash("refuse_uneven_gpus 2 2 1"), "uneven-gpus", "2", "1")
+
     def test_find_allocation_of_this_machine(self, bash):
         show = 'find_allocation; echo "${nodes[@]} $nnodes $gpus_per_node $cpus"; ((first_port < 30000))'
         assert bash(show, scheduler="local") == (0, f"127.0.0.1 1 1 {len(os.sched_getaffinity(0))}\n", "")
@@ -1162,6 +1237,30 @@ class TestAllocation:
             assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == f"{expected}\n", said
         stub("qstat", "exit 1")
         assert bash(nearly, scheduler="pbs", PBS_JOBID="1")[1] == "no\n"
+
+    # once: inside qsub -I a script took the job's whole time for its own, and PBS killed it without a save
+    @pytest.mark.parametrize("name", ["resources_used.walltime", "stime", "start_time"])
+    def test_time_left(self, bash, stub, place, name):
+        (place / "nodes").write_text("n1\nn2\n")
+        said = "00:50:00" if name.startswith("resources") else time.ctime(time.time() - 3000)
+        record = f"    Resource_List.walltime = 01:00:00\n    {name} = {said}"
+        stub("qstat", f"echo {shlex.quote(record)}")
+        env = {"scheduler": "pbs", "PBS_JOBID": "4711", "PBS_NODEFILE": str(place / "nodes")}
+        planned = 'time_left <<<"$job_record"; echo $((save_at - SECONDS))'
+        for code in ("find_allocation", "SECONDS=3000; find_allocation; time_is_nearly_up || :"):
+            left, save = map(int, bash(f"interactive=1; {code}; {planned}", **env)[1].split())
+            assert (550 < left <= 600, 550 - 140 < save <= 600 - 140) == (True, True)
+        assert_dies(bash("interactive=1 save_seconds=600; find_allocation", **env), "time-too-short", "600")
+        # a batch job begins with its script, whatever the server says of an earlier run of it
+        assert 3550 < int(bash('find_allocation; time_left <<<"$job_record"', **env)[1]) <= 3600
+
+    def test_time_left_of_an_answer_that_says_little(self, bash):
+        limit = "    Resource_List.walltime = 01:00:00\n    stime = x"
+        for said, left in ((limit, "3600\n"), ("    resources_used.walltime = 00:50:00", "")):
+            assert bash('SECONDS=0 interactive=1; time_left <<<"$1"', said, scheduler="pbs")[1] == left
+        assert bash("seconds_since x; seconds_since ''; seconds_since 'Fri Nov 99 15:43:09 2026'", scheduler="pbs") == (
+            0, "", ""
+        )  # fmt: skip
 
     # once: every 20 s, 180 times an hour
     @pytest.mark.parametrize(
@@ -1260,6 +1359,11 @@ class TestEachNode:
         code, out, err = bash(f'{kill} || echo "$? $output"; repeat_killed_step || echo no')
         assert (code, out) == (0, "137 part\nno\n")
         assert (slugs(err), numbers(messages(err)[0].text)) == (["step-repeated"], [1])
+        # once: the head node's server, a step where srun starts it, stayed ended, and the preflight found nobody
+        ended = "end_old_steps() { echo ended; }; find_master() { echo found; }; attempt=1 code=137 step_timed_out=''; "
+        for server, out in (("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"),
+                            ("server=7", "ended\n")):  # fmt: skip
+            assert bash(f"{ended}{server}; repeat_killed_step")[:2] == (0, out)
         assert bash('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"')[1] == "4 <>\n"
         # inside salloc the terminal is no input of a step
         assert bash('echo typed | { output_of 5 cat; echo "<$output>"; }') == (0, "<>\n", "")
@@ -1810,7 +1914,7 @@ class TestRestart:
         said = bash(code)
         assert said[1].splitlines() == [alone, "n1 n2"]
         assert slugs(said[2]) == ([] if launcher == "local" else ["node-silent"])
-        down = 'nodes_out_of_service() { echo "$1 DOWN*"; }; '
+        down = 'nodes_out_of_service() { echo "$2 DOWN*"; }; '
         said = bash(f'{down}{code}; echo "${{node_states[n2]:-}}"')
         assert said[1].splitlines() == [
             alone + ("n2" if launcher != "local" else ""),
@@ -1834,6 +1938,13 @@ class TestRestart:
         assert bash(down + code) == (0, "n1\n", "")
         assert (place / "asked").read_text() == "\n"
         assert bash("SLIPWAY_PROBE_SECONDS=.5; longer_limit; SLIPWAY_PROBE_SECONDS=20; longer_limit")[1] == "1.5\n60\n"
+
+    # once: Slurm's answer had no longer limit the second time, and a node that is down was called silent
+    def test_the_scheduler_has_longer_the_second_time(self, bash, stub):
+        stub("srun", f'[[ "$*" != *n2* ]] || exit 1; {SRUN}')
+        stub("scontrol", "sleep 0.8; echo 'NodeName=n2 State=DOWN*'")
+        code = 'SLIPWAY_PROBE_SECONDS=0.5; find_healthy_nodes; echo "${lost_nodes[*]}"'
+        assert bash(code) == (0, "n2\n", "")
 
     # once: nodes that had not answered when the time limit came were lost
     def test_a_signal_meanwhile_says_nothing_of_nodes(self, bash, stub):
@@ -1866,9 +1977,9 @@ class TestRestart:
             f'[ "$*" = "--oneliner show node n1,n2" ] || exit 1; '
             f'echo "NodeName=n1 Arch=x State=IDLE Reason=DOWN"; echo "NodeName=n2 Arch=x State={state} Weight=1"',
         )
-        assert bash("nodes_out_of_service n1 n2")[1] == (f"n2 {state}\n" if out else "")
+        assert bash("nodes_out_of_service 20 n1 n2")[1] == (f"n2 {state}\n" if out else "")
         stub("scontrol", "exec sleep 60")
-        assert bash("SLIPWAY_PROBE_SECONDS=0.2; nodes_out_of_service n1 n2 || :")[:2] == (0, "")
+        assert bash("nodes_out_of_service 0.2 n1 n2 || :")[:2] == (0, "")
 
     @pytest.mark.parametrize(
         ("state", "out"),
@@ -1883,9 +1994,9 @@ class TestRestart:
             "pbsnodes",
             f'[ "$*" = -a ] || exit 1; printf "%s\n" {" ".join(map(shlex.quote, (*lines, "n3", "     state = down")))}',
         )
-        asked = bash("nodes_out_of_service n1 n2.site", scheduler="pbs")[1]
+        asked = bash("nodes_out_of_service 20 n1 n2.site", scheduler="pbs")[1]
         assert asked == (f"n2.site {state}\n" if out else "")
-        assert bash("nodes_out_of_service n1", scheduler="local")[:2] == (0, "")
+        assert bash("nodes_out_of_service 20 n1", scheduler="local")[:2] == (0, "")
 
     def test_ask_scheduler(self, bash):
         asked = "SLIPWAY_PROBE_SECONDS=0.2; ask_scheduler {} && echo yes || echo $?"
@@ -2068,6 +2179,17 @@ class TestRestart:
             assert bash(f"rm -f steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
         code = "scratch_record=x; watch_scratch; scratch_is_watched || end_scratch_watch"
         assert bash(code, scheduler="pbs")[:2] == (0, "")
+
+    # once: inside salloc the step outlived the script
+    @pytest.mark.parametrize("interactive", ["1", ""])
+    def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(self, bash, stub, interactive):
+        stub("srun", '[[ "$*" == *watch_scratch.sh* ]] || exit 1; exec sleep 53')
+        code = f"interactive={interactive} scratch_record=$PWD/record scratch=$PWD/disk/x; mkdir disk/x; "
+        code += "watch_scratch; watch=$scratch_watch; remove_scratch; "
+        code += "! scratch_is_watched || { echo lives; end_scratch_watch; }; wait $watch || echo $?"
+        done, out, err = bash(code, SLURMD_NODENAME="n1")
+        assert (done, out) == (0, "143\n" if interactive else "lives\n143\n")
+        assert slugs(err) == (["scratch-left"] if interactive else [])
 
     WATCH = ["sh", str(LIB / "watch_scratch.sh")]
 

@@ -175,7 +175,7 @@ def test_what_an_image_prints_is_no_argument(project, script):
 class TestTimeLimit:
     def test_one_that_is_shorter_than_a_save_is_refused(self, project):
         ended = project.run("ddp.pbs", STUB_WALLTIME="00:01:59")
-        ended.assert_refused("time-too-short", "119 s")
+        ended.assert_refused("time-too-short", " 120 s ")
         assert not ended.run_dir.exists()
 
     def test_short_of_it_the_ranks_are_asked_to_stop(self, project):

@@ -177,6 +177,28 @@ class TestRefusals:
         assert ended.err.startswith(f"{script}: ")
 
 
+# once: under srun all ranks had the first node's
+@pytest.mark.parametrize(("script", "kept"), [("ddp.job", None), ("single.job", "n7"), ("ddp.sh", "n7")])
+def test_the_name_of_a_node_is_not_that_of_others(project, script, kept):
+    nodes = {"STUB_NODES": "node1"} if script == "single.job" else {}
+    ended = project.run(script, HOSTNAME="n7", **nodes, **DONE)
+    assert (ended.code, ended.env.get("HOSTNAME")) == (0, kept)
+
+
+# once: two ranks were started on the node with one GPU
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("ddp.job", {"STUB_GRES": "gpu:2(IDX:0-1)\n   Nodes=node3 CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}),
+        ("ddp.pbs", {"STUB_ON_QSTAT": "echo ' exec_host = n1/0+n2/0'; echo ' exec_vnode = (n1:ngpus=3)+(n2:ngpus=1)'"}),
+    ],
+)
+def test_nodes_with_different_numbers_of_gpus_are_refused(project, script, said):
+    ended = project.run(script, **said)
+    ended.assert_refused("uneven-gpus")
+    assert not ended.run_dir.exists()
+
+
 class TestLibraryIsFound:
     @pytest.fixture
     def spooled(self, tmp_path):
@@ -218,6 +240,18 @@ class TestLibraryIsFound:
         spooled.write_text(script)
         wrong = f'case $* in "--details show job"*) {broken} ;; esac'
         ended = project.run(spooled, STUB_ON_SCONTROL=wrong, **DONE)
+        assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
+
+    # once: without an answer it was looked for in /lib, and by the name of a pipe, (null), in the current folder
+    @pytest.mark.parametrize(
+        "said",
+        [{"STUB_ON_SCONTROL": '[ "$1" != --details ] || exit 1'}, {"STUB_COMMAND": "(null)"}],
+        ids=["silent", "pipe"],
+    )
+    def test_beside_slurms_copy_where_it_has_no_other_name(self, project, spooled, library, said):
+        library(project.folder / "(null)" / "lib")
+        lib = library(spooled.parent / "lib")
+        ended = project.run(spooled, **said, **DONE)
         assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
 
     def test_for_each_task_of_an_array(self, project, spooled, library):

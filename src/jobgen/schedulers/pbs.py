@@ -59,7 +59,7 @@ CONTRACT = Contract(
     scratch="JOB",
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
     "array 12, JOB is 12_1), or the next attempt of the run on that node.",
-    restart="After the loss of a node PBS itself may start the job again (-r y), which nothing here bounds.",
+    restart="PBS itself may start the job again after the loss of a node (-r y); nothing here bounds that.",
     needs="OpenPBS or Torque",
     settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',

@@ -51,21 +51,19 @@ script=$(realpath -- "$0")
 if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
     script=$(sed --quiet 's/^ *Command=//p' <<<"$slurm_record")
     script=${script%"${*:+ $*}"}
+    [[ $script == /* ]] || script=$0 # Slurm is silent, or has read the script from a pipe
 fi"""
 CONTRACT = Contract(
     stop="scancel JOB: the ranks save, if the site's KillWait (and torchrun, 30 s) lets them, the job ends, and "
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel, when Slurm starts no new step, a step that waits on each other node for that "
-    "(watch_scratch.sh) removes it there once the ranks have ended. It stays where SIGKILL comes first (KillWait is "
-    "over), and on every node if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; docs/sites.md "
-    "has one), or the next attempt of the run on that node.",
-    restart="After preemption without a grace time, and after the loss of a node that Slurm notices before the ranks "
-    "do, Slurm itself requeues the job (--requeue), which nothing here bounds. In its first minute, and before its "
-    "ranks have joined, such a job can get a SIGTERM that was for the ended one: then this script requeues it, as "
-    "after a time limit. A preemption that gives "
-    "the ranks time to save ends the job as scancel does.",
+    remains="After scancel a step that waits on each node for that does it (watch_scratch.sh). It stays where SIGKILL "
+    "comes first (KillWait), and on all nodes if the first one dies: for the site's epilog "
+    "(slipway-$SLURM_JOB_ID.*; docs/sites.md), or the next attempt of the run on that node.",
+    restart="Slurm itself requeues the job (--requeue) after preemption without a grace time, and after the loss of a "
+    "node that it notices before the ranks do; nothing here bounds that. A stray SIGTERM in its first minute requeues "
+    "it once more (docs/restarts.md). A preemption that gives the ranks time to save ends the job as scancel does.",
     needs="Slurm 20.11",
 )
 
