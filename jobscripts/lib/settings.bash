@@ -30,6 +30,7 @@ readonly SETTINGS=(
     SLIPWAY_PREFLIGHT_SECONDS
     SLIPWAY_ARGS
     SLIPWAY_LIB
+    SLIPWAY_TRUSTED_FOLDER
     SLIPWAY_VARIANT
     SLIPWAY_WHEELHOUSE
     SLIPWAY_PYTHON
@@ -81,6 +82,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_STAGE]='^[01]$'
     [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
     [SLIPWAY_LIB]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_TRUSTED_FOLDER]='^$|^/[^[:cntrl:]]+$'
     [SLIPWAY_VARIANT]='^[A-Za-z0-9._-]+$'
     [SLIPWAY_WHEELHOUSE]='^$|^[^[:cntrl:]]+$'
     [SLIPWAY_PYTHON]='^[^[:cntrl:]]+$'
@@ -118,6 +120,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'
     [SLIPWAY_ARGS]=text
     [SLIPWAY_LIB]='a path without control characters'
+    [SLIPWAY_TRUSTED_FOLDER]='an absolute path without control characters, other than /'
     [SLIPWAY_VARIANT]='a name of letters, digits, dot, dash and underscore'
     [SLIPWAY_WHEELHOUSE]='a path without control characters'
     [SLIPWAY_PYTHON]='a path without control characters'

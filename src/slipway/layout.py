@@ -139,6 +139,7 @@ SECONDS = Kind(
     "^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5"
 )
 PATH = Kind("^[^[:cntrl:]]+$", "a path without control characters")
+ABSOLUTE = Kind("^/[^[:cntrl:]]+$", "an absolute path without control characters, other than /")
 NAME = Kind("^[A-Za-z0-9._-]+$", "a name of letters, digits, dot, dash and underscore")
 TEXT = Kind("^[^[:cntrl:]]*$", "text on one line")
 ARGUMENTS = Kind("", "text")
@@ -236,6 +237,9 @@ _TRAINING = (
     Setting("SLIPWAY_LIB", PATH, "folder of the library",
             "the folder of the library, where it is neither beside the script nor in `jobscripts/lib` of the folder of "
             "submission", optional=True),
+    Setting("SLIPWAY_TRUSTED_FOLDER", ABSOLUTE, "a folder whose disk has one mode for all files",
+            "a folder in which it is not looked at who can write what a job runs, as its file system shows one mode "
+            "for all files ([below](#who-may-write)); you answer for that", optional=True),
 )  # fmt: skip
 
 _BUILDING = (
