@@ -186,13 +186,13 @@ _TRAINING = (
             "the folder in which run folders are made", "OUTPUT"),
     Setting("SLIPWAY_RUN_DIR", PATH, "the run folder to begin or to continue",
             "the run folder, to begin a run in it or to continue the one that it holds; by default "
-            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", refuse_old=True, optional=True),
+            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", optional=True),
     Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
             "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
     Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: as many as the job's GPUs suffice for",
             "processes that train on each node; by default one for each GPU that the job was given, or for each "
             "`SLIPWAY_DEVICES_PER_RANK` of them; without a scheduler one for each GPU that torch can use, or two on "
-            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", refuse_old=True, optional=True),
+            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", optional=True),
     Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",
