@@ -364,6 +364,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`SLIPWAY_SPARES` leaves no node to train on.",
             "Ask for more nodes, or lower it.",
         ),
+        "too-many-nodes": Entry(
+            EXIT_CONFIG,
+            "A script for one process (`single`) got several nodes.",
+            "Ask for one node (`--nodes=1`), or use a script for several, such as `ddp`.",
+        ),
         "environment-left": Entry(
             WARNING,
             "The scheduler did not pass the environment of the submission on to the job (`SBATCH_EXPORT=NONE`).",

@@ -1004,6 +1004,8 @@ class TestAllocation:
         assert bash(f"cpus=5; {show}")[1] == "2 4 2\n"
         assert bash(f"cpus=1 SLIPWAY_RANKS_PER_NODE=3; {show}")[1] == "3 6 1\n"
         assert bash(f"BACKEND=single nnodes=1; {show}")[1] == "1 1 8\n"
+        assert_dies(bash("BACKEND=single run_dir=run; plan_ranks"), "too-many-nodes", 2)
+        assert bash("BACKEND=single; plan_ranks")[0] == 0, "a shell"
         refused = bash("gpus_per_node=0; plan_ranks")
         assert_dies(refused, "no-gpu", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICE=cpu")
         assert numbers(refused[2]) == [1]
