@@ -14,17 +14,10 @@ count_words() {
 # plan_ranks [RANKS]: reads gpus_per_node, nnodes. RANKS start on each node unless
 # SLIPWAY_RANKS_PER_NODE is set; by default as many as its GPUs suffice for. Sets devices_per_rank,
 # ranks_per_node, world_size and cpus_per_rank (rounded down: threads beyond the cores only wait).
-# Fails if a run of one process has several nodes: each would train, in one folder.
 plan_ranks() {
     devices_per_rank=${SLIPWAY_DEVICES_PER_RANK:-1}
     ranks_per_node=${SLIPWAY_RANKS_PER_NODE:-${1:-$((gpus_per_node / devices_per_rank))}}
-    if [ "$BACKEND" = single ]; then
-        ranks_per_node=1
-        [ -z "${run_dir:-}" ] || ((nnodes == 1)) || # a shell uses this node alone
-            die too-many-nodes \
-                "this script trains in one process, and the job has $nnodes nodes: ask for one;" \
-                "\`jobgen render ddp --site SITE\` writes a script for several"
-    fi
+    [ "$BACKEND" != single ] || ranks_per_node=1
     check_gpu_count
     ((ranks_per_node > 0)) ||
         die no-gpu \

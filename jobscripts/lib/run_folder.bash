@@ -7,9 +7,14 @@ readonly LIBRARY_MARK=.slipway-library # of the copy in a run folder
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
 # attempt. Sets RUN_DIR, attempt, log_dir and the umask, by which nobody else may write what is
 # made; with mode 750 exports TRAINER_UMASK, for ranks on other nodes. Fails if the folder cannot be
-# written or belongs to somebody else, or if others can write what is run from it.
+# written or belongs to somebody else, if others can write what is run from it, or if several nodes
+# would each train in it.
 open_run_folder() {
     local mode=${1:-700}
+    [ "$BACKEND" != single ] || ((nnodes == 1)) ||
+        die too-many-nodes \
+            "this script trains in one process, and the job has $nnodes nodes: ask for one;" \
+            "\`jobgen render ddp --site SITE\` writes a script for several"
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
     umask go-w
     (

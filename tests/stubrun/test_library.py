@@ -339,6 +339,8 @@ class TestRunFolder:
         assert bash("last_attempt")[1] == "3\n"
 
     def test_open_run_folder(self, bash, place):
+        assert_dies(bash("BACKEND=single run_dir=new/r; open_run_folder"), "too-many-nodes", 2)
+        assert not (place / "new").exists()
         code = 'run_dir=new/r; open_run_folder; printf "%s\\n" "$RUN_DIR" "$attempt" "$log_dir" "$lib"'
         code, out, err = bash(code)
         folder = place / "new" / "r"
@@ -615,6 +617,7 @@ class TestScratch:
         for folder in (open_folder / "a", open_folder / "gone", open_folder / "a b" / "run" / "x", "", "/", ".", ".."):
             done = bash(f'SLIPWAY_TRUSTED_FOLDER="$2"; {run}', str(place), str(folder))
             assert_error(done[2], "writable-by-others", place, "SLIPWAY_TRUSTED_FOLDER")
+            assert bash('SLIPWAY_TRUSTED_FOLDER="$2"; is_trusted "$1"', str(place), str(folder))[0] == 1
 
     def test_change_mode(self, bash, stub, open_folder):
         """A file system may refuse it."""
@@ -1004,8 +1007,6 @@ class TestAllocation:
         assert bash(f"cpus=5; {show}")[1] == "2 4 2\n"
         assert bash(f"cpus=1 SLIPWAY_RANKS_PER_NODE=3; {show}")[1] == "3 6 1\n"
         assert bash(f"BACKEND=single nnodes=1; {show}")[1] == "1 1 8\n"
-        assert_dies(bash("BACKEND=single run_dir=run; plan_ranks"), "too-many-nodes", 2)
-        assert bash("BACKEND=single; plan_ranks")[0] == 0, "a shell"
         refused = bash("gpus_per_node=0; plan_ranks")
         assert_dies(refused, "no-gpu", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICE=cpu")
         assert numbers(refused[2]) == [1]
