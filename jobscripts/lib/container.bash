@@ -31,7 +31,7 @@ make_scratch() {
     mount_point='' scratch_record=''
     [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
     trap end_job EXIT
-    [ -z "${RUN_DIR:-}" ] || record_scratch
+    [ -z "${log_dir:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
         die cannot-write "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
     watch_scratch
@@ -135,14 +135,15 @@ remove_scratch() {
 # any. Sets container and bind_paths; and data_image, where that is mounted as data.
 # shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
 use_container() {
-    local path gpu_options=()
+    local path gpu_options=() runs=$SLIPWAY_OUTPUT # of a shell; its RUN_DIR is its user's
+    [ -z "${log_dir:-}" ] || runs=$RUN_DIR
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
         gpu_options+=("$1")
         shift
     done
     container=()
     data_image=''
-    bind_paths=("$PWD" "${RUN_DIR:-$SLIPWAY_OUTPUT}" "$SLIPWAY_LOCAL_DISK" "${@:2}")
+    bind_paths=("$PWD" "$runs" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then

@@ -18,6 +18,7 @@ declare -Ar ERROR_CODE=(
     [heterogeneous-job]=78
     [no-nodes]=78
     [too-few-nodes]=78
+    [too-many-nodes]=78
     [no-notify-program]=78
     [no-image]=78
     [image-not-local]=78

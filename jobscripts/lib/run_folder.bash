@@ -7,9 +7,14 @@ readonly LIBRARY_MARK=.slipway-library # of the copy in a run folder
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
 # attempt. Sets RUN_DIR, attempt, log_dir and the umask, by which nobody else may write what is
 # made; with mode 750 exports TRAINER_UMASK, for ranks on other nodes. Fails if the folder cannot be
-# written or belongs to somebody else, or if others can write what is run from it.
+# written or belongs to somebody else, if others can write what is run from it, or if several nodes
+# would each train in it.
 open_run_folder() {
     local mode=${1:-700}
+    [ "$BACKEND" != single ] || ((nnodes == 1)) ||
+        die too-many-nodes \
+            "this script trains in one process, and the job has $nnodes nodes: ask for one;" \
+            "\`jobgen render ddp --site SITE\` writes a script for several"
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
     umask go-w
     (
@@ -50,6 +55,7 @@ open_run_folder() {
 # Where it is still empty, as made by hand under umask 002, it is closed to them.
 keep_others_out() {
     local path mode parts=("$RUN_DIR")
+    ! is_trusted "$RUN_DIR" || return 0
     mode=$(stat --format=%A -- "$RUN_DIR")
     if [[ $mode == ?????w* || $mode == ????????w* ]] &&
         [ -z "$(ls --almost-all -- "$RUN_DIR")" ]; then
@@ -59,31 +65,46 @@ keep_others_out() {
     for path in "$RUN_DIR"/{job.sh,input.toml,lib,lib/*}; do
         [ ! -e "$path" ] || parts+=("$path")
     done
-    refuse_shared "$EUID" '' "${parts[@]}"
+    refuse_shared "$EUID" "${parts[@]}"
     refuse_shared_above "$RUN_DIR"
 }
 
 # refuse_shared_above PATH: fails if others may put something else in the place of a folder on the
-# way to PATH: where everybody may write above it, or in a folder of the user's the group, without
-# the sticky bit, and may come there. A folder of a project that its members share is not refused:
-# nobody but its owner can change that, and what a member puts there does not belong to the user.
+# way to PATH: where everybody may write above it, without the sticky bit, and may come there. Warns
+# once where the group may, in a folder of the user's: of a project it is the user's team. In the
+# folder of somebody else nobody but its owner can change that, and what a member puts there does
+# not belong to the user.
 refuse_shared_above() {
-    local above=$1 folder mode shared=''
+    local above=$1 folder mode group open='' shared=''
+    ! is_trusted "$1" || return 0
     while [ -n "$above" ]; do
         above=${above%/*}
         folder=${above:-/}
-        mode=$(stat --format=%A -- "$folder")
-        if [ -O "$folder" ] && [[ $mode == ??????[-S]??[-T] ]]; then
-            shared='' # closed to others
-        elif [[ $mode == *[tT] ]]; then
+        read -r mode _ _ group _ <<<"$(ls --directory --numeric-uid-gid -- "$folder")"
+        if [ -O "$folder" ] && [[ $mode == ??????[-S]??[-T]* ]]; then
+            open='' shared='' # closed to others
+        elif [[ $mode == ?????????[tT]* ]]; then
             continue
-        elif [[ $mode == ????????w? ]] || { [ -O "$folder" ] && [[ $mode == ?????w???? ]]; }; then
-            shared=$folder
+        elif [[ $mode == ????????w* ]]; then
+            open=$folder
+        elif [ -O "$folder" ] && [[ $mode == ?????w* ]]; then
+            [[ $mode != *+ && $(private_groups "$EUID") == *" $group "* ]] || shared=$folder
         fi
     done
-    [ -z "$shared" ] ||
+    [ -z "$open" ] ||
         die writable-by-others \
-            "others can write $shared, and so exchange $1, from which code is run: chmod go-w"
+            "others can write $open, and so exchange $1, from which code is run: chmod o-w" \
+            "${open@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER"
+    [ -z "$shared" ] || [ "$shared" = "${shared_above:-}" ] ||
+        warn writable-by-others \
+            "the group of $shared can exchange what is in it, such as $1, from which code is run:" \
+            "chmod g-w ${shared@Q} unless you trust all its members"
+    shared_above=$shared
+}
+
+# change_mode MODE PATH...: fails if that cannot be done where modes are looked at.
+change_mode() {
+    chmod --recursive "$1" -- "${@:2}" || is_trusted "$2"
 }
 
 # begin_attempt NUMBER: make its folder, with that number or a later one. Sets attempt and log_dir.
@@ -194,7 +215,7 @@ keep_library() {
     if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
         # Python would make __pycache__ under the umask of a remote shell.
         copy_library "$temporary" && mkdir -- "$temporary/__pycache__" &&
-            : >"$temporary/$LIBRARY_MARK" && chmod --recursive go-w -- "$temporary" ||
+            : >"$temporary/$LIBRARY_MARK" && change_mode go-w "$temporary" ||
                 die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
         # Another job that begins here with the same library goes on using the one that is there.
         if is_kept_library "$RUN_DIR/lib" &&
@@ -226,7 +247,7 @@ keep_script() {
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
         ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
         cp --no-preserve=mode -- "$SLIPWAY_CONFIG" "$kept.toml" &&
-            chmod -- go-w "$kept.toml" &&
+            change_mode go-w "$kept.toml" &&
             mv --force -- "$kept.toml" "$RUN_DIR/input.toml" ||
                 die cannot-write "cannot write $RUN_DIR/input.toml: is the disk full?"
         SLIPWAY_CONFIG=$RUN_DIR/input.toml
@@ -238,7 +259,7 @@ keep_script() {
         -- "$script_file" >"$kept" ||
             die cannot-write "cannot write $RUN_DIR/job.sh: is the disk full?"
     rm -- "$kept.settings"
-    chmod -- u+x,go-w "$kept"
+    change_mode u+x,go-w "$kept"
     mv --force -- "$kept" "$RUN_DIR/job.sh"
 }
 
@@ -257,9 +278,12 @@ elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     exit 78
 fi
 END
-    declare -f refuse_shared # of this library, whichever version has rendered the script
+    declare -f refuse_shared private_groups is_trusted # of this library, not of the script
+    [ -z "${SLIPWAY_TRUSTED_FOLDER:-}" ] ||
+        printf '[ -n "${SLIPWAY_TRUSTED_FOLDER:-}" ] || SLIPWAY_TRUSTED_FOLDER=%q\n' \
+            "$SLIPWAY_TRUSTED_FOLDER"
     cat <<'END'
-refuse_shared "$EUID" '' "$SLIPWAY_RUN_DIR" "$SLIPWAY_RUN_DIR"/{job.sh,lib,lib/*}
+refuse_shared "$EUID" "$SLIPWAY_RUN_DIR" "$SLIPWAY_RUN_DIR"/{job.sh,lib,lib/*}
 SLIPWAY_LIB=$SLIPWAY_RUN_DIR/lib
 END
     printf 'kept_folder=%q\n' "$PWD"
@@ -288,7 +312,7 @@ settings_to_keep() {
     local name
     for name in "${SETTINGS[@]}"; do
         case $name in
-            SLIPWAY_RUN_DIR | SLIPWAY_LIB | SLIPWAY_OUTPUT) continue ;;
+            SLIPWAY_RUN_DIR | SLIPWAY_LIB | SLIPWAY_OUTPUT | SLIPWAY_TRUSTED_FOLDER) continue ;;
             SLIPWAY_IMAGE | SLIPWAY_VENV | SLIPWAY_CONFIG) echo "$name" && continue ;;
         esac
         if is_exported "$name" || [[ " ${kept_settings[*]-} " == *" $name "* ]]; then

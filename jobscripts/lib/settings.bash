@@ -30,6 +30,7 @@ readonly SETTINGS=(
     SLIPWAY_PREFLIGHT_SECONDS
     SLIPWAY_ARGS
     SLIPWAY_LIB
+    SLIPWAY_TRUSTED_FOLDER
     SLIPWAY_VARIANT
     SLIPWAY_WHEELHOUSE
     SLIPWAY_PYTHON
@@ -81,6 +82,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_STAGE]='^[01]$'
     [SLIPWAY_PREFLIGHT_SECONDS]='^[1-9][0-9]{0,5}$'
     [SLIPWAY_LIB]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_TRUSTED_FOLDER]='^$|^/[^[:cntrl:]]+$'
     [SLIPWAY_VARIANT]='^[A-Za-z0-9._-]+$'
     [SLIPWAY_WHEELHOUSE]='^$|^[^[:cntrl:]]+$'
     [SLIPWAY_PYTHON]='^[^[:cntrl:]]+$'
@@ -118,6 +120,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_PREFLIGHT_SECONDS]='a whole number, at least 1'
     [SLIPWAY_ARGS]=text
     [SLIPWAY_LIB]='a path without control characters'
+    [SLIPWAY_TRUSTED_FOLDER]='an absolute path without control characters, other than /'
     [SLIPWAY_VARIANT]='a name of letters, digits, dot, dash and underscore'
     [SLIPWAY_WHEELHOUSE]='a path without control characters'
     [SLIPWAY_PYTHON]='a path without control characters'
@@ -129,8 +132,6 @@ declare -Ar SETTING_EXPECTED=(
 # Names of earlier versions: these can only have meant the setting ...
 declare -Ar REFUSED_NAMES=(
     [TRAIN_SCRIPT]=SLIPWAY_SCRIPT
-    [RUN_DIR]=SLIPWAY_RUN_DIR
-    [RANKS_PER_NODE]=SLIPWAY_RANKS_PER_NODE
     [MAX_REQUEUES]=SLIPWAY_MAX_REQUEUES
     [PREFLIGHT_SECONDS]=SLIPWAY_PREFLIGHT_SECONDS
     [TRAIN_ARGS]=SLIPWAY_ARGS
@@ -142,7 +143,9 @@ declare -Ar IGNORED_NAMES=(
     [CONFIG]=SLIPWAY_CONFIG
     [DATA]=SLIPWAY_DATA
     [OUTPUT]=SLIPWAY_OUTPUT
+    [RUN_DIR]=SLIPWAY_RUN_DIR
     [DEVICE]=SLIPWAY_DEVICE
+    [RANKS_PER_NODE]=SLIPWAY_RANKS_PER_NODE
     [LOCAL_DISK]=SLIPWAY_LOCAL_DISK
     [STAGE]=SLIPWAY_STAGE
     [VARIANT]=SLIPWAY_VARIANT

@@ -2,51 +2,77 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
-from typing import Iterable, Iterator, Optional
+from typing import Iterator, List, Optional, Set
 
 from jobgen.errors import JobgenError
 
 
-def shared(paths: Iterable[Path], *, owner: Optional[int] = None, group: bool = False) -> Iterator[JobgenError]:
+def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> Iterator[JobgenError]:
     """Yield the first of ``paths`` that somebody else owns or may write, as an error.
 
     Args:
-        paths: what is to be run, and the folders that hold it; what is not there is left to others to miss.
+        paths: what is to be run; the first one holds the others. What is not there is left to others to miss.
+        trusted: the setting SLIPWAY_TRUSTED_FOLDER.
         owner: the number of a user who may own them, besides this one and root.
-        group: whether the group may write them.
     """
-    writers = stat.S_IWOTH if group else stat.S_IWOTH | stat.S_IWGRP
+    if trusted and Path(trusted).resolve() in [paths[0].resolve(), *paths[0].resolve().parents]:
+        return
+    groups = _private_groups(os.geteuid(), owner)
     for path in paths:
         try:
             found = path.stat()
         except OSError:
             continue
-        if found.st_uid not in {os.geteuid(), 0, owner} or found.st_mode & writers:
+        by_group = found.st_mode & stat.S_IWGRP and (found.st_gid not in groups or _has_acl(path))
+        if found.st_uid not in {os.geteuid(), 0, owner} or found.st_mode & stat.S_IWOTH or by_group:
             yield JobgenError(
                 "writable-by-others",
                 f"{path} would be run, and others own it or can write it ({stat.filemode(found.st_mode)}, user "
-                f"{found.st_uid}): look into it, then chmod go-w, or take your own.",
+                f"{found.st_uid}, group {found.st_gid}): look into it, then chmod -R go-w {paths[0]}, or, on a disk "
+                "with one mode for all files, set SLIPWAY_TRUSTED_FOLDER.",
             )
             return
 
 
-def shared_library(folder: Path, *, named: bool) -> Iterator[JobgenError]:
+def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[JobgenError]:
     """Yield why a job would not run the library ``folder``, as an error.
 
     Args:
         folder: of the library.
         named: whether the user has named it, and with it its owner, rather than found it in the current folder.
+        trusted: the setting SLIPWAY_TRUSTED_FOLDER.
     """
     folder = folder.resolve()
     if folder.is_dir():
         owner = folder.stat().st_uid if named else None
-        yield from shared([folder, *sorted(folder.iterdir())], owner=owner, group=_is_closed(folder))
+        yield from shared([folder, *sorted(folder.iterdir())], trusted=trusted, owner=owner)
 
 
-def _is_closed(path: Path) -> bool:
-    """Return whether a folder above ``path`` is the user's, and nobody else may enter it."""
-    above = [folder.stat() for folder in path.parents]
-    return any(one.st_uid == os.geteuid() and not one.st_mode & (stat.S_IXGRP | stat.S_IXOTH) for one in above)
+def _private_groups(*users: Optional[int]) -> Set[int]:
+    """Return the groups that each of ``users`` has to itself: primary, with its name, and without other members.
+
+    Root has none.
+    """
+    found = set()
+    for user in filter(None, users):
+        try:
+            account = pwd.getpwuid(user)
+            group = grp.getgrgid(account.pw_gid)
+        except KeyError:
+            continue
+        if group.gr_name == account.pw_name and not {*group.gr_mem} - {account.pw_name}:
+            found.add(account.pw_gid)
+    return found
+
+
+def _has_acl(path: Path) -> bool:
+    """Return whether users or groups besides its own have rights to ``path``."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False

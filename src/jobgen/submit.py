@@ -132,7 +132,8 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or name the folder of the library"
         faults += need("no-library", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
-        faults += shared_library(Path(library), named=bool(environment.get("SLIPWAY_LIB")))
+        trusted = environment.get("SLIPWAY_TRUSTED_FOLDER", "")
+        faults += shared_library(Path(library), named=bool(environment.get("SLIPWAY_LIB")), trusted=trusted)
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault

@@ -137,6 +137,7 @@ SECONDS = Kind(
     "^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5"
 )
 PATH = Kind("^[^[:cntrl:]]+$", "a path without control characters")
+ABSOLUTE = Kind("^/[^[:cntrl:]]+$", "an absolute path without control characters, other than /")
 NAME = Kind("^[A-Za-z0-9._-]+$", "a name of letters, digits, dot, dash and underscore")
 TEXT = Kind("^[^[:cntrl:]]*$", "text on one line")
 ARGUMENTS = Kind("", "text")
@@ -183,13 +184,13 @@ _TRAINING = (
             "the folder in which run folders are made", "OUTPUT"),
     Setting("SLIPWAY_RUN_DIR", PATH, "the run folder to begin or to continue",
             "the run folder, to begin a run in it or to continue the one that it holds; by default "
-            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", refuse_old=True, optional=True),
+            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", optional=True),
     Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
             "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
     Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: as many as the job's GPUs suffice for",
             "processes that train on each node; by default one for each GPU that the job was given, or for each "
             "`SLIPWAY_DEVICES_PER_RANK` of them; without a scheduler one for each GPU that torch can use, or two on "
-            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", refuse_old=True, optional=True),
+            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", optional=True),
     Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",
@@ -234,6 +235,9 @@ _TRAINING = (
     Setting("SLIPWAY_LIB", PATH, "folder of the library",
             "the folder of the library, where it is neither beside the script nor in `jobscripts/lib` of the folder of "
             "submission", optional=True),
+    Setting("SLIPWAY_TRUSTED_FOLDER", ABSOLUTE, "a folder whose disk has one mode for all files",
+            "a folder in which it is not looked at who can write what a job runs, as its file system shows one mode "
+            "for all files ([below](#who-may-write)); you answer for that", optional=True),
 )  # fmt: skip
 
 _BUILDING = (

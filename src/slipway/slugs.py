@@ -364,6 +364,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`SLIPWAY_SPARES` leaves no node to train on.",
             "Ask for more nodes, or lower it.",
         ),
+        "too-many-nodes": Entry(
+            EXIT_CONFIG,
+            "A script for one process (`single`) got several nodes.",
+            "Ask for one node (`--nodes=1`), or use a script for several, such as `ddp`.",
+        ),
         "environment-left": Entry(
             WARNING,
             "The scheduler did not pass the environment of the submission on to the job (`SBATCH_EXPORT=NONE`).",
@@ -812,11 +817,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "writable-by-others": Entry(
             EXIT_CONFIG,
-            "Others, of the group too (umask 002), own or can write what a job runs as you: the run folder, its "
-            "`job.sh`, `lib` or `input.toml`, the library, the folder of a sweep, or a folder above them without the "
-            "sticky bit.",
-            "Look at what is in it, then `chmod go-w` it (a clone: `chmod -R go-w jobscripts`). If another user owns a "
-            "library that you trust, name it by `SLIPWAY_LIB`.",
+            "Others own or can write what a job runs as you: the run folder, its `job.sh`, `lib` or `input.toml`, the "
+            "library, a clone that is built from, the folder of a sweep, or a folder above them without the sticky "
+            "bit. Your group counts too (umask 002), unless it has your name and no other member. As a warning: the "
+            "group can write a folder of yours above, such as that of a project.",
+            "Look at what is in it, then `chmod -R go-w` the folder that the error names. If another user owns a "
+            "library that you trust, name it by `SLIPWAY_LIB`. On a disk that shows one mode for all files and ignores "
+            "`chmod` (SMB, WSL), set `SLIPWAY_TRUSTED_FOLDER` to a folder in which you trust whoever can write. "
+            "After the warning: `chmod g-w`, unless you trust all members of the group.",
         ),
         "run-folder-moved": Entry(
             EXIT_CONFIG,

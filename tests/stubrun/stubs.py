@@ -124,8 +124,11 @@ class Project:
             "ENVIRONMENT": "BATCH",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
-            "SLURM_GPUS_ON_NODE": "1" if script.name == "single.job" else "2",
+            "SLURM_GPUS_ON_NODE": "2",
         }
+        if is_single(script):
+            one = {"SLURM_JOB_NODELIST": "node1", "SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "1"}
+            slurm |= {**one, "STUB_NODES": "node1"}
         pbs = {
             "PBS_O_WORKDIR": str(self.folder),
             "PBS_JOBID": "4711.head",
@@ -224,6 +227,11 @@ def session_of(leader: int) -> dict[int, str]:
 def is_pbs(script: Path) -> bool:
     """Return whether a script is started as PBS does it."""
     return script.suffix == ".pbs" or (script.name == "job.sh" and "#PBS" in script.read_text())
+
+
+def is_single(script: Path) -> bool:
+    """Return whether a script is for one process, on one node."""
+    return script.name == "single.job" or (script.name == "job.sh" and "script_name=single.job" in script.read_text())
 
 
 def make_project(folder: Path, spool: Path) -> Project:

@@ -34,7 +34,7 @@ def test_every_script_says_what_it_has_used(project, script):
     if script == "ddp.sh":
         shape = r"1 node x \d+ cores?"  # SLIPWAY_DEVICE is auto
     if script == "single.job":
-        shape = "2 nodes x 1 GPU"
+        shape = "1 node x 1 GPU"
     if script == "cpu.job":  # whatever this stand-in of a scheduler gives it
         shape, rest = "2 nodes x 8 cores", "; .*4 .*GPUs .*"
     unit = "core" if "core" in shape else "GPU"

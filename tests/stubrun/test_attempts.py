@@ -3,12 +3,13 @@
 import os
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from messages import assert_error, assert_warning, slugs
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, is_pbs, launches_of, payload_of
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, Ended, changed_library, is_pbs, launches_of, payload_of
 
 JOB_2 = {"SLURM_JOB_ID": "4800", "PBS_JOBID": "4800.head"}
 KINDS = ["ddp.job", "horovod-gloo.job", "ddp.pbs", "ddp.sh"]
@@ -281,20 +282,56 @@ class TestOthers:
         for ended in (project.run(theirs), project.run(mine, SLIPWAY_LIB=str(jobscripts / "lib"))):
             ended.assert_refused("writable-by-others", 12346, jobscripts / "lib" / "job.bash")
 
-    def test_nor_is_a_library_run_that_they_can_come_to_and_write(self, project, open_folder):
-        """A clone under umask 002 is fine in a home folder of mode 700."""
+    def test_nor_is_a_library_run_that_they_can_write_or_exchange(self, project, open_folder):
         shutil.copytree(SCRIPTS / "lib", open_folder / "a" / "lib")
-        for name, mode in (("lib/job.bash", 0o664), ("lib", 0o775), ("lib", 0o777), ("", 0o775), ("", 0o777)):
+        for name, mode in (("lib/job.bash", 0o664), ("lib", 0o775), ("lib", 0o777), ("", 0o777)):
             path = open_folder / "a" / name
             before = path.stat().st_mode
             path.chmod(mode)
             ended = project.run("ddp.job", SLIPWAY_LIB=str(open_folder / "a" / "lib"))
             ended.assert_refused("writable-by-others", path)
             path.chmod(before)
-        for path in (open_folder / "a").rglob("*"):
+
+    # once: refused, wherever umask 002 goes with a group for each user
+    def test_a_clone_of_a_private_group_just_works(self, project, open_folder):
+        user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
+        shutil.copytree(SCRIPTS / "lib", open_folder / "clone" / "lib")
+        script = shutil.copy(SCRIPTS / "ddp.job", open_folder / "clone")
+        for path in (open_folder / "clone", *(open_folder / "clone").rglob("*")):
+            os.chown(path, user, group)
             path.chmod(path.stat().st_mode | 0o020)
-        open_folder.chmod(0o700)
-        assert project.run("ddp.job", SLIPWAY_LIB=str(open_folder / "a" / "lib"), **DONE).code == 0
+        ended = project.run(script, STUB_PRIVATE_GROUP=str(group), **DONE)
+        assert (ended.code, ended.notes) == (0, [])
+        project.run(script, **DONE).assert_refused("writable-by-others", "chmod -R go-w", open_folder / "clone" / "lib")
+
+    # once: refused, where one of a colleague's was not
+    def test_a_folder_of_one_s_team_works_with_a_warning(self, project, open_folder):
+        open_folder.chmod(0o2775)
+        env = {"SLIPWAY_OUTPUT": str(open_folder / "runs"), "SLIPWAY_RUN_DIR": None}
+        ended = project.run("ddp.job", **env, **OUT_OF_TIME)
+        assert (ended.code, slugs(ended.err).count("writable-by-others")) == (75, 1)
+        assert_warning(ended.err, "writable-by-others", open_folder)
+        [run_dir] = (open_folder / "runs").iterdir()
+        assert stat.S_IMODE(run_dir.stat().st_mode) & 0o777 == 0o700
+        ended = project.run(run_dir / "job.sh", SLIPWAY_RUN_DIR=None, **DONE)
+        assert (ended.code, slugs(ended.err)) == (0, ["writable-by-others"])
+
+    @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
+    def test_where_all_modes_are_777_the_user_can_answer_for_it(self, project, open_folder, script):
+        disk = open_folder / "disk"
+        shutil.copytree(SCRIPTS / "lib", disk / "lib")
+        (disk / "run").mkdir()
+        env = {"SLIPWAY_LIB": str(disk / "lib"), "SLIPWAY_RUN_DIR": str(disk / "run")}
+
+        def run(script: str | Path, **more: str | None) -> Ended:
+            subprocess.run(["chmod", "--recursive", "777", disk], check=True)
+            return project.run(script, **env, **more)
+
+        run(script).assert_refused("writable-by-others", disk / "lib", "SLIPWAY_TRUSTED_FOLDER")
+        assert run(script, SLIPWAY_TRUSTED_FOLDER=str(disk), **OUT_OF_TIME).code == 75
+        run(script).assert_refused("writable-by-others", disk / "run")
+        # the run's own script has kept the setting
+        assert run(disk / "run" / "job.sh", **JOB_2, **DONE).code == 0
 
 
 @pytest.fixture

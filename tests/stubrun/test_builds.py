@@ -126,7 +126,7 @@ class TestVenv:
         ("venv_build.job", {"SLIPWAY_WHEELHOUSE": "a\nb"}, "bad-value"),
         ("image_build.job", {"SLIPWAY_VARIANT": "../x"}, "bad-value"),
         ("image_build.job", {"SLIPWAY_BUILD_ARGS": "A=1\nB=2"}, "bad-value"),
-        ("image_build.job", {"RUN_DIR": "/x"}, "old-name"),
+        ("image_build.job", {"TRAIN_SCRIPT": "/x"}, "old-name"),
     ],
 )
 def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, bad, slug):

@@ -42,7 +42,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert read_arguments([*words[words.index("trainer") + 1 : -2]], schema()).tables["launch"]["resume"] == "auto"
     assert ("--selftest" in words) == (script == "selftest.job")
     # the plan
-    ranks = {"single.job": 2, "ddp.sh": 2}.get(script, 2 if script in SPLIT else 4)
+    ranks = {"single.job": 1, "ddp.sh": 2}.get(script, 2 if script in SPLIT else 4)
     assert ended.env["DEVICES_PER_RANK"] == ("2" if script in SPLIT else "1")
     assert ("--devices-per-rank" in words) == (script in SPLIT)
     assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
@@ -316,16 +316,30 @@ class TestRanks:
             ("ddp-ranks.job", 4, 2, "10.0.0.1:24711"),
             ("horovod-gloo.job", 4, 2, "10.0.0.1:54321"),
             ("horovod.job", 4, 2, ""),
-            ("single.job", 2, 1, ""),
+            ("single.job", 1, 1, ""),
             ("ddp.pbs", 4, 2, "10.0.0.1:24711"),
         ],
     )
     def test_a_job_says_before_the_launch_how_many_run_where(self, project, script, ranks, each, meeting_point):
-        line = rf"{script}: {ranks} rank.* {each} .*2 node.*\(node1, node2\)(, .* )?{re.escape(meeting_point)}"
+        nodes = r"2 node.*\(node1, node2\)" if script != "single.job" else r"1 node.*\(node1\)"
+        line = rf"{script}: {ranks} rank.* {each} .*{nodes}(, .* )?{re.escape(meeting_point)}"
         for own in ({}, {"SLIPWAY_SCRIPT": "my train.py"}):
             ended = project.run(script, STUB_ON_TRAIN="echo trains >&2", **own, **DONE)
             before = ended.err.partition("\ntrains\n")[0].splitlines()
             assert [said for said in before if re.fullmatch(line, said)] != [], ended
+
+    # once: each of them trained, in one run folder
+    @pytest.mark.parametrize(("scheduler", "site"), [("job", "example"), ("pbs", "pbs"), ("pbs", "torque")])
+    def test_one_process_on_two_nodes_is_refused(self, project, tmp_path, scheduler, site):
+        script = tmp_path / f"single.{scheduler}"
+        assert main(["render", "single", "--site", site, "--set", "modules=[]", "--output", str(script)]) == 0
+        two = {"SLURM_JOB_NODELIST": "node[1-2]", "STUB_NODES": "node1 node2", "SLIPWAY_LIB": str(SCRIPTS / "lib")}
+        before = sorted(project.folder.rglob("*"))
+        project.run(script, **two).assert_refused("too-many-nodes", 2)
+        assert sorted(project.folder.rglob("*")) == before
+        if scheduler == "job":  # the second one waits
+            ended = project.run(script, **two, SLIPWAY_SPARES="1", **DONE)
+            assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "1"), ended
 
     def test_their_number_follows_the_gpus_of_the_job(self, project):
         for given, ranks in (({"SLURM_GPUS_ON_NODE": "4"}, "4"), ({"SLIPWAY_RANKS_PER_NODE": "1"}, "1")):

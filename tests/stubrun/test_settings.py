@@ -99,6 +99,7 @@ class TestOldNames:
         names = (*old, *layout.IGNORED_NAMES)
         assert_warning(ended.err, "ignored-variable", *(f"{name} (use SLIPWAY_" for name in names))
         assert (ended.env["DATA"], ended.env["GPUS_PER_NODE"]) == ("", "2")
+        assert (ended.env["RUN_DIR"], ended.env["TRAINER_RANKS_PER_NODE"]) == (str(ended.run_dir), "2")
 
     def test_a_mistyped_setting_is_told(self, project):
         ended = project.run("ddp.job", SLIPWAY_DATE="x", **DONE)
@@ -145,8 +146,9 @@ class TestParentJob:
         assert ended.code == 0
         assert (ended.env["MASTER_PORT"], ended.env["OMP_NUM_THREADS"]) == ("4444", "3")
         assert ended.env["RUN_DIR"] == str(project.folder / "mine")
-        ended = project.run("ddp.job", **{**parent, "RUN_DIR": "/elsewhere"})
-        ended.assert_refused("old-name", "RUN_DIR", "SLIPWAY_RUN_DIR")
+        ended = project.run("ddp.job", **{**parent, "RUN_DIR": "/elsewhere"}, **DONE)
+        assert_warning(ended.err, "ignored-variable", "RUN_DIR", "SLIPWAY_RUN_DIR")
+        assert (ended.code, ended.env["RUN_DIR"]) == (0, str(ended.run_dir))
 
     def test_settings_of_the_run_folder_and_arguments_stay_in_that_job(self, project, parent):
         assert "SLIPWAY_RUN_DIR" not in parent

@@ -72,7 +72,7 @@ def test_it_refuses_what_they_refuse(project, standalone, name):
     for setting, value, slug in (
         ("SLIPWAY_STAGE", "yes", "bad-value"),
         ("SLIPWAY_RANKS_PER_NODE", "a[$(touch executed)]", "bad-value"),
-        ("RUN_DIR", "x", "old-name"),
+        ("MAX_REQUEUES", "x", "old-name"),
     ):
         project.run(script, **{setting: value}).assert_refused(slug, setting)
     assert sorted(project.folder.rglob("*")) == before

@@ -131,6 +131,7 @@ class TestScript:
             "SLIPWAY_LOCAL_DISK": str(tmp_path),
             "USE_CONTAINER": "0",
             "SLIPWAY_VENV": "modules",
+            "RUN_DIR": str(tmp_path / "its user's"),
         }.items():
             monkeypatch.setenv(name, value)
         (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho node1\n")
@@ -142,8 +143,8 @@ class TestScript:
         assert handlers == [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         out, err = capfd.readouterr()
         lines = out.splitlines()
-        assert {"OMP_NUM_THREADS=8", "GPUS_PER_NODE=1"} <= {*lines}
-        assert not any(line.startswith(("RUN_DIR=", "TRAINER_")) for line in lines)
+        assert {"OMP_NUM_THREADS=8", "GPUS_PER_NODE=1", f"RUN_DIR={tmp_path}/its user's"} <= {*lines}
+        assert not any(line.startswith("TRAINER_") for line in lines)
         assert "1 GPU " in err
         assert "8 cores" in err
         assert sorted(path.name for path in clone.iterdir()) == [

@@ -1,7 +1,9 @@
 """jobgen submit: what it refuses before a job waits in a queue, what it hands over, and what it needs of a clone."""
 
 import errno
+import grp
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -309,6 +311,32 @@ class TestWhatIsMissing:
             refused(capsys, "writable-by-others", library, 12345)
             monkeypatch.setenv("SLIPWAY_LIB", str(library))
             submit(capsys)
+
+    # once: refused under umask 002, where it is the default since each user has a group
+    @pytest.mark.usefixtures("clone")
+    def test_a_library_that_a_private_group_can_write(self, capsys, monkeypatch):
+        Path("jobscripts").unlink()
+        shutil.copytree(ROOT / "jobscripts", "jobscripts")
+        library = Path("jobscripts", "lib").resolve()
+        user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
+        file = library / "job.bash"
+        for path in (library, file):
+            os.chown(path, user, group)
+            path.chmod(path.stat().st_mode | 0o020)
+        monkeypatch.setenv("SLIPWAY_LIB", str(library))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(("ann", "x", user, group, "", "/", "")))
+        for name, members, private in (("ann", [], True), ("ann", ["ann", "bob"], False), ("team", [], False)):
+            monkeypatch.setattr(grp, "getgrgid", lambda _, row=(name, "x", group, members): grp.struct_group(row))
+            if private:
+                submit(capsys)
+            else:
+                refused(capsys, "writable-by-others", library, group, f"chmod -R go-w {library}")
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
+        submit(capsys)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library / "job"))
+        refused(capsys, "writable-by-others", library)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", "jobscripts")
+        refused(capsys, "bad-value", "SLIPWAY_TRUSTED_FOLDER")
 
     @pytest.mark.usefixtures("clone")
     def test_a_run_that_is_continued_has_kept_its_own_settings(self, capsys, login_node, monkeypatch):

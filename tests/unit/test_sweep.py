@@ -269,14 +269,14 @@ class TestSubmission:
             assert mode & 0o022 == 0
         for path in (*folders, folders[-1] / "job.sh"):
             mode = path.stat().st_mode
-            path.chmod(mode | 0o020)
+            path.chmod(mode | 0o022)
             with pytest.raises(subprocess.CalledProcessError) as caught:
                 started(login_node, 101, 1)
             assert caught.value.returncode == 78
             assert_error(caught.value.stderr, "writable-by-others", path)
             path.chmod(mode)
         Path("shared").mkdir()
-        Path("shared").chmod(0o775)
+        Path("shared").chmod(0o777)
         refuses(capsys, "writable-by-others", Path("shared").absolute(), words=LR, output="shared")
 
     @pytest.mark.parametrize("folder", ["with spaces", "it's", "a$HOME`id`;#"])

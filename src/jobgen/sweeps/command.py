@@ -270,7 +270,8 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
         JobgenError: if the scheduler does not take them, or if others can write what they would run.
     """
     job, of_each = submission.job, {trial.run: setup.arguments(trial) for trial in trials}
-    for fault in shared([record.folder, record.folder / SUBMISSIONS]):
+    trusted = setup.environment.get("SLIPWAY_TRUSTED_FOLDER", "")
+    for fault in shared([record.folder, record.folder / SUBMISSIONS], trusted=trusted):
         raise fault
     folder = _new_folder(record)
     script = folder / "job.sh"

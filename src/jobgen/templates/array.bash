@@ -6,7 +6,7 @@ readonly script_name=array.sh
 
 @{owners}
 
-refuse_shared "$EUID" '' @{folder} @{submission}/.. @{submission} @{script}
+refuse_shared "$EUID" @{folder} @{submission}/.. @{submission} @{script}
 case @{task} in
 @{trials}
     *) exit 78 ;;

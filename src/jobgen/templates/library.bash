@@ -1,6 +1,6 @@
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
 # the folder of submission. They run if you own them, or root, or who owns what you named (this
-# script, SLIPWAY_LIB), and if nobody else can write them.
+# script, SLIPWAY_LIB), and if nobody else can write them; a group may that has no other member.
 @{script_path}
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib
@@ -15,7 +15,7 @@ if ! [ -r "$lib/@{scheduler}.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
-refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" "$(group_of "$lib")" \
+refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" \
     "$lib" "$lib"/*
 source "$lib/@{scheduler}.bash"
 @{launcher_source}

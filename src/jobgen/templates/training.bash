@@ -6,7 +6,7 @@
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
-    refuse_shared "$EUID" '' "$run_dir" "$run_dir/job.sh"
+    refuse_shared "$EUID" "$run_dir" "$run_dir/job.sh"
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
