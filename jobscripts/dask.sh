@@ -52,31 +52,51 @@ job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
 submit_folder=$PWD
 readonly job_id
 
-# refuse_shared OWNER GROUP PATH...: fails unless the user, root or OWNER (a number) owns each PATH,
-# and nobody else may write it; the group may where GROUP is w. A mode shows what an ACL allows.
+# refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
+# nobody else may write it, but a private group. A mode shows what an ACL allows, and ls marks it
+# with a plus. The first PATH holds the others.
 # Column 6 of a mode is w where the group may write, column 9 where all others may.
 refuse_shared() {
-    local found
-    found=$(stat --dereference --format='%A %u %n' -- "${@:3}" 2>&1 |
-        grep --text --extended-regexp --invert-match "^.{5}[-$2]..-. (0|$EUID|$1) ") || :
+    local mode links owner group rest private='' found=''
+    ! is_trusted "$2" || return 0
+    while [ -z "$found" ] && read -r mode links owner group rest; do
+        [[ " 0 $EUID $1 " == *" $owner "* ]] || found=1
+        case $mode in
+            ?????-??-*) ;;
+            ?????w??-? | ?????w??-?.)
+                private=${private:-$(private_groups "$EUID" "$1")}
+                [[ $private == *" $group "* ]] || found=1
+                ;;
+            *) found=1 ;;
+        esac
+    done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
+        -- "${@:2}" 2>&1)"
     [ -n "$found" ] || return 0
     echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
-        "write it (mode, owner, path): ${found%%$'\n'*}; look into it, then chmod go-w" >&2
+        "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
+        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2
     exit 78
 }
 
-# group_of PATH: prints w where the group may write PATH, as umask 002 makes it, and cannot come
-# there: a folder above is the user's, and closed to everybody else.
-group_of() {
-    local above=$1
-    while [ -n "$above" ]; do
-        above=${above%/*}
-        if [ -O "${above:-/}" ] &&
-            [[ $(stat --format=%A -- "${above:-/}") == ??????[-S]??[-T] ]]; then
-            echo w
-            return
-        fi
+# private_groups USER...: print the numbers of the groups, with blanks around them, that each of
+# these users (numbers) has to itself: its primary group, which has its name and no other member.
+# RHEL and Debian make them, and with them the umask 002. Root has none.
+private_groups() {
+    local name user group
+    for user; do
+        IFS=: read -r name _ user group _ <<<"$(getent passwd "$user")"
+        [ -n "$name" ] && [ "$user" != 0 ] || continue
+        [[ ! $(getent group "$group") =~ ^"$name":[^:]*:"$group":("$name")?$ ]] ||
+            echo -n " $group "
     done
+}
+
+# is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.
+is_trusted() {
+    local path folder
+    [[ ${SLIPWAY_TRUSTED_FOLDER:-} == /?* ]] || return
+    folder=$(realpath -- "$SLIPWAY_TRUSTED_FOLDER") && path=$(realpath -- "$1") || return
+    [[ $path/ == "$folder"/* ]]
 }
 
 # The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
@@ -85,7 +105,7 @@ group_of() {
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
-    refuse_shared "$EUID" '' "$run_dir" "$run_dir/job.sh"
+    refuse_shared "$EUID" "$run_dir" "$run_dir/job.sh"
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
@@ -162,7 +182,7 @@ END_OF_REQUEST
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
 # the folder of submission. They run if you own them, or root, or who owns what you named (this
-# script, SLIPWAY_LIB), and if nobody else can write them.
+# script, SLIPWAY_LIB), and if nobody else can write them; a group may that has no other member.
 script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib
@@ -177,7 +197,7 @@ if ! [ -r "$lib/dask.bash" ]; then
     exit 78
 fi
 lib=$(realpath -- "$lib")
-refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" "$(group_of "$lib")" \
+refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" \
     "$lib" "$lib"/*
 source "$lib/dask.bash"
 source "$lib/apptainer.bash"
