@@ -28,11 +28,12 @@
 #               rank, if too few nodes start a process and it is not to train with fewer. At most
 #               SLIPWAY_MAX_REQUEUES times. The loss of a node ends the attempt, and `bash
 #               RUN_DIR/job.sh` goes on.
-# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log and stderr.log, those of the nodes' jobs in dask/
-#               beside it, and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has
-#               used; for that watch_gpus.sh asks the driver of each node every 10 s how busy its
-#               GPUs are. Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78
-#               settings or nodes must be changed first; else failed.
+# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (the first 1 MB and the
+#               last 9 MB; until the end up to 20 MB), those of the nodes' jobs in dask/ beside it,
+#               and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has used; for
+#               that watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are.
+#               Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings
+#               or nodes must be changed first; else failed.
 # Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
 #               install dask-jobqueue cryptography) on a disk that all share, also with
 #               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.

@@ -147,6 +147,14 @@ def assert_dies(done, slug, *values, code=78, lines=1):
     assert_error(done[2], slug, *values)
 
 
+def wait_until(holds):
+    """Wait until it does, for 60 s at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 
 
@@ -2268,9 +2276,8 @@ class TestLaunch:
         assert (code, out) == (0, "3 0\n3\nsaid\n")
         assert err == bash("note_ranks")[2] + "said\n"
 
-    def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash, stub):
+    def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash):
         """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes so."""
-        stub("tail", "")  # which takes its time
         run = """
         script=$$
         step() { sleep 0.0$((RANDOM % 3)); exit 7; }
@@ -2292,6 +2299,48 @@ class TestLaunch:
         lines = [line.split() for line in bash(run)[1].splitlines()]
         assert [word for word, _ in lines] == ["one", "two"]
         assert int(lines[1][1]) > int(lines[0][1])
+
+    def test_keep_ends_sh(self, place):
+        """It holds the first and the last megabytes, also while they come, and delays nothing."""
+        file = place / "log"
+        lines = random.Random(0).randbytes(25_000_000)
+        with subprocess.Popen(["sh", LIB / "keep_ends.sh", file], stdin=subprocess.PIPE) as copier:
+            copier.stdin.write(b"no line")
+            copier.stdin.flush()
+            wait_until(lambda: file.exists() and file.read_bytes() == b"no line")
+            copier.stdin.write(lines)
+            copier.stdin.flush()
+            assert sum(path.stat().st_size for path in place.iterdir()) < 30_000_000, "with the file that is being made"
+            wait_until(lambda: file.read_bytes().endswith(lines[-100:]))
+            assert file.stat().st_size < 20_100_000
+        said, kept = b"no line" + lines, file.read_bytes()
+        assert [path.name for path in place.iterdir()] == ["log"]
+        assert (kept[:1_000_000], kept[-9_000_000:]) == (said[:1_000_000], said[-9_000_000:])
+        assert numbers(kept[1_000_000:-9_000_000].decode()) == [len(said) - 10_000_000]
+
+    def test_keep_ends_sh_reads_on_where_it_cannot_write(self, place):
+        done = subprocess.run(
+            ["sh", LIB / "keep_ends.sh", place], input=bytes(1 << 20), capture_output=True, check=True
+        )
+        assert done.returncode == 0
+
+    def test_copy_errors_is_left_to_a_process_that_outlives_the_launch(self, bash, place):
+        """What such a process says later is kept, and what others take for the script's life is closed."""
+        run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
+        run += "step() { { until [ -e over ]; do sleep 0.1; done; echo two >&2; } & echo one >&2; }; "
+        run += "launch_once step >/dev/null 2>&1; cat run/logs/2/stderr.log; exec {watcher}>&-; until_ended $reader"
+        assert bash(run)[:2] == (0, "one\n")
+        wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
+
+    def test_copy_errors_outlives_the_script(self, bash, place):
+        run = "abandon_launch() { :; }; step() { echo one >&2; kill -KILL $$; sleep 0.1; echo two >&2; }; "
+        assert bash(f"{run}launch_once step")[0] == -signal.SIGKILL
+        wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
+
+    def test_wait_for_copy(self, bash):
+        assert bash('copy_errors said <<<"one"; cat said') == (0, "one\n", "one\n")
+        waits = "wait_for_copy $!; launch_lives() { :; }; sleep 59 & wait_for_copy $!; kill $!"
+        assert bash(f"close_descriptors; sleep 0 & {waits}")[:2] == (0, "")
 
     def test_until_ended(self, bash):
         assert bash(
