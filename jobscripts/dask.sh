@@ -43,8 +43,12 @@
 #               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or
 #               yours), and on others that NCCL and Gloo choose.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
-#               RUN_DIR and DATA set. It saves, stops and resumes by itself, and its launcher's exit
-#               code is this script's.
+#               RUN_DIR and DATA set. For scripts of other launchers lib/sitecustomize.py changes
+#               three things in its processes: the first argument (--local_rank, if the script has
+#               it), variables (SLURM_PROCID and the like become the rank's; MASTER_ADDR and
+#               MASTER_PORT are set back) and init_process_group, or hvd.init, which leave the size
+#               of their group; SLIPWAY_ADAPT=0 changes nothing. It saves, stops and resumes by
+#               itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.

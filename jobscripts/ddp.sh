@@ -25,8 +25,13 @@
 #               settings must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
 #               of this machine (MASTER_PORT), on all interfaces, without authentication.
-# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. It
-#               saves, stops and resumes by itself, and its launcher's exit code is this script's.
+# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. For
+#               scripts of other launchers lib/sitecustomize.py changes three things in its
+#               processes: the first argument (--local_rank, if the script has it), variables
+#               (SLURM_PROCID and the like become the rank's; MASTER_ADDR and MASTER_PORT are set
+#               back) and init_process_group, or hvd.init, which leave the size of their group;
+#               SLIPWAY_ADAPT=0 changes nothing. It saves, stops and resumes by itself, and its
+#               launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.

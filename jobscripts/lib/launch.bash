@@ -416,7 +416,7 @@ finish() {
         continue_stray
         cancelled=1
     fi
-    [ -z "$SLIPWAY_SCRIPT" ] || compare_world
+    [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || compare_world
     if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
         continue_run "$1" "$go_on"
     fi

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # The ranks: how many, what their environment holds, where they meet, and what they run.
 
+: "${SLIPWAY_ADAPT:=1}"
+
 # What runs a command on the head node, where this script is on another machine.
 on_head_node=()
 
@@ -294,7 +296,8 @@ choose_program() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program+=("$SLIPWAY_SCRIPT" "$@")
         # Python imports sitecustomize.py from there.
-        export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
+        [ "$SLIPWAY_ADAPT" = 0 ] ||
+            export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
         [ "$SLIPWAY_DEVICE" != cpu ] ||
             export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"

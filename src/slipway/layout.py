@@ -177,6 +177,9 @@ _TRAINING = (
             "the trainer's CONFIG.toml", "CONFIG"),
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
             "a Python script to run in place of the trainer", "TRAIN_SCRIPT", refuse_old=True, optional=True),
+    Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
+            "0: of `SLIPWAY_SCRIPT` neither arguments nor environment nor `init_process_group` are changed "
+            "([guide.md](guide.md#what-a-job-changes-for-your-script)), and the ranks are not counted; by default 1"),
     Setting("SLIPWAY_DATA", PATH, "folder, squashfs image or tar; empty: built-in sets",
             "the data: a folder, or a squashfs image or a tar of one "
             "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a script "

@@ -57,7 +57,7 @@ RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_n
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
-SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 entry_point_is_checked=1
+SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 SLIPWAY_ADAPT=1 entry_point_is_checked=1
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
 healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
@@ -1685,6 +1685,8 @@ class TestRanks:
 
     def test_choose_program(self, bash, place):
         show = 'choose_program "$@"; printf "%s\\n" "${program[@]}"'
+        mine = "SLIPWAY_SCRIPT=mine.py; choose_program; echo ${PYTHONPATH-none}"
+        assert [bash(f"SLIPWAY_ADAPT={adapt} {mine}")[1] for adapt in (0, 1)] == ["none\n", f"{LIB}\n"]
         words = bash(f"data=/d; {show}", "--lr", "a b")[1].splitlines()
         assert words[:3] == ["-m", "trainer", f"{place}/c.toml"]
         assert words[-4:] == ["--data-dir", "/d", "--lr", "a b"]
