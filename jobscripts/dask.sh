@@ -37,7 +37,8 @@
 # Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
 #               install dask-jobqueue cryptography) on a disk that all share, also with
 #               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
-# Privileges:   None: no root, no sudo, no daemon. It downloads nothing. Dask's connections are
+# Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
+#               trainer's --download, an image that has a registry's name. Dask's connections are
 #               encrypted, and open only to who has the key in RUN_DIR/logs/ATTEMPT/dask (mode 600,
 #               made for this attempt). The ranks listen on ports of the nodes without
 #               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or

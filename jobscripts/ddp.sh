@@ -23,8 +23,9 @@
 #               line says what the attempt has used; for that watch_gpus.sh asks the driver every 10
 #               s how busy the GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78
 #               settings must be changed first; else failed.
-# Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
-#               of this machine (MASTER_PORT), on all interfaces, without authentication.
+# Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
+#               trainer's --download, an image that has a registry's name. torchrun listens on a
+#               port of this machine (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. For
 #               scripts of other launchers lib/sitecustomize.py changes three things in its
 #               processes: the first argument (--local_rank, if the script has it), variables

@@ -25,6 +25,7 @@ declare -Ar ERROR_CODE=(
     [bad-entry-point]=78
     [no-environment]=78
     [no-modules]=78
+    [no-wheelhouse]=78
     [no-cuda-home]=78
     [build-failed]=78
     [no-mpi]=78

@@ -244,6 +244,8 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         lines += scheduler.site_lines(job)
         if bound := bound_backends(job):
             lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+        if job.site.downloads:
+            lines.append(("site_downloads=1", "what SLIPWAY_VENV=local installs, on each node"))
         runtime = container_of(job.site.container).name
         lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
         if job.site.container_options:

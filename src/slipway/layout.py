@@ -172,7 +172,7 @@ _TRAINING = (
             "a registry (`docker://...`)", "IMAGE"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job makes it",
             "the virtual environment, or conda's; `conda:NAME`: conda's of that name; `modules`: the Python of the "
-            "site's modules; `local`: made on the local disk of each node", "VENV"),
+            "site's modules; `local`: made on the local disk of each node, from `SLIPWAY_WHEELHOUSE`", "VENV"),
     Setting("SLIPWAY_CONFIG", PATH, "what the trainer trains, and how",
             "the trainer's CONFIG.toml", "CONFIG"),
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",

@@ -424,8 +424,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-wheelhouse": Entry(
             EXIT_CONFIG,
-            "The folder of wheels from which the job should install is missing.",
-            "Fill one by `make wheelhouse`, or unset `SLIPWAY_WHEELHOUSE`.",
+            "The folder of wheels from which the job should install is missing; or `SLIPWAY_VENV=local` has none, "
+            "and the site does not let its nodes download.",
+            "Fill one by `make wheelhouse`, and set `SLIPWAY_WHEELHOUSE` to it. Without one, `downloads = true` in the "
+            "site's file lets each node download; for `venv_build.job`, unset `SLIPWAY_WHEELHOUSE`.",
         ),
         "no-cuda-home": Entry(
             EXIT_CONFIG,

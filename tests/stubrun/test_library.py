@@ -793,7 +793,10 @@ class TestContainer:
     def test_find_python(self, bash, stub, place, tmp_path):
         find = 'USE_CONTAINER=0; find_python; echo "$venv"; [[ $PATH == "$venv/bin":* ]] && echo first'
         stub("python3", "")
-        assert bash("SLIPWAY_VENV=local; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
+        local = "SLIPWAY_VENV=local; USE_CONTAINER=0; find_python; echo $venv"
+        assert bash(f"site_downloads=1; {local}")[:2] == bash(f"SLIPWAY_WHEELHOUSE=$PWD; {local}")[:2] == (0, "\n")
+        assert_dies(bash(local), "no-wheelhouse", "SLIPWAY_VENV=local", "SLIPWAY_WHEELHOUSE", "downloads = true")
+        assert_dies(bash("SLIPWAY_WHEELHOUSE=/gone; check_wheelhouse"), "no-wheelhouse", "SLIPWAY_WHEELHOUSE", "/gone")
         assert bash("SLIPWAY_VENV=modules; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
         refused = bash("SLIPWAY_VENV=modules; PATH=/nowhere; USE_CONTAINER=0; find_python")
         assert_dies(refused, "no-environment", "SLIPWAY_VENV=modules", "python3")

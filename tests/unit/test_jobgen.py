@@ -145,6 +145,8 @@ class TestSettings:
         assert '\n: "${SLIPWAY_VENV:=local}"' in text
         assert '\n: "${USE_CONTAINER:=0}"' in text
         assert "\nbuild_local_venv " in text
+        assert "\nsite_downloads=1 " not in text
+        assert "\nsite_downloads=1 " in rendered(capsys, "venv=local", "downloads=true")
 
     def test_one_can_be_dropped(self, capsys):
         assert (
