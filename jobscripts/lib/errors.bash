@@ -30,6 +30,7 @@ declare -Ar ERROR_CODE=(
     [build-failed]=78
     [no-mpi]=78
     [mpi-as-root]=78
+    [no-numactl]=78
     [no-profiler]=78
     [no-gpu]=78
     [too-few-gpus]=78

@@ -332,7 +332,26 @@ preflight() {
     head_is_tried=''
     end_server
     unset -v TRAINER_MEETING
+    choose_numa_binding
     check_profiler
+}
+
+# choose_numa_binding: sets numa_options, of torchrun, by numa_binding of the site's file. None for
+# ranks on CPUs, which torch cannot bind, and for several GPUs a rank, as torchrun binds rank N next
+# to GPU N. Fails if numactl, without which torchrun ends every rank, does not run on every node.
+choose_numa_binding() {
+    numa_options=()
+    [ -n "${numa_binding:-}" ] && [ "$BACKEND" = ddp ] || return 0
+    [ "$SLIPWAY_DEVICE" != cpu ] && [ "$SLIPWAY_DEVICE:$gpus_per_node" != auto:0 ] || return 0
+    if [ "${devices_per_rank:-1}" != 1 ]; then
+        note "ranks have several GPUs: they are not bound to cores (numa_binding)"
+        return
+    fi
+    step_on_each_node 0 "${container[@]}" numactl --physcpubind=+0 true ||
+        die no-numactl \
+            "numa_binding: the program numactl does not run on every node$step_failure; it must" \
+            "be there: in the image, or on the node with USE_CONTAINER=0"
+    numa_options=(--numa-binding="$numa_binding")
 }
 
 # check_profiler: fails if SLIPWAY_PROFILER is not where the ranks will run.

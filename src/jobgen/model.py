@@ -67,7 +67,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     resume: Literal["requeue", "chain", "none"] = "requeue"
     """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
     numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
-    """torchrun's --numa-binding: ranks on the cores next to their GPU; "": no binding. Needs torch 2.13 and GPUs."""
+    """torchrun's --numa-binding: ranks on the cores next to their GPU. Needs torch 2.9, GPUs and numactl; "": none."""
     modules: Tuple[str, ...] = ()
     """Environment modules to load."""
     path: Tuple[str, ...] = ()

@@ -1701,6 +1701,22 @@ class TestRanks:
         words = bash(f"SLIPWAY_PROFILER=nsys SLIPWAY_SCRIPT=mine.py; {show}")[1].splitlines()
         assert words == [str(LIB / "profile_rank.py"), "mine.py"]
 
+    def test_choose_numa_binding(self, bash, stub):
+        stub("srun", SRUN)
+        show = 'choose_numa_binding; echo "${numa_options[@]}"'
+        refused = bash(f"numa_binding=node; PATH=${{PATH%%:*}}; {show}")
+        assert_dies(refused, "no-numactl", "numa_binding", "numactl", "USE_CONTAINER=0", lines=2)
+        for setting in (
+            "BACKEND=horovod",
+            "SLIPWAY_DEVICE=cpu",
+            "SLIPWAY_DEVICE=auto gpus_per_node=0",
+            "numa_binding=",
+        ):
+            assert bash(f"numa_binding=node; {setting}; {show}") == (0, "\n", "")
+        stub("numactl", '[ "$1" = --physcpubind=+0 ]')
+        assert bash(f"numa_binding=node; {show}") == (0, "--numa-binding=node\n", "")
+        assert bash(f"numa_binding=node devices_per_rank=2; {show}")[:2] == (0, "\n")
+
     def test_check_profiler(self, bash, stub):
         stub("srun", SRUN)
         assert bash("check_profiler") == (0, "", "")
