@@ -31,6 +31,7 @@ for name, is_, pin in zip(["Python", "torch", "torchvision", "Horovod"], found, 
         sys.exit(f"smoke: {name} is {is_}, pinned is {pin}")
 END
 
+command -v numactl >/dev/null || die "no numactl, which torchrun --numa-binding runs"
 built=$(horovodrun --check-build)
 parts=(PyTorch MPI Gloo)
 [ -z "${HOROVOD_GPU_OPERATIONS:-}" ] || parts+=("$HOROVOD_GPU_OPERATIONS")

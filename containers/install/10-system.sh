@@ -24,6 +24,7 @@ packages=(
     python3 python3-venv
     "libpython$PYTHON_VERSION-dev" g++ # torch.compile and Horovod's build compile C++
     openmpi-bin openssh-client # mpirun reaches other nodes by ssh
+    numactl # torchrun --numa-binding, of a site's numa_binding
     ibverbs-providers librdmacm1 # NCCL and UCX load them if the host has InfiniBand
 )
 {

@@ -258,43 +258,67 @@ port_was_taken() {
 }
 
 # launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
-# foreground. Standard error goes to logs/N/stderr.log, and from there, as it comes, to the job's
-# log. Sets code, launch_pid, and launch_id, by which the launch's processes are known.
+# foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, and
+# launch_id, by which the launch's processes are known.
 launch_once() {
-    local copier abandoner
+    local errors copier abandoner
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log"
     rm -f -- "$log_dir/code" "$log_dir/pid"
+    exec {errors}> >(copy_errors "$log_dir/stderr.log")
+    copier=$!
     # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
     # step ends. Signals are for what it starts, not for this shell around it.
     (
-        # A rank that outlives this script must not hold open what others take for its life.
-        [ -z "${watcher:-}" ] || exec {watcher}>&-
-        [ -z "${heart:-}" ] || exec {heart}>&-
-        [ -z "${from_server:-}" ] || exec {from_server}<&-
+        close_descriptors
         export_variables SLIPWAY_LAUNCH="$launch_id"
         [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
         trap : TERM USR1 INT
         code=0
-        (trap : TERM USR1 INT && "$1" 2>"$log_dir/stderr.log") || code=$?
+        (trap : TERM USR1 INT && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
         echo "$code" >"$log_dir/code"
     ) &
     launch_pid=$!
+    exec {errors}>&-
     [ "$cancelled" = 0 ] || stop_for_signal # it came before there was a launch
-    (
-        trap '' TERM USR1 INT
-        exec tail --lines=+1 --follow --sleep-interval=0.5 --pid="$launch_pid" \
-            -- "$log_dir/stderr.log" >&2
-    ) &
-    copier=$!
     abandon_launch "$launch_pid" </dev/null &
     abandoner=$!
     until_ended "$launch_pid"
-    until_ended "$copier"
+    wait_for_copy "$copier"
     kill "$abandoner" 2>/dev/null || :
     read -r code 2>/dev/null <"$log_dir/code" || code=1
     [ "$code" = 0 ] || note_refusal
+}
+
+# close_descriptors: those that others take for the life of this script, in a process that can
+# outlive it, as ranks can.
+close_descriptors() {
+    [ -z "${watcher:-}" ] || exec {watcher}>&-
+    [ -z "${heart:-}" ] || exec {heart}>&-
+    [ -z "${from_server:-}" ] || exec {from_server}<&-
+}
+
+# copy_errors FILE: copy standard input, as it comes, to the job's log, and to FILE, which keeps the
+# beginning and the end of it (keep_ends.sh). It ends with the last process that writes, and by no
+# signal, so that nothing that a rank has written is lost. If one of the two cannot be written, the
+# other one still is, and the ranks do not notice.
+copy_errors() {
+    trap '' TERM USR1 INT HUP
+    close_descriptors
+    tee --output-error=warn /dev/fd/3 3>&1 >&2 | sh "$lib/keep_ends.sh" "$1" 3>&-
+}
+
+# wait_for_copy PID: until copy_errors has written all. A process that has outlived the launch holds
+# the pipe open, and a terminal can be stopped: then it is left to itself after 1 s, or 31 s.
+wait_for_copy() {
+    local looks pause=0.02
+    for ((looks = 0; looks < 80; looks++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        ((looks < 50)) || pause=1
+        ((looks < 50)) || ! launch_lives || return 0
+        sleep "$pause"
+    done
 }
 
 # note_refusal: where the launcher has refused what it was told, that is the attempt's cause
@@ -399,7 +423,7 @@ finish() {
         continue_stray
         cancelled=1
     fi
-    [ -z "$SLIPWAY_SCRIPT" ] || compare_world
+    [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || compare_world
     if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
         continue_run "$1" "$go_on"
     fi

@@ -7,7 +7,10 @@
 # missing.
 find_python() {
     case $SLIPWAY_VENV in
-        local) venv='' ;; # build_local_venv makes it
+        local)
+            venv='' # build_local_venv makes it
+            check_wheelhouse
+            ;;
         modules)
             venv=''
             type -P python3 >/dev/null ||
@@ -21,6 +24,21 @@ find_python() {
             ;;
         *) use_venv "$(realpath --canonicalize-missing -- "$SLIPWAY_VENV")" ;; # a link may be moved
     esac
+}
+
+# check_wheelhouse: fails unless SLIPWAY_VENV=local installs from a folder of wheels, or the site's
+# file lets each node download (site_downloads).
+check_wheelhouse() {
+    if [ -n "${SLIPWAY_WHEELHOUSE:-}" ]; then
+        [ -d "$SLIPWAY_WHEELHOUSE" ] ||
+            die no-wheelhouse "SLIPWAY_WHEELHOUSE: no folder $SLIPWAY_WHEELHOUSE:" \
+                "\`make wheelhouse\` fills one"
+    elif [ -z "${site_downloads:-}" ]; then
+        die no-wheelhouse \
+            "SLIPWAY_VENV=local would download on every node: set SLIPWAY_WHEELHOUSE to a folder" \
+            "that \`make wheelhouse\` has filled, or downloads = true in the site's file, and" \
+            "generate this script anew"
+    fi
 }
 
 # use_venv FOLDER: an environment with its own Python.

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # The ranks: how many, what their environment holds, where they meet, and what they run.
 
+: "${SLIPWAY_ADAPT:=1}"
+
 # What runs a command on the head node, where this script is on another machine.
 on_head_node=()
 
@@ -306,7 +308,8 @@ choose_program() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         program+=("$SLIPWAY_SCRIPT" "$@")
         # Python imports sitecustomize.py from there.
-        export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
+        [ "$SLIPWAY_ADAPT" = 0 ] ||
+            export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
         [ "$SLIPWAY_DEVICE" != cpu ] ||
             export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"
@@ -341,7 +344,26 @@ preflight() {
     head_is_tried=''
     end_server
     unset -v TRAINER_MEETING
+    choose_numa_binding
     check_profiler
+}
+
+# choose_numa_binding: sets numa_options, of torchrun, by numa_binding of the site's file. None for
+# ranks on CPUs, which torch cannot bind, and for several GPUs a rank, as torchrun binds rank N next
+# to GPU N. Fails if numactl, without which torchrun ends every rank, does not run on every node.
+choose_numa_binding() {
+    numa_options=()
+    [ -n "${numa_binding:-}" ] && [ "$BACKEND" = ddp ] || return 0
+    [ "$SLIPWAY_DEVICE" != cpu ] && [ "$SLIPWAY_DEVICE:$gpus_per_node" != auto:0 ] || return 0
+    if [ "${devices_per_rank:-1}" != 1 ]; then
+        note "ranks have several GPUs: they are not bound to cores (numa_binding)"
+        return
+    fi
+    step_on_each_node 0 "${container[@]}" numactl --physcpubind=+0 true ||
+        die no-numactl \
+            "numa_binding: the program numactl does not run on every node$step_failure; it must" \
+            "be there: in the image, or on the node with USE_CONTAINER=0"
+    numa_options=(--numa-binding="$numa_binding")
 }
 
 # check_profiler: fails if SLIPWAY_PROFILER is not where the ranks will run.

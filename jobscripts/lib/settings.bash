@@ -8,6 +8,7 @@ readonly SETTINGS=(
     SLIPWAY_VENV
     SLIPWAY_CONFIG
     SLIPWAY_SCRIPT
+    SLIPWAY_ADAPT
     SLIPWAY_DATA
     SLIPWAY_OUTPUT
     SLIPWAY_RUN_DIR
@@ -61,6 +62,7 @@ declare -Ar SETTING_PATTERN=(
     [SLIPWAY_VENV]='^[^[:cntrl:]]+$'
     [SLIPWAY_CONFIG]='^[^[:cntrl:]]+$'
     [SLIPWAY_SCRIPT]='^$|^[^[:cntrl:]]+$'
+    [SLIPWAY_ADAPT]='^[01]$'
     [SLIPWAY_DATA]='^$|^[^[:cntrl:]]+$'
     [SLIPWAY_OUTPUT]='^[^[:cntrl:]]+$'
     [SLIPWAY_RUN_DIR]='^$|^[^[:cntrl:]]+$'
@@ -98,6 +100,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_VENV]='a path without control characters'
     [SLIPWAY_CONFIG]='a path without control characters'
     [SLIPWAY_SCRIPT]='a path without control characters'
+    [SLIPWAY_ADAPT]='0 or 1'
     [SLIPWAY_DATA]='a path without control characters'
     [SLIPWAY_OUTPUT]='a path without control characters'
     [SLIPWAY_RUN_DIR]='a path without control characters'

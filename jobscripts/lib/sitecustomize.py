@@ -6,9 +6,11 @@ It acts when the script joins the others, by torch.distributed or by Horovod, in
 - The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
 - MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
   SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and what else Slurm says of a task likewise.
-  A script with an option --local_rank or --local-rank is given it.
+  A script with an option --local_rank or --local-rank gets it as the first argument, as torch.distributed.launch does.
 - A script that joins as another rank than it was started as, since it starts ranks of its own, or joins nobody, since
   it is for another launcher, is ended with a line: it would wait for ever, or train as often as there are ranks.
+
+SLIPWAY_ADAPT=0 leaves it out.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ SLURM = {
     "SLURM_CPUS_PER_TASK": "CPUS_PER_RANK",
 }
 """What Slurm says of a task, and the launcher, or the job script, of a rank."""
-LOCAL_RANK_OPTION = re.compile(r"""add_argument\(\s*["'](--local[-_]rank)["']""")
+LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
 
 
 def say(text: str) -> None:
@@ -153,12 +155,31 @@ def adapt_to_launcher() -> None:
     for name, own in SLURM.items():
         if name in STARTED and own in STARTED:
             os.environ[name] = STARTED[own]
+    option = local_rank_option()
+    if option:
+        words = f"{option}={STARTED['LOCAL_RANK']}"
+        sys.argv.insert(1, words)  # of two, parsers take the last
+        if STARTED["RANK"] == "0":
+            say(f"the script is given {words} (not with SLIPWAY_ADAPT=0)")
+
+
+def local_rank_option() -> str:
+    """Return the option by which the script, in its own file, takes its local rank; "" if it has none."""
     try:
-        option = LOCAL_RANK_OPTION.search(Path(sys.argv[0]).read_text(encoding="utf-8", errors="replace"))
+        text = Path(sys.argv[0]).read_bytes()
     except (OSError, IndexError):  # no file: python -c, a worker
-        return
-    if option and not any(word.startswith(("--local_rank", "--local-rank")) for word in sys.argv):
-        sys.argv.append(f"{option[1]}={STARTED['LOCAL_RANK']}")
+        return ""
+    if not any(option.encode() in text for option in LOCAL_RANK_OPTIONS):
+        return ""
+    import ast  # noqa: PLC0415 -- most scripts have none
+
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):  # Python says it next
+        return ""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"]
+    names = [word.value for call in calls for word in call.args if isinstance(word, ast.Constant)]
+    return next((name for name in LOCAL_RANK_OPTIONS if name in names), "")
 
 
 def import_next() -> None:

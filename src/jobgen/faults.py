@@ -40,14 +40,14 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
         yield from _of_build(job, arguments, settings)
         return
     if job.spec.task == "shell":
-        yield from _of_environment(job, settings, site=site)
+        yield from _of_environment(job, settings, environment, site=site)
         yield from _of_data(job, settings)
         return
     yield from _of_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
         yield from _of_backend(job, settings, site=site)
-        yield from _of_environment(job, settings, site=site)
+        yield from _of_environment(job, settings, environment, site=site)
         yield from _of_inputs(job, settings)
 
 
@@ -147,7 +147,9 @@ def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenEr
         )
 
 
-def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
+def _of_environment(
+    job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
+) -> Iterator[JobgenError]:
     """Look for what the job will run in: the image, or the Python environment."""
     here = "" if os.access(BUILDERS["image"], os.X_OK) else " in a clone"
     if not settings["USE_CONTAINER"]:
@@ -161,12 +163,7 @@ def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[Jobg
         return
     venv = settings["SLIPWAY_VENV"]
     if venv == "local":
-        if not os.access(BUILDERS["venv"], os.X_OK):
-            yield JobgenError(
-                "no-clone",
-                f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
-                f"there is no {BUILDERS['venv']} in {Path.cwd()}.",
-            )
+        yield from _of_local_venv(job, environment.get("SLIPWAY_WHEELHOUSE"))
     elif venv == "modules":
         if not job.site.modules:
             yield JobgenError(
@@ -175,6 +172,24 @@ def _of_environment(job: Job, settings: Settings, *, site: str) -> Iterator[Jobg
     elif venv is not None and not venv.startswith("conda:"):
         made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{here} makes it"
         yield from need("no-environment", "SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
+
+
+def _of_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
+    """Look for what each node makes its virtual environment from."""
+    if not os.access(BUILDERS["venv"], os.X_OK):
+        yield JobgenError(
+            "no-clone",
+            f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
+            f"there is no {BUILDERS['venv']} in {Path.cwd()}.",
+        )
+    if wheelhouse:
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+    elif not job.site.downloads:
+        yield JobgenError(
+            "no-wheelhouse",
+            "SLIPWAY_VENV=local would download on every node: set SLIPWAY_WHEELHOUSE to a folder that `make "
+            f"wheelhouse` has filled, or downloads = true in the file of site {job.site.name}.",
+        )
 
 
 def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:

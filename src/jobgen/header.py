@@ -22,6 +22,7 @@ WITH_RESTARTS = (
     ", or has just lost a node; and after the death of a node or rank, if too few nodes start a process and it is not "
     "to train with fewer"
 )
+DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
 BY_HAND = "Never by this script: it prints the command that continues the run."
 
 
@@ -45,6 +46,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 **values,
                 **sentences,
                 "mode": "750" if job.site.group_readable else "700",
+                "downloads": DOWNLOADS if job.site.downloads else "",
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
                 "requeue": BY_ITSELF.format(command=by_itself, restarts=restarts) if by_itself else BY_HAND,
             },

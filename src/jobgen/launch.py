@@ -35,6 +35,11 @@ def backends(job: Job) -> List[str]:
     return ["ddp", "horovod"] if own == "ddp" else ["horovod", "ddp"]
 
 
+def starts_torchrun(job: Job) -> bool:
+    """Return whether torchrun starts ranks of the job, in one of its backends."""
+    return any(_way(job, name) == "torchrun" for name in backends(job))
+
+
 def bound_backends(job: Job) -> List[str]:
     """Return those whose ranks each see GPUs of their own alone."""
     binds = launcher_of(job.launcher).binds_gpus(job)
@@ -85,7 +90,7 @@ def _torchrun(job: Job) -> Layer:
     Its rendezvous is static: the node of number 0, which is the head node, keeps the store. So nothing has to find out
     by comparing host names which node that is, and the order of ranks is that of the nodes.
     """
-    numa: Layer = [f"--numa-binding={job.site.numa_binding}"] if job.site.numa_binding else []
+    numa: Layer = [array("numa_options")] if job.site.numa_binding else []
     return [
         "torchrun",
         option("--nnodes", "nnodes"),

@@ -67,7 +67,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     resume: Literal["requeue", "chain", "none"] = "requeue"
     """What follows a time limit: the script requeues its job, submits the next, or only says how to continue."""
     numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
-    """torchrun's --numa-binding: ranks on the cores next to their GPU; "": no binding. Needs torch 2.13 and GPUs."""
+    """torchrun's --numa-binding: ranks on the cores next to their GPU. Needs torch 2.9, GPUs and numactl; "": none."""
     modules: Tuple[str, ...] = ()
     """Environment modules to load."""
     path: Tuple[str, ...] = ()
@@ -78,6 +78,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """PBS: what nodes must have besides: Torque's properties (v100), OpenPBS's resources (gputype=v100)."""
     group_readable: bool = False
     """Whether the group may read run folders."""
+    downloads: bool = False
+    """Whether each node of a job may download what SLIPWAY_VENV=local installs, where no SLIPWAY_WHEELHOUSE is set."""
     binds: Tuple[str, ...] = ()
     """Folders that the container needs besides those of the job, at the same path inside."""
     container_options: Tuple[str, ...] = ()

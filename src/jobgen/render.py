@@ -12,7 +12,7 @@ from jobgen import header
 from jobgen.containers import container_of, use_container
 from jobgen.data import data_folder
 from jobgen.errors import JobgenError
-from jobgen.launch import backends, bound_backends, launches
+from jobgen.launch import backends, bound_backends, launches, starts_torchrun
 from jobgen.launchers import launcher_of
 from jobgen.model import BUILDS, Job
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
@@ -244,6 +244,10 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         lines += scheduler.site_lines(job)
         if bound := bound_backends(job):
             lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+        if job.site.numa_binding and job.spec.task != "shell" and starts_torchrun(job):
+            lines.append((f"numa_binding={job.site.numa_binding}", "ranks on the cores next to their GPU (torchrun)"))
+        if job.site.downloads:
+            lines.append(("site_downloads=1", "what SLIPWAY_VENV=local installs, on each node"))
         runtime = container_of(job.site.container).name
         lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
         if job.site.container_options:

@@ -171,11 +171,14 @@ _TRAINING = (
             "a registry (`docker://...`)", "IMAGE"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job makes it",
             "the virtual environment, or conda's; `conda:NAME`: conda's of that name; `modules`: the Python of the "
-            "site's modules; `local`: made on the local disk of each node", "VENV"),
+            "site's modules; `local`: made on the local disk of each node, from `SLIPWAY_WHEELHOUSE`", "VENV"),
     Setting("SLIPWAY_CONFIG", PATH, "what the trainer trains, and how",
             "the trainer's CONFIG.toml", "CONFIG"),
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
             "a Python script to run in place of the trainer", "TRAIN_SCRIPT", refuse_old=True, optional=True),
+    Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
+            "0: of `SLIPWAY_SCRIPT` neither arguments nor environment nor `init_process_group` are changed "
+            "([guide.md](guide.md#what-a-job-changes-for-your-script)), and the ranks are not counted; by default 1"),
     Setting("SLIPWAY_DATA", PATH, "folder, squashfs image or tar; empty: built-in sets",
             "the data: a folder, or a squashfs image or a tar of one "
             "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a script "

@@ -429,8 +429,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-wheelhouse": Entry(
             EXIT_CONFIG,
-            "The folder of wheels from which the job should install is missing.",
-            "Fill one by `make wheelhouse`, or unset `SLIPWAY_WHEELHOUSE`.",
+            "The folder of wheels from which the job should install is missing; or `SLIPWAY_VENV=local` has none, "
+            "and the site does not let its nodes download.",
+            "Fill one by `make wheelhouse`, and set `SLIPWAY_WHEELHOUSE` to it. Without one, `downloads = true` in the "
+            "site's file lets each node download; for `venv_build.job`, unset `SLIPWAY_WHEELHOUSE`.",
         ),
         "no-cuda-home": Entry(
             EXIT_CONFIG,
@@ -483,6 +485,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Open MPI's mpirun refuses to run as root, and the job's user is root.",
             "Submit as an ordinary user. Where root is all there is, such as a container or a test machine, set "
             "`OMPI_ALLOW_RUN_AS_ROOT=1` and `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1`.",
+        ),
+        "no-numactl": Entry(
+            EXIT_CONFIG,
+            "The site binds ranks to cores (`numa_binding`), and the program numactl, by which torchrun does that, is "
+            "missing on a node or in the image, or may not do it there.",
+            "Install numactl: in the image (those of `make image` have it), or on the nodes with `USE_CONTAINER=0`; or "
+            "leave `numa_binding` out of the site's file and generate the script anew. A container without the right "
+            "to read NUMA policies (`get_mempolicy`) says: This system does not support NUMA policy.",
         ),
         "no-profiler": Entry(
             EXIT_CONFIG,

@@ -108,6 +108,38 @@ def test_a_script_for_horovod_does_not_train_twice(tmp_path):
     assert_names(output, " 1 of 2 ", "BACKEND=horovod", "horovod.job")
 
 
+@pytest.mark.parametrize(
+    ("more", "arguments", "given"),
+    [
+        ("", [], 1),
+        ("add('rest', nargs=argparse.REMAINDER)", ["x", "--y"], 1),
+        ("parser.add_subparsers().add_parser('train').add_argument('--x')", ["train", "--x", "2"], 1),
+        ("add('rest', nargs='*')", ["--", "--local_rank"], 1),
+        ("", ["-l", "5"], 5),
+    ],
+)
+@pytest.mark.parametrize("option", ["'--local_rank'", "'-l', '--local-rank'", "'--rank', '-l', '--local_rank'"])
+def test_the_local_rank_comes_first(more, arguments, given, option, tmp_path):
+    if "-l" in arguments and "-l" not in option.split("'"):
+        option = f"{option}, '-l'"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import argparse\n# add_argument('--local-rank')\nparser = argparse.ArgumentParser(allow_abbrev=False)\n"
+        f"add = parser.add_argument\nparser.add_argument({option}, dest='own', type=int, default=-1)\n{more}\n"
+        "print(parser.parse_args().own)\n"
+    )
+    ranks = {"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        env={**os.environ, **ranks, "PYTHONPATH": str(LIB)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{given}\n"), done.stderr
+    assert "SLIPWAY_ADAPT=0" in done.stderr
+
+
 def test_the_environment_s_own_sitecustomize_runs_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('its own')\n")
     path = os.pathsep.join(map(str, (LIB, tmp_path)))

@@ -95,7 +95,7 @@ def test_bill_of_materials(root, table):
     inside = root.run("exec", root.image, "cat", "/opt/slipway/sbom.cdx.json").stdout
     components = json.loads(inside)["components"]
     names = {component["name"] for component in components}
-    assert {"torch", "horovod", "mpi4py", "slipway-hpc", "openmpi-bin", "libibverbs1"} <= names
+    assert {"torch", "horovod", "mpi4py", "slipway-hpc", "openmpi-bin", "libibverbs1", "numactl"} <= names
     assert len(names & {"clang-19", "cmake", "hatchling", "libllvm19", "libopenmpi-dev", "make", "nvidia-nvvm"}) == 0, (
         "left behind by a build"
     )

@@ -58,7 +58,7 @@ RUN_DIR=$PWD/run attempt=2 log_dir=$RUN_DIR/logs/2 nodes=(n1 n2) nnodes=2 head_n
 world_size=4 cpus_per_rank=4 gpus_per_node=2 first_port=24711 cancelled=0 code=0 scratch='' container=() data=''
 image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_kind='' data_image='' mount_point=''
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
-SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 entry_point_is_checked=1
+SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 SLIPWAY_ADAPT=1 entry_point_is_checked=1
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
 healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
@@ -171,6 +171,14 @@ def give_rights(path, user, rights):
         os.setxattr(path, "system.posix_acl_access", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error}")
+
+
+def wait_until(holds):
+    """Wait until it does, for 60 s at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
@@ -888,7 +896,10 @@ class TestContainer:
     def test_find_python(self, bash, stub, place, tmp_path):
         find = 'USE_CONTAINER=0; find_python; echo "$venv"; [[ $PATH == "$venv/bin":* ]] && echo first'
         stub("python3", "")
-        assert bash("SLIPWAY_VENV=local; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
+        local = "SLIPWAY_VENV=local; USE_CONTAINER=0; find_python; echo $venv"
+        assert bash(f"site_downloads=1; {local}")[:2] == bash(f"SLIPWAY_WHEELHOUSE=$PWD; {local}")[:2] == (0, "\n")
+        assert_dies(bash(local), "no-wheelhouse", "SLIPWAY_VENV=local", "SLIPWAY_WHEELHOUSE", "downloads = true")
+        assert_dies(bash("SLIPWAY_WHEELHOUSE=/gone; check_wheelhouse"), "no-wheelhouse", "SLIPWAY_WHEELHOUSE", "/gone")
         assert bash("SLIPWAY_VENV=modules; USE_CONTAINER=0; find_python; echo $venv")[:2] == (0, "\n")
         refused = bash("SLIPWAY_VENV=modules; PATH=/nowhere; USE_CONTAINER=0; find_python")
         assert_dies(refused, "no-environment", "SLIPWAY_VENV=modules", "python3")
@@ -1860,6 +1871,8 @@ class TestRanks:
 
     def test_choose_program(self, bash, place):
         show = 'choose_program "$@"; printf "%s\\n" "${program[@]}"'
+        mine = "SLIPWAY_SCRIPT=mine.py; choose_program; echo ${PYTHONPATH-none}"
+        assert [bash(f"SLIPWAY_ADAPT={adapt} {mine}")[1] for adapt in (0, 1)] == ["none\n", f"{LIB}\n"]
         words = bash(f"data=/d; {show}", "--lr", "a b")[1].splitlines()
         assert words[:3] == ["-m", "trainer", f"{place}/c.toml"]
         assert words[-4:] == ["--data-dir", "/d", "--lr", "a b"]
@@ -1870,6 +1883,22 @@ class TestRanks:
         assert words[:3] == [str(LIB / "profile_rank.py"), "-m", "trainer"]
         words = bash(f"SLIPWAY_PROFILER=nsys SLIPWAY_SCRIPT=mine.py; {show}")[1].splitlines()
         assert words == [str(LIB / "profile_rank.py"), "mine.py"]
+
+    def test_choose_numa_binding(self, bash, stub):
+        stub("srun", SRUN)
+        show = 'choose_numa_binding; echo "${numa_options[@]}"'
+        refused = bash(f"numa_binding=node; PATH=${{PATH%%:*}}; {show}")
+        assert_dies(refused, "no-numactl", "numa_binding", "numactl", "USE_CONTAINER=0", lines=2)
+        for setting in (
+            "BACKEND=horovod",
+            "SLIPWAY_DEVICE=cpu",
+            "SLIPWAY_DEVICE=auto gpus_per_node=0",
+            "numa_binding=",
+        ):
+            assert bash(f"numa_binding=node; {setting}; {show}") == (0, "\n", "")
+        stub("numactl", '[ "$1" = --physcpubind=+0 ]')
+        assert bash(f"numa_binding=node; {show}") == (0, "--numa-binding=node\n", "")
+        assert bash(f"numa_binding=node devices_per_rank=2; {show}")[:2] == (0, "\n")
 
     def test_check_profiler(self, bash, stub):
         stub("srun", SRUN)
@@ -2467,9 +2496,8 @@ class TestLaunch:
         assert (code, out) == (0, "3 0\n3\nsaid\n")
         assert err == bash("note_ranks")[2] + "said\n"
 
-    def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash, stub):
+    def test_the_exit_code_is_the_step_s_whatever_signals_arrive(self, bash):
         """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes so."""
-        stub("tail", "")  # which takes its time
         run = """
         script=$$
         step() { sleep 0.0$((RANDOM % 3)); exit 7; }
@@ -2491,6 +2519,48 @@ class TestLaunch:
         lines = [line.split() for line in bash(run)[1].splitlines()]
         assert [word for word, _ in lines] == ["one", "two"]
         assert int(lines[1][1]) > int(lines[0][1])
+
+    def test_keep_ends_sh(self, place):
+        """It holds the first and the last megabytes, also while they come, and delays nothing."""
+        file = place / "log"
+        lines = random.Random(0).randbytes(25_000_000)
+        with subprocess.Popen(["sh", LIB / "keep_ends.sh", file], stdin=subprocess.PIPE) as copier:
+            copier.stdin.write(b"no line")
+            copier.stdin.flush()
+            wait_until(lambda: file.exists() and file.read_bytes() == b"no line")
+            copier.stdin.write(lines)
+            copier.stdin.flush()
+            assert sum(path.stat().st_size for path in place.iterdir()) < 30_000_000, "with the file that is being made"
+            wait_until(lambda: file.read_bytes().endswith(lines[-100:]))
+            assert file.stat().st_size < 20_100_000
+        said, kept = b"no line" + lines, file.read_bytes()
+        assert [path.name for path in place.iterdir()] == ["log"]
+        assert (kept[:1_000_000], kept[-9_000_000:]) == (said[:1_000_000], said[-9_000_000:])
+        assert numbers(kept[1_000_000:-9_000_000].decode()) == [len(said) - 10_000_000]
+
+    def test_keep_ends_sh_reads_on_where_it_cannot_write(self, place):
+        done = subprocess.run(
+            ["sh", LIB / "keep_ends.sh", place], input=bytes(1 << 20), capture_output=True, check=True
+        )
+        assert done.returncode == 0
+
+    def test_copy_errors_is_left_to_a_process_that_outlives_the_launch(self, bash, place):
+        """What such a process says later is kept, and what others take for the script's life is closed."""
+        run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
+        run += "step() { { until [ -e over ]; do sleep 0.1; done; echo two >&2; } & echo one >&2; }; "
+        run += "launch_once step >/dev/null 2>&1; cat run/logs/2/stderr.log; exec {watcher}>&-; until_ended $reader"
+        assert bash(run)[:2] == (0, "one\n")
+        wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
+
+    def test_copy_errors_outlives_the_script(self, bash, place):
+        run = "abandon_launch() { :; }; step() { echo one >&2; kill -KILL $$; sleep 0.1; echo two >&2; }; "
+        assert bash(f"{run}launch_once step")[0] == -signal.SIGKILL
+        wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
+
+    def test_wait_for_copy(self, bash):
+        assert bash('copy_errors said <<<"one"; cat said') == (0, "one\n", "one\n")
+        waits = "wait_for_copy $!; launch_lives() { :; }; sleep 59 & wait_for_copy $!; kill $!"
+        assert bash(f"close_descriptors; sleep 0 & {waits}")[:2] == (0, "")
 
     def test_until_ended(self, bash):
         assert bash(

@@ -80,7 +80,7 @@ def test_the_variables_that_job_scripts_export_are_those_of_the_contract():
 def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
     found = {path.name: set(re.findall(r"(?m)^: \"\$\{(\w+):=", path.read_text(encoding="utf-8"))) for path in SCRIPTS}
     everywhere = {"SLIPWAY_RUN_DIR", "SLIPWAY_LIB", "SLIPWAY_NOTIFY_SECONDS", "SLIPWAY_PROBE_SECONDS"}
-    everywhere.add("SLIPWAY_TRUSTED_FOLDER")
+    everywhere |= {"SLIPWAY_TRUSTED_FOLDER", "SLIPWAY_ADAPT"}
     assert set().union(*found.values()) | everywhere == layout.SETTINGS.keys()
     building = set(layout.BUILD_SETTINGS)
     for name, settings in found.items():

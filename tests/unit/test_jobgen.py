@@ -146,6 +146,15 @@ class TestSettings:
         assert '\n: "${SLIPWAY_VENV:=local}"' in text
         assert '\n: "${USE_CONTAINER:=0}"' in text
         assert "\nbuild_local_venv " in text
+        assert "\nsite_downloads=1 " not in text
+        assert "\nsite_downloads=1 " in rendered(capsys, "venv=local", "downloads=true")
+
+    def test_a_binding_to_cores_is_torchrun_s(self, capsys):
+        line = "\nnuma_binding=socket "
+        text = rendered(capsys, "numa_binding=socket")
+        assert (line in text, '"${numa_options[@]}"' in text) == (True, True)
+        assert line not in rendered(capsys, "numa_binding=socket", "placement=per-rank")
+        assert "numa_" not in rendered(capsys)
 
     def test_one_can_be_dropped(self, capsys):
         assert (

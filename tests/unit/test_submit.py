@@ -351,8 +351,16 @@ class TestWhatIsMissing:
         monkeypatch.setenv("USE_CONTAINER", "0")
         text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
         Path("mine.toml").write_text(f'venv = "local"\n{text}')
+        monkeypatch.setenv("SLIPWAY_WHEELHOUSE", str(empty))
         refused(capsys, "no-clone", "example", "build/setup", empty, site="mine.toml")
         (empty / "build").symlink_to(ROOT / "build")
+        submit(capsys, site="mine.toml")
+        monkeypatch.setenv("SLIPWAY_WHEELHOUSE", "missing")
+        refused(capsys, "no-wheelhouse", "SLIPWAY_WHEELHOUSE: missing ", "`make wheelhouse`", site="mine.toml")
+        monkeypatch.delenv("SLIPWAY_WHEELHOUSE")
+        values = ("SLIPWAY_VENV=local", "SLIPWAY_WHEELHOUSE", "downloads = true")
+        refused(capsys, "no-wheelhouse", *values, "example", "`make wheelhouse`", site="mine.toml")
+        Path("mine.toml").write_text(f'venv = "local"\ndownloads = true\n{text}')
         submit(capsys, site="mine.toml")
 
     def test_room_for_a_configuration(self, capsys, empty):
@@ -435,7 +443,7 @@ class TestData:
 
     def test_a_site_without_containers(self, capsys, monkeypatch):
         text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
-        Path("mine.toml").write_text(f'container = "none"\nvenv = "local"\n{text}')
+        Path("mine.toml").write_text(f'container = "none"\nvenv = "local"\ndownloads = true\n{text}')
         monkeypatch.setenv("SLIPWAY_DATA", "image")
         refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "USE_CONTAINER=1", "unsquashfs", site="mine.toml")
 
