@@ -70,8 +70,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "unclosed-quote": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_ARGS`, or `directives` or `remote_shell` in the site's file, has a quote that is not closed (No "
-            "closing quotation), or ends in a backslash.",
+            "`SLIPWAY_ARGS`, or `options`, `directives` or `remote_shell` in the site's file, has a quote that is not "
+            "closed (No closing quotation), or ends in a backslash.",
             "Close the quote, or write `\\\\` for a backslash. An apostrophe is a quote, too: put double quotes around "
             "the word.",
         ),

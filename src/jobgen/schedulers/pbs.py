@@ -7,7 +7,7 @@ time limit in a way that all sites share, so the script itself looks at the cloc
 from __future__ import annotations
 
 import sys
-from shlex import join, split
+from shlex import join
 from typing import ClassVar, Dict, List, Literal, Tuple
 
 import msgspec
@@ -132,7 +132,7 @@ class PBS(Scheduler):
         words = ["qsub", "-I", "-V"]
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:
-                words += split(_option(name, value))
+                words += words_of(_option(name, value), what=f"options.{name}:")
         for text in job.site.directives:
             words += words_of(text, what=f"site {job.site.name}: directives:")
         return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]

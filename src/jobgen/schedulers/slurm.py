@@ -107,9 +107,8 @@ class Slurm(Scheduler):
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
-        reasons = {**REASONS, **_reasons(job)}
-        for name in GPU_OPTIONS & job.options.keys():
-            del reasons[name]  # whatever number it is, it is the site's
+        of_site = GPU_OPTIONS & job.options.keys()  # whatever number it is
+        reasons = {name: why for name, why in {**REASONS, **_reasons(job)}.items() if name not in of_site}
         options: Dict[str, Option] = {**_needs(job), **job.options}
         lines = [
             (f"#SBATCH {_option(name, value)}", reasons.get(name, "asked for by the site"))
