@@ -263,7 +263,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "no-scheduler-command": Entry(
             EXIT_CONFIG,
             "A command of the scheduler (sbatch, qsub, salloc) is not on PATH.",
-            "Run it on a login node, load the scheduler's module, or use `--dry-run`.",
+            "Run it on a login node, or load the scheduler's module. `--dry-run` shows the script, but ends with 78.",
         ),
         "scheduler-silent": Entry(
             EXIT_CONFIG,

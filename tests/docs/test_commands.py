@@ -33,6 +33,7 @@ SHORT = " --max-steps 2 --no-figures"
 SMALL = " --arch mlp"
 DRY = re.compile(r"([A-Z_]+=\S+ )*jobgen submit ")
 LEAVES = {
+    "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": "pytorch-25.01.sif",
     "jobgen submit image_build --site mine": "slipway.sif",
     "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
 }
@@ -74,7 +75,10 @@ IN_ORDER = [command for command in COMMANDS if command in HERE or DRY.match(comm
 def clone(tmp_path_factory):
     """Return a fresh clone, where earlier commands leave what later ones need."""
     folder = fresh_clone(tmp_path_factory.mktemp("docs") / "clone")
-    without_downloads(folder.with_name("bin"))
+    programs = without_downloads(folder.with_name("bin"))
+    for name in ("sbatch", "srun"):  # without one a dry run ends as the submission would
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
     for number in range(8):
         kind = folder / "images" / ("dark" if number % 2 else "bright")
         kind.mkdir(parents=True, exist_ok=True)
