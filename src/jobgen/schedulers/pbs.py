@@ -60,7 +60,7 @@ CONTRACT = Contract(
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
     "array 12, JOB is 12_1), or the next attempt of the run on that node.",
     restart="After the loss of a node PBS itself may start the job again (-r y), which nothing here bounds.",
-    needs="OpenPBS or Torque",
+    needs="OpenPBS (on PBS Professional and Torque never run)",
     settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',
 )
