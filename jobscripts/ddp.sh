@@ -20,7 +20,7 @@
 #               Removed at the end.
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log and RUN_DIR/verdict.ATTEMPT. At the end a line says
 #               what the attempt has used; for that watch_gpus.sh asks the driver every 10 s how
-#               busy the GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78 settings
+#               busy its GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78 settings
 #               must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads nothing. torchrun listens on a port
 #               of this machine (MASTER_PORT), on all interfaces, without authentication.

@@ -53,7 +53,7 @@ job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file
 job_id=${job_id/[/_}
 job_id=${job_id%]}"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks save, if the site's kill_delay (and torchrun, 30 s) lets them, the job ends, and "
+    stop="qdel JOB: the ranks save, if the site's kill_delay@{torchrun} lets them, the job ends, and "
     "nothing requeues it.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",

@@ -53,7 +53,7 @@ if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the orig
     script=${script%"${*:+ $*}"}
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks save, if the site's KillWait (and torchrun, 30 s) lets them, the job ends, and "
+    stop="scancel JOB: the ranks save, if the site's KillWait@{torchrun} lets them, the job ends, and "
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
