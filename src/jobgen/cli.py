@@ -72,14 +72,14 @@ def parser() -> argparse.ArgumentParser:
     usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
     command = commands.add_parser("submit", parents=[job], help=what, usage=usage)
     how = command.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="only show the script and the command")
+    how.add_argument("--dry-run", action="store_true", help="only show script, command, and what would be refused")
     how.add_argument("--test-only", action="store_true", help="only ask the scheduler when it could start")
     command.set_defaults(command=_submit)
 
     usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
     what = "open a shell on a node, in the image or environment of the site's jobs; or run a command there"
     command = commands.add_parser("shell", parents=[_where(_SETTINGS)], help=what, usage=usage)
-    command.add_argument("--dry-run", action="store_true", help="only show the script and the command")
+    command.add_argument("--dry-run", action="store_true", help="only show script, command, and what would be refused")
     command.set_defaults(command=_shell)
 
     add_study(commands, job)

@@ -85,10 +85,7 @@ def _facts(name: str) -> List[Dict[str, Any]]:
     """Return how far each run is that ``name`` means; of a study or a sweep, with the states of its table."""
     if name and (is_study(Path(name)) or is_sweep(Path(name))):
         record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
-        return [
-            {**Run(record.run_folder(each.entry)).facts(), "state": each.state, "line": each.about}
-            for each in states_of(record)
-        ]
+        return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
     return [run.facts() for run in _target(name)[0].runs]
 
 
@@ -133,6 +130,7 @@ def logs(name: str, *, follow: bool) -> int:
             said = why
             _warn(why)
         time.sleep(POLL)
+        target = target._replace(runs=[run.again() for run in target.runs])
         if time.monotonic() - asked > ASK:
             seen, asked = target.look(), time.monotonic()
 

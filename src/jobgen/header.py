@@ -6,8 +6,9 @@ import re
 import textwrap
 from typing import Dict, List
 
+from jobgen.launch import backends
 from jobgen.model import BUILDS, Job
-from jobgen.schedulers import Scheduler
+from jobgen.schedulers import TORCHRUN, Scheduler
 from jobgen.shell import COLUMNS, one_line, quote
 from jobgen.template import fill
 from slipway.layout import VERSION
@@ -23,6 +24,15 @@ WITH_RESTARTS = (
     "to train with fewer"
 )
 DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
+BUILT = {
+    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12).",
+    "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA, to which the link SLIPWAY_VENV leads; older "
+    "environments stay, and the log names them.",
+}
+"""What a job that builds leaves on the shared disk."""
+ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloads"}
+"""What it needs on the local one."""
+WATCHING = "; for that watch_gpus.sh asks the driver{where} every 10 s how busy its GPUs are"
 BY_HAND = "Never by this script: it prints the command that continues the run."
 
 
@@ -34,9 +44,15 @@ def about(job: Job) -> str:
 def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     """Return entries, each with its label, from a template with ``values`` and what differs between schedulers."""
     if job.spec.task in BUILDS:
-        return _entries(fill("building_header.txt", values))
+        task = job.spec.task
+        stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
+        given = {"cancel": stop, "built": BUILT[task], "room": ROOM[task]}
+        return _entries(fill("building_header.txt", {**values, **given}))
     differing = scheduler.contract._asdict() if scheduler.has_queue else {}
-    sentences = {f"contract_{name}": text for name, text in differing.items()}
+    torchrun = "torchrun" in values["launch"]
+    patience = " (and torchrun, 30 s)" if torchrun else ""
+    sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
+    watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
     by_itself = scheduler.resumes.get(job.resume)
     restarts = WITH_RESTARTS if scheduler.has_queue else ""
     return _entries(
@@ -45,13 +61,32 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
             {
                 **values,
                 **sentences,
+                "watching": f"{watching if 'watch_gpus.sh' in values['launch'] else ''}.",
+                "torchrun_code": " (torchrun's is 1 for any failure)" if torchrun else "",
+                "ports": _ports(job, scheduler),
                 "mode": "750" if job.site.group_readable else "700",
                 "downloads": DOWNLOADS if job.site.downloads else "",
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
                 "requeue": BY_ITSELF.format(command=by_itself, restarts=restarts) if by_itself else BY_HAND,
             },
-        )
+        ),
+        without="Your script" if job.spec.task == "selftest" else "",
     )
+
+
+def _ports(job: Job, scheduler: Scheduler) -> str:
+    """Return on what a job's ranks listen."""
+    backend, names = job.spec.backend, backends(job)
+    if backend == "single":
+        return "It listens on no port."
+    if scheduler.one_machine:
+        return "torchrun listens on a port of this machine (MASTER_PORT), on all interfaces, without authentication."
+    on = "Its ranks listen on ports of the nodes without authentication, as PyTorch does: "
+    if job.spec.mpi:
+        return f"{on}on those that Open MPI {'and NCCL choose' if job.gpus_per_node else 'chooses'}."
+    others = ["NCCL"] * bool(job.gpus_per_node) + ["Gloo"] + ["Horovod's rendezvous server"] * ("horovod" in names)
+    listed = f"{', '.join(others[:-1])} and {others[-1]} choose" if len(others) > 1 else f"{others[0]} chooses"
+    return f"{on}on MASTER_PORT of the first node (from 20000 on, or yours), and on others that {listed}."
 
 
 def origin(job: Job) -> str:
@@ -79,11 +114,13 @@ def version_of(text: str) -> str:
     return found[1] if found else ""
 
 
-def _entries(text: str) -> str:
-    """Return lines ``Label: text`` as a comment with a column of labels; those without a text go."""
+def _entries(text: str, *, without: str = "") -> str:
+    """Return lines ``Label: text`` as a comment with a column of labels; those without a text go, and one by label."""
     lines: List[str] = []
     for entry in text.splitlines():
         label, _, words = entry.partition(": ")
+        if label == without:
+            continue
         lines += textwrap.wrap(
             words,
             COLUMNS,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List, Optional
+from typing import Iterator, List, Optional
 
 from jobgen.errors import JobgenError, note
 from jobgen.render import render_shell
 from jobgen.schedulers import scheduler_of
 from jobgen.scripts import job_of
-from jobgen.submit import Submission, examine, is_standalone, own_environment
+from jobgen.submit import Submission, examine, is_standalone, missing_command, own_environment, tell
 
 SPEC = "shell"
 
@@ -26,7 +27,8 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
     The script of the session is a file in this folder, which the nodes see as well, until the session ends.
 
     Returns:
-        The exit code of the scheduler's command, which is that of ``words`` under Slurm.
+        The exit code of the scheduler's command, which is that of ``words`` under Slurm; of a dry run that with which
+        the same would be refused now, or 0.
 
     Raises:
         JobgenError: if the session could not start as things are.
@@ -37,28 +39,38 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
     scheduler = scheduler_of(job.scheduler)
     text = render_shell(job, words=words, given=session.given, standalone=not session.library)
     if dry_run:
+        command = scheduler.interactive(job, "SCRIPT")
+        faults = (*session.faults, *missing_command(command), *_of_folder(Path.cwd()))
+        code = tell([session._replace(faults=faults)])
         sys.stdout.write(text)
-        note(f"would run this by: {shlex.join(scheduler.interactive(job, 'SCRIPT'))}")
-        return 0
+        note(f"would run this by: {shlex.join(command)}")
+        return code
     try:
         folder = tempfile.TemporaryDirectory(prefix=".jobgen-shell-", dir=Path.cwd())
     except OSError as error:
-        raise JobgenError(
-            "cannot-write", f"cannot write {Path.cwd()}: {error.strerror}: open the shell in a folder of yours."
-        ) from error
+        raise _unwritable(Path.cwd(), error.errno) from error
     with folder:
         path = Path(folder.name, "shell")
         path.write_text(text, encoding="utf-8")
         return _run(session, scheduler.interactive(job, str(path)))
 
 
+def _of_folder(folder: Path) -> Iterator[JobgenError]:
+    """Yield why the script cannot be written into ``folder``, as far as can be seen without doing it."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield _unwritable(folder, errno.EACCES)
+
+
+def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
+    return JobgenError(
+        "cannot-write", f"cannot write {folder}: {os.strerror(number or 0)}: open the shell in a folder of yours."
+    )
+
+
 def _run(session: Submission, command: List[str]) -> int:
     """Run the command at this terminal, and return its exit code as a shell says it."""
-    if not shutil.which(command[0]):
-        raise JobgenError(
-            "no-scheduler-command",
-            f"no {command[0]} on this machine: open the shell on a login node, or look with --dry-run.",
-        )
+    for fault in missing_command(command):
+        raise fault
     note(shlex.join(command))
     process: Optional[subprocess.Popen[bytes]] = None
     terminated = False

@@ -45,14 +45,15 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
         )
     scheduler = scheduler_of(job.scheduler)
     values = _values(job, scheduler, path=path, given=given)
+    building = job.spec.task in BUILDS
+    values["launch"] = "" if building else launches(job)
     values["header"] = header.contract(job, scheduler, values)
     values["head"] = fill("head.bash", values)
-    if job.spec.task in BUILDS:
+    if building:
         values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
         text = fill("building.bash", values)
     else:
         values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
-        values["launch"] = launches(job)
         values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
         text = fill("training.bash", values)
     return (with_library(text) if standalone else text) + "\n"

@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 import time
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -48,14 +49,19 @@ class Progress(NamedTuple):
 
 
 class Run:
-    """What a run folder says."""
+    """What a run folder says at one time: each file is read once at most, when it is first asked about."""
 
     def __init__(self, path: Path) -> None:
         """Describe the run in ``path``."""
         self.path = path
         self.stop = path / layout.STOP
+        self._text, self._modified = lru_cache(maxsize=None)(_text), lru_cache(maxsize=None)(_modified)
 
-    @property
+    def again(self) -> Run:
+        """Return what the same folder says now."""
+        return Run(self.path)
+
+    @cached_property
     def attempts(self) -> List[int]:
         """The numbers of its attempts under a job script, in order."""
         try:
@@ -64,7 +70,7 @@ class Run:
             return []
         return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name))
 
-    @property
+    @cached_property
     def attempt(self) -> int:
         """The number of the last attempt; that of the status where no job script began one; 0 if there is none."""
         return max([*self.attempts, _number(self._status.get("attempt"))])
@@ -88,13 +94,13 @@ class Run:
     def changed(self) -> float:
         """When something happened in it: a time, in the clock of its file server; 0.0 if it is gone."""
         log = self.path / layout.LOGS / str(max([0, *self.attempts]))
-        times = [_modified(path) for path in (self.path / layout.STATUS, self.path / layout.METRICS, log)]
-        return max([time for time in times if time is not None], default=_modified(self.path) or 0.0)
+        times = [self._modified(path) for path in (self.path / layout.STATUS, self.path / layout.METRICS, log)]
+        return max([time for time in times if time is not None], default=self._modified(self.path) or 0.0)
 
-    @property
+    @cached_property
     def alive(self) -> bool:
         """Whether a process of training gave a sign of life not long ago."""
-        beat = _modified(self.path / layout.LOCK)
+        beat = self._modified(self.path / layout.LOCK)
         return beat is not None and self._now() - beat < layout.STALE
 
     @property
@@ -121,7 +127,7 @@ class Run:
     @property
     def beginnings(self) -> List[float]:
         """When its attempts began, the first one first: times, in the clock of its file server."""
-        found = [_modified(self._log(number, layout.ATTEMPT_JOB)) for number in sorted(self.attempts)]
+        found = [self._modified(self._log(number, layout.ATTEMPT_JOB)) for number in sorted(self.attempts)]
         return [time for time in found if time is not None]
 
     @property
@@ -129,16 +135,16 @@ class Run:
         """Whether what it trains leaves no status: it looks for no file STOP either."""
         return bool(self.attempts) and not self._status and not self.alive
 
-    @property
+    @cached_property
     def job(self) -> Optional[Started]:
         """Who works in it, or did last: also a job that continues it and still waits."""
         started, requeues = self.started, self.path / layout.REQUEUES
-        last = _text(requeues).strip().rpartition("\n")[2]
+        last = self._text(requeues).strip().rpartition("\n")[2]
         following = job_id(last.partition(" ")[2])
         if not started or not started.job or not following or following == started.job:
             return started
-        begun = _modified(self._log(self.attempt, layout.ATTEMPT_JOB)) or 0.0
-        return started._replace(job=following) if (_modified(requeues) or 0.0) > begun else started
+        begun = self._modified(self._log(self.attempt, layout.ATTEMPT_JOB)) or 0.0
+        return started._replace(job=following) if (self._modified(requeues) or 0.0) > begun else started
 
     def started_by(self, job: JobId) -> Optional[Started]:
         """Return how ``job``, or a task of the array ``job``, works or has worked in it; None if it has not."""
@@ -147,13 +153,13 @@ class Run:
                 return started
         return None
 
-    @property
+    @cached_property
     def accounts(self) -> List[Account]:
         """What its attempts have used, of those that have left an account."""
         found = [read_account(self._log(number, layout.ATTEMPT_ACCOUNT)) for number in self.attempts]
         return [account for account in found if account]
 
-    @property
+    @cached_property
     def goodput(self) -> str:
         """How the time of its attempts was spent; "" where nobody has measured that."""
         return describe(read_goodput(self.path / layout.GOODPUT))
@@ -166,15 +172,15 @@ class Run:
     @property
     def state(self) -> str:
         """How far it is, in a word: done, running, crashed, and so on."""
-        return self._look().state
+        return self._looked.state
 
     def describe(self) -> str:
         """Return one line on how far it is."""
-        return self._look().line
+        return self._looked.line
 
     def facts(self) -> Dict[str, Any]:
         """Return how far it is, for programs."""
-        seen = self._look()
+        seen = self._looked
         slug = seen.reason.partition(":")[0].strip()
         return {
             "path": str(self.path),
@@ -191,7 +197,8 @@ class Run:
         verdict = self._verdict(self.attempt)
         return verdict.step if verdict else _number(self._status.get("step"))
 
-    def _look(self) -> Progress:
+    @cached_property
+    def _looked(self) -> Progress:
         """Return how far it is, and why it is not further."""
         number, status = self.attempt, self._status
         if not number and not status:
@@ -220,13 +227,13 @@ class Run:
 
     def _without_status(self, number: int, code: str) -> Progress:
         """Return the same of a script of its own, or before training begins: what the job script knows of it."""
-        own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", _text(self.path / layout.JOB_SCRIPT))
+        own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", self._text(self.path / layout.JOB_SCRIPT))
         what = f"attempt {number}, a script of its own," if own else f"attempt {number}"
         if code:
             before = "" if own or code == "0" else " before it began to train"
-            ended = _clock(self._log(number, layout.ATTEMPT_CODE))
+            ended = _clock(self._modified(self._log(number, layout.ATTEMPT_CODE)))
             return Progress("done" if code == "0" else "failed", f"{what} ended{before}, exit code {code}, {ended}")
-        began = _clock(self._log(number, layout.ATTEMPT_JOB))
+        began = _clock(self._modified(self._log(number, layout.ATTEMPT_JOB)))
         since = f"; it began {began}" if began else ""
         if not self._launched(number):
             return Progress("starting", f"{what} has started no rank{since}")
@@ -235,11 +242,15 @@ class Run:
 
     def _launched(self, attempt: int) -> bool:
         """Whether the ranks of an attempt have been started."""
-        return _modified(self._log(attempt, layout.ATTEMPT_ERRORS)) is not None
+        return self._modified(self._log(attempt, layout.ATTEMPT_ERRORS)) is not None
 
-    @property
+    @cached_property
+    def _record(self) -> Dict[str, Any]:
+        return _last_record(self.path / layout.METRICS)
+
+    @cached_property
     def _status(self) -> Dict[str, Any]:
-        return _json(self.path / layout.STATUS)
+        return _parsed(self._text(self.path / layout.STATUS))
 
     @property
     def _begun(self) -> bool:
@@ -251,18 +262,18 @@ class Run:
         return self.path / layout.LOGS / str(attempt) / name
 
     def _started(self, attempt: int) -> Optional[Started]:
-        scheduler, _, job = _text(self._log(attempt, layout.ATTEMPT_JOB)).strip().partition(" ")
+        scheduler, _, job = self._text(self._log(attempt, layout.ATTEMPT_JOB)).strip().partition(" ")
         if not scheduler:
             return None
         return Started(scheduler, None if scheduler == "local" else job_id(job))
 
     def _code(self, attempt: int) -> str:
         """Return the exit code of an attempt's launch; "" while there is none."""
-        code = _text(self._log(attempt, layout.ATTEMPT_CODE)).strip()
+        code = self._text(self._log(attempt, layout.ATTEMPT_CODE)).strip()
         return code if code.isascii() and code.isdigit() else ""
 
     def _verdict(self, attempt: int) -> Optional[Verdict]:
-        state, *rest = _text(self.path / layout.verdict_file(attempt)).split(None, 2) or [""]
+        state, *rest = self._text(self.path / layout.verdict_file(attempt)).split(None, 2) or [""]
         if state not in layout.VERDICTS:
             return None
         step = rest[0] if rest and rest[0].isascii() and rest[0].isdigit() else "0"
@@ -270,15 +281,15 @@ class Run:
 
     def _cause(self, attempt: int) -> str:
         """Return what ended an attempt before it trained, for good; "" if nothing did."""
-        code, _, sentence = _text(self._log(attempt, layout.ATTEMPT_CAUSE)).partition(" ")
+        code, _, sentence = self._text(self._log(attempt, layout.ATTEMPT_CAUSE)).partition(" ")
         return sentence.strip() if code in map(str, layout.CAUSE_CODES) else ""
 
     def _step(self, saved: Any) -> int:
         """Return the last step that it has recorded, or ``saved``."""
-        return max(_number(_last_record(self.path / layout.METRICS).get("step")), _number(saved))
+        return max(_number(self._record.get("step")), _number(saved))
 
     def _progress(self, saved: Any) -> str:
-        record = _last_record(self.path / layout.METRICS)
+        record = self._record
         values = {name: value for name, value in record.items() if isinstance(value, float) or _number(value) == value}
         said = f", step {self._step(saved)}"
         for name, form in {
@@ -317,9 +328,8 @@ def _modified(path: Path) -> Optional[float]:
         return None
 
 
-def _clock(path: Path) -> str:
+def _clock(modified: Optional[float]) -> str:
     """Return when a file was written, for people; "" without one."""
-    modified = _modified(path)
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(modified)) if modified else ""
 
 
@@ -328,10 +338,6 @@ def _text(path: Path) -> str:
         return read_start(path, limit=SMALL).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _json(path: Path) -> Dict[str, Any]:
-    return _parsed(_text(path))
 
 
 def _last_record(path: Path) -> Dict[str, Any]:

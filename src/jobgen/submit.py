@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from jobgen.errors import JobgenError, UsageError, note
 from jobgen.faults import faults_of, find_config, need
@@ -34,6 +34,8 @@ class Submission(NamedTuple):
     environment: Dict[str, str]
     library: Optional[str]
     """Folder of the library; None: the script has it inside."""
+    faults: Tuple[JobgenError, ...] = ()
+    """Of a dry run: why it would be refused now."""
 
     @property
     def given(self) -> Dict[str, str]:
@@ -55,18 +57,20 @@ def submit(
 ) -> int:
     """Submit the job of ``spec`` at ``site`` with ``arguments`` for what it trains; return the scheduler's exit code.
 
-    The job's number is the last line of standard output; all prose goes to standard error.
+    The job's number is the last line of standard output; all prose goes to standard error. A dry run returns the exit
+    code with which the same command would refuse the job now; 0 if it would hand it over.
 
     Raises:
         JobgenError: if the job could not start as things are.
     """
     submission = prepare(spec, site, settings, arguments, own_environment(), dry_run=dry_run, test_only=test_only)
     if dry_run:
+        code = tell([submission])
         sys.stdout.write(submission.script.text)
         _show_settings(submission)
         command = scheduler_of(submission.job.scheduler).submission("SCRIPT", arguments)
         note(f"would submit this with: {shlex.join(command)}")
-        return 0
+        return code
     return hand_over(submission, submission.script, test_only=test_only).returncode
 
 
@@ -80,7 +84,7 @@ def prepare(
     dry_run: bool,
     test_only: bool = False,
 ) -> Submission:
-    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing is only said.
+    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing are its faults.
 
     Raises:
         JobgenError: if the job could not start as things are.
@@ -98,7 +102,34 @@ def prepare(
         raise JobgenError(
             "unsupported-option", f"--test-only: {scheduler.submit} has no such question: look with --dry-run."
         )
-    return examine(job, arguments, environment, site=site, dry_run=dry_run)
+    submission = examine(job, arguments, environment, site=site, dry_run=dry_run)
+    if dry_run:
+        missing = missing_command(scheduler.submission("SCRIPT", arguments))
+        return submission._replace(faults=(*submission.faults, *missing))
+    return submission
+
+
+def tell(submissions: Sequence[Submission]) -> int:
+    """Say what a dry run has found, each thing once.
+
+    Returns:
+        The exit code of the first fault, with which all of this would be refused now; 0 without any.
+    """
+    faults = [fault for submission in submissions for fault in submission.faults]
+    copies = [_copy_of(submission) for submission in submissions]
+    said = [f"would copy {found} to {path}" for found, path in copies if found != path]
+    for text in dict.fromkeys([*said, *(f"would be refused now: {message_of(fault)}" for fault in faults)]):
+        note(text)
+    return faults[0].exit_code if faults else 0
+
+
+def missing_command(command: Sequence[str]) -> Iterator[JobgenError]:
+    """Yield why this machine cannot run the scheduler's ``command``."""
+    if not shutil.which(command[0]):
+        yield JobgenError(
+            "no-scheduler-command",
+            f"no {command[0]} on this machine: run this on a login node, or look with --dry-run.",
+        )
 
 
 def nodes_asked_for(environment: Mapping[str, str]) -> List[str]:
@@ -114,7 +145,7 @@ def is_standalone(environment: Mapping[str, str]) -> bool:
 
 
 def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site: str, dry_run: bool) -> Submission:
-    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing is only said.
+    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing are its faults.
 
     Args:
         job: what is to be run.
@@ -137,10 +168,11 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault
-        note(f"would be refused now: {message_of(fault)}")
-    if job.spec.task in TRAINS and not environment.get("SLIPWAY_SCRIPT"):
-        _copy_config(Path(environment.get("SLIPWAY_CONFIG") or job.spec.config), dry_run=dry_run)
-    return Submission(job, arguments, environment, library)
+    submission = Submission(job, arguments, environment, library)
+    if dry_run:
+        return submission._replace(faults=(*faults, *_of_copy(*_copy_of(submission))))
+    _copy_config(*_copy_of(submission))
+    return submission
 
 
 def hand_over(
@@ -156,11 +188,8 @@ def hand_over(
         path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the job's log may be named by it
         script.write(path)
         command = scheduler.submission(str(path), submission.arguments)
-        if not shutil.which(command[0]):
-            raise JobgenError(
-                "no-scheduler-command",
-                f"no {command[0]} on this machine: submit on a login node, or look with --dry-run.",
-            )
+        for fault in missing_command(command):
+            raise fault
         if test_only:
             command.insert(1, scheduler.test_option)
         output = subprocess.PIPE if capture else None
@@ -209,17 +238,28 @@ def _show_settings(submission: Submission) -> None:
         note(f"{setting.name}={value} ({setting.source})")
 
 
-def _copy_config(path: Path, *, dry_run: bool) -> None:
+def _copy_of(submission: Submission) -> Tuple[Path, Path]:
+    """Return the configuration that is found, and where the job reads it: two files if jobgen has to copy its own."""
+    job, environment = submission.job, submission.environment
+    path = Path(environment.get("SLIPWAY_CONFIG") or job.spec.config)
+    reads = job.spec.task in TRAINS and not environment.get("SLIPWAY_SCRIPT")
+    return (find_config(path) if reads else path), path
+
+
+def _of_copy(found: Path, path: Path) -> Iterator[JobgenError]:
+    """Yield why ``found`` cannot be copied to ``path``, as far as can be seen without doing it."""
+    folder = path.parent if os.path.lexists(path.parent) else path.parent.parent
+    if found != path and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        yield JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {folder} is no folder to write into.")
+
+
+def _copy_config(found: Path, path: Path) -> None:
     """Copy a configuration that jobgen brings along to where it is missing."""
-    packaged = find_config(path)
-    if packaged == path:
-        return
-    if dry_run:
-        note(f"would copy {packaged} to {path}")
+    if found == path:
         return
     try:
         path.parent.mkdir(exist_ok=True)
-        shutil.copyfile(packaged, path)
+        shutil.copyfile(found, path)
     except OSError as error:
         raise JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {error.strerror}.") from error
-    note(f"copied {packaged} to {path}: change it as you like")
+    note(f"copied {found} to {path}: change it as you like")

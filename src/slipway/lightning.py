@@ -17,6 +17,7 @@ except ImportError:  # the same Trainer under its older name
 from slipway.agreement import Agreement, Pace
 from slipway.attempt import Attempt, Ownership
 from slipway.checkpoint.store import CheckpointStore
+from slipway.communicator.adopt import leave_at_exit
 from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json
 from slipway.errors import SessionError, SlipwayError
 from slipway.layout import CHECKPOINTS
@@ -158,6 +159,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         log.info("done at step %d", self._step)
         self._joined = None
         self._stack.close()
+        leave_at_exit()  # Lightning made the group, and destroys one of NCCL alone
 
     # Inside.
 

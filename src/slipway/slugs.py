@@ -70,8 +70,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "unclosed-quote": Entry(
             EXIT_CONFIG,
-            "`SLIPWAY_ARGS`, or `directives` or `remote_shell` in the site's file, has a quote that is not closed (No "
-            "closing quotation), or ends in a backslash.",
+            "`SLIPWAY_ARGS`, or `options`, `directives` or `remote_shell` in the site's file, has a quote that is not "
+            "closed (No closing quotation), or ends in a backslash.",
             "Close the quote, or write `\\\\` for a backslash. An apostrophe is a quote, too: put double quotes around "
             "the word.",
         ),
@@ -263,7 +263,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "no-scheduler-command": Entry(
             EXIT_CONFIG,
             "A command of the scheduler (sbatch, qsub, salloc) is not on PATH.",
-            "Run it on a login node, load the scheduler's module, or use `--dry-run`.",
+            "Run it on a login node, or load the scheduler's module. `--dry-run` shows the script, but ends with 78.",
         ),
         "scheduler-silent": Entry(
             EXIT_CONFIG,

@@ -130,6 +130,64 @@ def test_every_script_is_valid_bash(rendered):
         subprocess.run(["bash", "-n", path], check=True)
 
 
+LIBRARY = {path.name: path.read_text() for path in sorted((ROOT / "jobscripts" / "lib").iterdir()) if path.is_file()}
+DEFAULT = r': "\$\{(\w+):='
+"""The line of a setting."""
+
+
+def code_of(text):
+    """Return Bash without its comments."""
+    return re.sub(r"(?m)(^|\s)#.*$", "", text)
+
+
+def reached(script):
+    """Return the code of a standalone script without the functions that nothing in it calls."""
+    functions = dict(re.findall(r"(?ms)^([a-z_]+)\(\) \{\n(.*?)^\}", script))
+    found, new = set(), [re.sub(r"(?ms)^[a-z_]+\(\) \{\n.*?^\}", "", script)]
+    texts = []
+    while new:
+        texts.append(new.pop())
+        for name in set(re.findall(r"[a-z_]+", texts[-1])) & functions.keys() - found:
+            found.add(name)
+            new.append(functions[name])
+    return "\n".join(texts)
+
+
+def test_a_header_names_only_what_its_script_uses(rendered):
+    """Settings, variables, files of the library, and programs that start ranks."""
+    scripts = {path: path.read_text() for path in sorted(rendered.iterdir()) if path.suffix != ".standalone"}
+    anywhere = {name for text in scripts.values() for name in re.findall(DEFAULT, text)}
+    library = code_of("\n".join(LIBRARY.values()))
+    read = {"".join(names) for names in re.findall(r"\$\{?(\w+)|\b([A-Z_]+)=", library)}
+    checked = 0
+    for path, text in scripts.items():
+        header, _, body = text.partition("\n# Generated:")
+        code, settings = code_of(body), set(re.findall(DEFAULT, body))
+        if "\n# Submit:" not in header and "\n# Start:" not in header:
+            continue  # of a shell
+        names = set(re.findall(r"(?<![\w.])[A-Z][A-Z_]*_[A-Z]+\b|\bTMPDIR\b|\bDATA\b", header))
+        files = set(re.findall(r"\b\w+\.(?:sh|py)\b", header)) & LIBRARY.keys()
+        programs = set(re.findall(r"\b(?:torchrun|mpirun|srun)\b", header.partition("\n# Stop:")[2]))
+        missing = {name for name in names if name in anywhere and name not in settings}
+        missing |= {name for name in names - anywhere if name not in read and f"${name}" not in code}
+        missing |= {name for name in names if name.startswith("MASTER_") and name not in body}
+        missing |= {name for name in files if name not in code and name not in library}
+        missing |= {name for name in programs if name not in code}
+        assert missing == set(), path.name
+        checked += 1
+    assert checked > 80
+
+
+def test_each_setting_of_a_script_is_read_by_what_it_calls(rendered):
+    for pair in GOLDEN:
+        if not (rendered / pair).exists() or "build" in pair:
+            continue
+        code = code_of(reached((rendered / f"{pair}.standalone").read_text()))
+        rest = re.sub(rf"(?m)^{DEFAULT}.*$", "", code)
+        unread = [name for name in re.findall(DEFAULT, code) if not re.search(rf"\$\{{?{name}\b", rest)]
+        assert unread == [], pair
+
+
 @pytest.mark.slow
 def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
     """In a standalone script shellcheck sees all of it: every variable has to be assigned somewhere."""

@@ -135,6 +135,13 @@ def test_the_cuda_of_the_pins_is_that_of_torch(variant):
     assert pins(variant)["CUDA_VERSION"] == (releases[0] if releases else "none")
 
 
+@pytest.mark.parametrize("variant", ["cuda", "cuda12"])
+def test_the_nccl_of_an_image_finds_the_gid_of_roce(variant):
+    """From 2.21 on: docs/sites.md and the site roce say so."""
+    (nccl,) = [version for name, version in versions(variant).items() if name.startswith("nvidia-nccl-")]
+    assert tuple(map(int, nccl.split(".")[:2])) >= (2, 21)
+
+
 @pytest.mark.parametrize(
     ("named", "values"),
     [(["rocm"], ["rocm", "cpu"]), (["cuda12", "rocm"], ["rocm", "cpu"]), (["--upgrade"], ["--upgrade"])],

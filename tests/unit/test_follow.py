@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,18 @@ def beat(run, *, age):
     os.utime(run / "lock", (stamp, stamp))
 
 
+def counted(counts, name, function, *, below):
+    """Return the function, which counts by the paths below a folder what it is called for."""
+
+    def called(path=".", *rest, **named):
+        found = Path(os.fspath(path)).absolute() if not isinstance(path, int) else Path("/")
+        if below in found.parents:
+            counts[name, str(found.relative_to(below))] += 1
+        return function(path, *rest, **named)
+
+    return called
+
+
 def said(capsys, *words, code=0):
     assert main(list(words)) == code
     return capsys.readouterr()
@@ -104,6 +117,20 @@ class TestThisMachine:
         assert json.loads(said(capsys, "status", "--json").out) == [
             {"path": "runs/ddp-7", "state": "running", "slug": "", "attempt": 1, "step": 50, "line": line}
         ]
+
+    @pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["cancel"], ["logs"]])
+    @pytest.mark.parametrize("state", ["running", "done"])
+    def test_each_file_is_read_once(self, here, monkeypatch, words, state):
+        """Of a run, however many questions its answer is made of: metadata servers are slow, and shared."""
+        run = make_run(here, state=state)
+        make_attempt(run, 2, job="local 20261121-210842-8")
+        (run / "requeues").write_text("1 7\n")
+        counts = Counter()
+        for name in ("open", "listdir"):
+            monkeypatch.setattr(os, name, counted(counts, name, getattr(os, name), below=run))
+        main(words if words[0] == "status" else [*words, str(run)])
+        assert counts["listdir", "logs"] == counts["open", "status.json"] == 1
+        assert {what: count for what, count in counts.items() if count > 1} == {}
 
     def test_runs_are_looked_for_where_they_are_made(self, here, capsys, monkeypatch):
         make_run(here, "ddp-7")

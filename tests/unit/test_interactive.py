@@ -31,8 +31,9 @@ def clone(tmp_path, monkeypatch):
         (folder / name).symlink_to(ROOT / name)
     (folder / "slipway.sif").touch()
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "srun").write_text(RUN)
-    (tmp_path / "bin" / "srun").chmod(0o755)
+    for name in ("srun", "qsub"):
+        (tmp_path / "bin" / name).write_text(RUN)
+        (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("RECORD", str(tmp_path))
@@ -185,13 +186,15 @@ class TestScript:
 class TestRefused:
     def test_no_image(self, capsys, clone):
         (clone / "slipway.sif").unlink()
-        assert main(["shell", "--site", "example"]) == 78
-        assert_error(capsys.readouterr().err, "no-image", "SLIPWAY_IMAGE: slipway.sif ")
+        for dry in ([], ["--dry-run"]):
+            assert main(["shell", "--site", "example", *dry]) == 78
+            assert_error(capsys.readouterr().err, "no-image", "SLIPWAY_IMAGE: slipway.sif ")
 
     def test_no_scheduler_here(self, capsys, monkeypatch):
         monkeypatch.setenv("PATH", "/nowhere")
-        assert main(["shell", "--site", "example"]) == 78
-        assert_error(capsys.readouterr().err, "no-scheduler-command", "srun", "--dry-run")
+        for dry in ([], ["--dry-run"]):
+            assert main(["shell", "--site", "example", *dry]) == 78
+            assert_error(capsys.readouterr().err, "no-scheduler-command", "srun", "--dry-run")
 
     def test_a_folder_that_cannot_be_written(self, capsys, clone, monkeypatch):
         monkeypatch.setenv("SLIPWAY_IMAGE", str(clone / "slipway.sif"))

@@ -3,23 +3,31 @@
 import ast
 import errno
 import graphlib
+import itertools
 import json
 import os
 import re
 import stat
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jobgen.cli import main
+from jobgen.errors import JobgenError
+from jobgen.load import load
+from jobgen.model import JobSpec, Site
 from jobgen.render import _commented
-from jobgen.resolve import FIELDS_OF_SETTINGS
+from jobgen.resolve import FIELDS_OF_SETTINGS, resolve
+from jobgen.schedulers import pbs, scheduler_of, slurm
 from jobgen.shell import COLUMNS, Expansion, array, default, option, quote
 from messages import assert_error, assert_names, assert_warning, messages
 from messages import refused as refusing
 from slipway.layout import SETTINGS, VERSION
+from slipway.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "jobgen"
@@ -183,6 +191,40 @@ class TestSettings:
 
     def test_the_same_input_gives_the_same_bytes(self, capsys):
         assert rendered(capsys) == rendered(capsys)
+
+
+def test_every_option_of_a_scheduler_gives_a_script_or_one_error(monkeypatch):
+    """Every spec at every site, with each option that jobgen knows, or not, as any type: what reads options holds."""
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: True))
+    specs = [load(str(path), [], JobSpec) for path in sorted((ROOT / "jobscripts" / "specs").glob("*.toml"))]
+    sites = [load(str(path), [], Site) for path in sorted((ROOT / "jobscripts" / "sites").glob("*.toml"))]
+    names = {*slurm.REASONS, *slurm.GPU_OPTIONS, *slurm.BATCH_OPTIONS, *pbs.REASONS, *pbs.BATCH_OPTIONS, "time"}
+    names |= {"partition", "mem", "cpus-per-task", "ntasks-per-node", "gpus", "W", "not-known"}
+    made = refused = 0
+    for spec, site, name, value in itertools.product(specs, sites, sorted(names), [False, True, 1, "gpu:1", "it's"]):
+        changed = msgspec.structs.replace(spec, options={**spec.options, name: value})
+        try:
+            job = resolve(changed, site, origin=["jobgen", "render", spec.name, "--site", site.name])
+            scheduler = scheduler_of(job.scheduler)
+            lines = [line for line, reason in scheduler.directives(job) if reason]
+            scheduler.site_text(job)
+            array = scheduler.array(job, tasks=2, at_once=1) if scheduler.has_queue else None
+            words = scheduler.interactive(job, "shell") if spec.task == "shell" else []
+        except JobgenError as error:
+            assert error.slug in SLUGS  # noqa: PT017 -- most of the pairs give none
+            refused += 1
+            continue
+        made += 1
+        assert not array or len(array.directives) == len(lines) + 1
+        assert all(isinstance(word, str) and word for word in words)
+    assert made > 4 * refused > 0
+
+
+def test_a_job_that_builds_can_be_given_gpus(capsys):
+    for name in ("gres", "gpus-per-node", "gpus-per-task"):
+        for spec in ("venv_build", "image_build"):
+            assert f"#SBATCH --{name}=gpu:1 " in rendered(capsys, f"options.{name}=gpu:1", spec=spec)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,13 @@ def test_a_dry_run_shows_points_and_cost_and_writes_nothing(login_node, capsys):
     assert (login_node / "number").read_text() == "100"
 
 
+def test_a_dry_run_ends_as_the_submission_would(login_node, capsys, monkeypatch):
+    monkeypatch.setenv("SLIPWAY_IMAGE", "missing")
+    for dry in ([], ["--dry-run"]):
+        refuses(capsys, "no-image", "SLIPWAY_IMAGE: missing ", words=dry)
+    assert (login_node / "number").read_text() == "100"
+
+
 def test_each_point_is_submitted_with_its_allocation_and_its_run_folder(login_node, capsys):
     said = study(capsys, "--steps", "50", "--", "--epochs", "3").out
     assert "nodes2-ranks4-cpus2: job 106" in said

@@ -17,6 +17,7 @@ from jobgen.cli import main
 from jobgen.containers import container_names, container_of
 from messages import assert_error, assert_warning, messages
 from slipway.layout import SETTINGS
+from slipway.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = """#!/bin/bash
@@ -107,7 +108,7 @@ class TestWhatIsSubmitted:
     ):
         (empty / "slipway.sif").unlink()
         monkeypatch.setenv("USE_CONTAINER", inside)
-        out, err = submit(capsys, "--dry-run")
+        out, err = submit(capsys, "--dry-run", code=78)
         assert "#SBATCH" in out
         assert_error(err, *fault)
         assert would_submit(err) == "sbatch --parsable SCRIPT"
@@ -126,7 +127,7 @@ class TestWhatIsSubmitted:
         monkeypatch.setenv("USER", "me")
         monkeypatch.setenv("SCRATCH", "/scratch/me")
         monkeypatch.delenv("NOWHERE", raising=False)
-        err = submit(capsys, "--dry-run", *settings).err
+        err = submit(capsys, "--dry-run", *settings, code=78).err
         shown = re.findall(r"(?m)^jobgen: (\w+)=(.*) \((.*)\)$", err)
         assert {name: (value, source) for name, value, source in shown}.items() >= {
             "USE_CONTAINER": ("0", "set here"),
@@ -167,7 +168,35 @@ class TestWhatIsSubmitted:
         out = submit(capsys, "--dry-run", "--set", "spares=2").out
         assert ("#SBATCH --nodes=2" in out, "#SBATCH --no-kill" in out) == (True, True)
         monkeypatch.setenv("SLIPWAY_SHRINK", "yes")
-        assert_error(submit(capsys, "--dry-run").err, "bad-value", "SLIPWAY_SHRINK", "'yes'")
+        assert_error(submit(capsys, "--dry-run", code=78).err, "bad-value", "SLIPWAY_SHRINK", "'yes'")
+
+    @pytest.mark.parametrize(
+        ("slug", "variables"),
+        [
+            ("no-image", {"SLIPWAY_IMAGE": "missing"}),
+            ("no-environment", {"USE_CONTAINER": "0", "SLIPWAY_VENV": "missing"}),
+            ("no-script", {"SLIPWAY_SCRIPT": "missing"}),
+            ("no-data", {"SLIPWAY_DATA": "missing"}),
+            ("wrong-backend", {"BACKEND": "single"}),
+            ("bad-value", {"SLIPWAY_STAGE": "yes"}),
+            ("no-library", {"SLIPWAY_LIB": "configs"}),
+            ("no-scheduler-command", {"PATH": "/nowhere"}),
+            (None, {}),
+        ],
+    )
+    @pytest.mark.usefixtures("clone")
+    def test_a_dry_run_ends_as_the_submission_would(self, capsys, monkeypatch, slug, variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        code = SLUGS[slug].exit_code if slug else 0
+        for dry in ([], ["--dry-run"]):
+            found = main(["submit", "ddp", "--site", "example", *dry])
+            err = capsys.readouterr().err
+            assert (found, [each.slug for each in messages(err)]) == (code, [slug] if slug else []), dry
+
+    def test_a_dry_run_sees_that_there_is_no_room_for_a_configuration(self, capsys, empty):
+        (empty / "configs").write_text("a file")
+        assert_error(submit(capsys, "--dry-run", code=78).err, "cannot-write", "SLIPWAY_CONFIG", "configs/digits.toml")
 
     @pytest.mark.usefixtures("clone")
     def test_only_asking_when_it_could_start(self, capsys, login_node):

@@ -213,6 +213,12 @@ class TestSubmission:
         assert not Path("sweep").exists()
         assert (login_node / "number").read_text() == "100"
 
+    def test_a_dry_run_ends_as_the_submission_would(self, login_node, capsys, monkeypatch):
+        monkeypatch.setenv("SLIPWAY_IMAGE", "missing")
+        for dry in ([], ["--dry-run"]):
+            refuses(capsys, "no-image", "SLIPWAY_IMAGE: missing ", words=[*TWO, *dry])
+        assert (login_node / "number").read_text() == "100"
+
     def test_it_is_one_array_and_each_task_is_a_trial(self, login_node, capsys):
         said = sweep(capsys, *TWO, "--seeds", "2", "--at-once", "3", "--", "--epochs", "3").out
         assert numbers(said, "job ") == [101, 8]

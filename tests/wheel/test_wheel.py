@@ -131,8 +131,11 @@ class TestInAnEmptyFolder:
 
     def test_submit_sends_the_standalone_script_and_copies_the_configuration(self, bare, tmp_path):
         (tmp_path / "slipway.sif").touch()
+        (tmp_path / "sbatch").write_text('#!/bin/bash\ncp -- "$2" submitted\necho 4711\n')
+        (tmp_path / "sbatch").chmod(0o755)
         words = [bare / "jobgen", "submit", "ddp", "--site", "example"]
-        shown = _run(*words, "--dry-run", "--", "--epochs", "2", folder=tmp_path)
+        path = f"{tmp_path}:/usr/bin:/bin"
+        shown = _run(*words, "--dry-run", "--", "--epochs", "2", folder=tmp_path, PATH=path)
         assert shown.returncode == 0, shown.stderr
         assert "\nopen_run_folder() {\n" in shown.stdout
         first, *_, last = shown.stderr.splitlines()
@@ -140,9 +143,7 @@ class TestInAnEmptyFolder:
         assert last.endswith(": sbatch --parsable SCRIPT --epochs 2")
         assert not (tmp_path / "configs").exists()
 
-        (tmp_path / "sbatch").write_text('#!/bin/bash\ncp -- "$2" submitted\necho 4711\n')
-        (tmp_path / "sbatch").chmod(0o755)
-        done = _run(*words, folder=tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+        done = _run(*words, folder=tmp_path, PATH=path)
         assert (done.returncode, done.stdout) == (0, "4711\n")
         assert (tmp_path / "submitted").read_text() == shown.stdout
         assert (tmp_path / "configs" / "digits.toml").read_text() == (ROOT / "configs" / "digits.toml").read_text()

@@ -14,7 +14,9 @@ def add_common(command: argparse.ArgumentParser, *, what: str) -> None:
     limit = "core-hours, or GPU-hours of a job with GPUs, above which it asks (default: %(default)s)"
     command.add_argument("--limit", type=hours, default=100, metavar="HOURS", help=limit)
     command.add_argument("--yes", action="store_true", help="do not ask")
-    command.add_argument("--dry-run", action="store_true", help="only show what would be submitted, and its cost")
+    command.add_argument(
+        "--dry-run", action="store_true", help="only show what would be submitted, its cost, and what would be refused"
+    )
 
 
 def hours(text: str) -> float:

@@ -23,6 +23,7 @@ class RunState(Generic[E]):
     """An entry of a set, and what became of its run."""
 
     entry: E
+    run: Run
     state: State
     """missing: not submitted; failed: its last attempt ended, and nothing goes on by itself."""
     about: str
@@ -67,7 +68,7 @@ def states_of(record: RunSet[E]) -> List[RunState[E]]:
 def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
     run, job = Run(record.run_folder(entry)), job_id(entry.job or "")
     if not job:
-        return RunState(entry, "missing", "not submitted", None, refused=False)
+        return RunState(entry, run, "missing", "not submitted", None, refused=False)
     begun = run.started_by(job) is not None  # else what the folder says is of an earlier submission
     state: State = "failed"
     about = run.describe()
@@ -82,7 +83,7 @@ def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
         if phase == "waiting" or not begun:
             about = f"job {entry.job} {said or 'is gone'}; {about}"
     refused = state == "failed" and begun and run.is_refused
-    return RunState(entry, state, about, _waited(entry, run), refused)
+    return RunState(entry, run, state, about, _waited(entry, run), refused)
 
 
 def _asked(run: Run, job: JobId, scheduled: Scheduled, *, begun: bool) -> Tuple[str, str]:

@@ -14,6 +14,8 @@ from jobgen.shell import Word
 
 CLIENTS = ("dask",)
 """Modules of this package that are no site's scheduler: programs that ask it for nodes, each a spec's ``client``."""
+TORCHRUN = "@{torchrun}"
+"""In a sentence: the time that torchrun adds, where a script starts ranks by it."""
 Directive = Tuple[str, str]
 """A directive, and why it is there."""
 

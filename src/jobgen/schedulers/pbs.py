@@ -7,7 +7,7 @@ time limit in a way that all sites share, so the script itself looks at the cloc
 from __future__ import annotations
 
 import sys
-from shlex import join, split
+from shlex import join
 from typing import ClassVar, Dict, List, Literal, Tuple
 
 import msgspec
@@ -53,14 +53,14 @@ job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file
 job_id=${job_id/[/_}
 job_id=${job_id%]}"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks save, if the site's kill_delay (and torchrun, 30 s) lets them, the job ends, and "
+    stop="qdel JOB: the ranks save, if the site's kill_delay@{torchrun} lets them, the job ends, and "
     "nothing requeues it.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
     "array 12, JOB is 12_1), or the next attempt of the run on that node.",
     restart="PBS itself may start the job again after the loss of a node (-r y); nothing here bounds that.",
-    needs="OpenPBS or Torque",
+    needs="OpenPBS (never run on PBS Professional and Torque)",
     settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',
 )
@@ -132,7 +132,7 @@ class PBS(Scheduler):
         words = ["qsub", "-I", "-V"]
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:
-                words += split(_option(name, value))
+                words += words_of(_option(name, value), what=f"options.{name}:")
         for text in job.site.directives:
             words += words_of(text, what=f"site {job.site.name}: directives:")
         return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]

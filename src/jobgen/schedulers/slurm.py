@@ -54,7 +54,7 @@ if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the orig
     [[ $script == /* ]] || script=$0 # Slurm is silent, or has read the script from a pipe
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks save, if the site's KillWait (and torchrun, 30 s) lets them, the job ends, and "
+    stop="scancel JOB: the ranks save, if the site's KillWait@{torchrun} lets them, the job ends, and "
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
@@ -105,9 +105,8 @@ class Slurm(Scheduler):
 
     def directives(self, job: Job) -> List[Directive]:
         """Return the options by their own names, then what the site passes through."""
-        reasons = {**REASONS, **_reasons(job)}
-        for name in GPU_OPTIONS & job.options.keys():
-            del reasons[name]  # whatever number it is, it is the site's
+        of_site = GPU_OPTIONS & job.options.keys()  # whatever number it is
+        reasons = {name: why for name, why in {**REASONS, **_reasons(job)}.items() if name not in of_site}
         options: Dict[str, Option] = {**_needs(job), **job.options}
         lines = [
             (f"#SBATCH {_option(name, value)}", reasons.get(name, "asked for by the site"))

@@ -18,7 +18,7 @@ from jobgen.scripts import job_of
 from jobgen.studies.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.studies.record import STUDY, Entry, Study, read_study
 from jobgen.studies.states import lines_of
-from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare
+from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from slipway.reading import read_start
 
 if sys.version_info >= (3, 11):
@@ -78,9 +78,9 @@ def study(request: Request) -> int:
         say(line)
     cost = cost_of(jobs)
     say(f"{len(wanted)} of {len(points)} point(s) to submit: {cost}")
-    if request.dry_run or not wanted:
-        return 0
     submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
+    if request.dry_run or not wanted:
+        return tell([*submissions.values()])
     ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
     refused = []
     with record.submitting():
@@ -187,7 +187,7 @@ def _prepared(request: Request, base: Job, point: Point, record: Study) -> Submi
         environment["USE_CONTAINER"] = point.container
     arguments = [*request.arguments, *_arguments(request, base, point, environment)]
     settings = _settings(request, base, point)
-    return prepare(request.spec, request.site, settings, arguments, environment, dry_run=False)
+    return prepare(request.spec, request.site, settings, arguments, environment, dry_run=request.dry_run)
 
 
 def _arguments(request: Request, base: Job, point: Point, environment: Dict[str, str]) -> List[str]:

@@ -17,7 +17,7 @@ from jobgen.runsets.record import holds
 from jobgen.runsets.states import refuse_unknown
 from jobgen.scripts import Script, job_of
 from jobgen.shell import one_line
-from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare
+from jobgen.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from jobgen.sweeps.array import array_script, jobs_of
 from jobgen.sweeps.axes import Axis, divide, drawn, grid, refuse_both
 from jobgen.sweeps.record import SWEEP, Content, Goal, Sweep, Trial, read_sweep
@@ -96,10 +96,12 @@ def sweep(request: Request) -> int:
         say(found.about)
     cost = cost_of([setup.job] * len(found.trials))
     say(f"{len(found.trials)} of {len(names)} trial(s) to submit: {cost}")
-    if request.dry_run or not found.trials:
+    if not found.trials:
         return 0
     _refuse_too_many(setup.job, len(found.trials))
     submission = _prepared(setup, found.trials[0])
+    if request.dry_run:
+        return tell([submission])
     ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
     with record.submitting():
         record.promote([trial.name for trial in found.trials], found.rung)
@@ -259,7 +261,9 @@ def _prepared(setup: Setup, trial: Trial) -> Submission:
     """
     request = setup.request
     arguments = setup.arguments(trial)
-    submission = prepare(request.spec, request.site, setup.settings, arguments, setup.environment, dry_run=False)
+    submission = prepare(
+        request.spec, request.site, setup.settings, arguments, setup.environment, dry_run=request.dry_run
+    )
     return submission._replace(arguments=[])  # the script of the array has those of each trial
 
 

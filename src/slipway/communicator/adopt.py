@@ -56,7 +56,7 @@ def under_horovod() -> bool:
 
 
 def leave_at_exit() -> None:
-    """Destroy the script's process group when it exits, which it may no longer do itself.
+    """Destroy the process group when the script exits, which may not do that itself, if it still is there then.
 
     Without that, gloo ranks of torch 2.13 now and then abort at exit.
     """

@@ -1,3 +1,5 @@
+import gc
+
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -27,3 +29,5 @@ with Session(model=model, optimizer=optimizer, scheduler=scheduler) as session:
                 optimizer.zero_grad()
             session.log(loss=loss)
         accelerator.print(f"epoch {epoch}: loss {loss.item():.4f}")
+gc.collect()  # without this, gloo ranks of torch 2.13 sometimes abort at exit
+accelerator.end_training()  # destroys the process group
