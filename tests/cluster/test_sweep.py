@@ -191,7 +191,7 @@ def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table,
     openpbs.run("qmgr", "-c", "set server operators = root@*", user="root")  # on any node; qrerun is theirs
     sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
     machine = [word for name, value in AS_ROOT.items() for word in ("--set", f"env.{name}='{value}'")]
-    limit = ["--set", f"resume={resume}", "--set", "options.walltime='00:02:50'", *machine]
+    limit = ["--set", f"resume={resume}", "--set", "options.walltime='00:03:10'", *machine]
     words, trains = ["--set", "optim.lr=0.01,0.001", *limit], ["--epochs", "150"]
     sweeps.submit(*words, trains=trains)
     states, shown = sweeps.ended()
