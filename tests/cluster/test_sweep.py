@@ -187,11 +187,11 @@ def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
 @pytest.mark.prove
 @pytest.mark.parametrize("resume", ["chain", "requeue"])
 def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table, resume):
-    """Its job's time is 170 s, of which 120 s are kept for the last save."""
+    """Its job's time is 190 s, of which 140 s are kept for an answer of the server and the last save."""
     openpbs.run("qmgr", "-c", "set server operators = root@*", user="root")  # on any node; qrerun is theirs
     sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
     machine = [word for name, value in AS_ROOT.items() for word in ("--set", f"env.{name}='{value}'")]
-    limit = ["--set", f"resume={resume}", "--set", "options.walltime='00:02:50'", *machine]
+    limit = ["--set", f"resume={resume}", "--set", "options.walltime='00:03:10'", *machine]
     words, trains = ["--set", "optim.lr=0.01,0.001", *limit], ["--epochs", "150"]
     sweeps.submit(*words, trains=trains)
     states, shown = sweeps.ended()
