@@ -26,22 +26,26 @@
 # Requeue:      By this script (which gives its nodes back and asks for new ones), at most
 #               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a further
 #               step. The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
-# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log and stderr.log, those of the nodes' jobs in dask/
-#               beside it, and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has
-#               used; for that watch_gpus.sh asks the driver of each node every 10 s how busy its
-#               GPUs are. Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78
-#               settings or nodes must be changed first; else failed.
+# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (the first 1 MB and the
+#               last 9 MB; until the end up to 20 MB), those of the nodes' jobs in dask/ beside it,
+#               and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has used; for
+#               that watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are.
+#               Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings
+#               or nodes must be changed first; else failed.
 # Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
 #               install dask-jobqueue cryptography) on a disk that all share, also with
 #               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
-# Privileges:   None: no root, no sudo, no daemon. It downloads nothing. Dask's connections are
+# Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
+#               trainer's --download, an image that has a registry's name. Dask's connections are
 #               encrypted, and open only to who has the key in RUN_DIR/logs/ATTEMPT/dask (mode 600,
 #               made for this attempt). The ranks listen on ports of the nodes without
 #               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or
 #               yours), and on others that NCCL and Gloo choose.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
-#               RUN_DIR and DATA set. It saves, stops and resumes by itself, and its launcher's exit
-#               code is this script's.
+#               RUN_DIR and DATA set. For scripts written for other launchers lib/sitecustomize.py
+#               sets --local_rank, where the script has it, and variables such as SLURM_PROCID, and
+#               notes the size of the process group; SLIPWAY_ADAPT=0 switches that off. It saves,
+#               stops and resumes by itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.

@@ -21,18 +21,16 @@
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log (of what the ranks wrote there the first 1 MB and
 #               the last 9 MB; until the end up to 20 MB) and RUN_DIR/verdict.ATTEMPT. At the end a
 #               line says what the attempt has used; for that watch_gpus.sh asks the driver every 10
-#               s how busy the GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78
+#               s how busy its GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78
 #               settings must be changed first; else failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
 #               trainer's --download, an image that has a registry's name. torchrun listens on a
 #               port of this machine (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. For
-#               scripts of other launchers lib/sitecustomize.py changes three things in its
-#               processes: the first argument (--local_rank, if the script has it), variables
-#               (SLURM_PROCID and the like become the rank's; MASTER_ADDR and MASTER_PORT are set
-#               back) and init_process_group, or hvd.init, which leave the size of their group;
-#               SLIPWAY_ADAPT=0 changes nothing. It saves, stops and resumes by itself, and its
-#               launcher's exit code is this script's.
+#               scripts written for other launchers lib/sitecustomize.py sets --local_rank, where
+#               the script has it, and variables such as SLURM_PROCID, and notes the size of the
+#               process group; SLIPWAY_ADAPT=0 switches that off. It saves, stops and resumes by
+#               itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
