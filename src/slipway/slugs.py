@@ -733,7 +733,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "staging-failed": Entry(
             EXIT_CONFIG,
             "Image or data could not be copied to the local disk of every node (`SLIPWAY_STAGE=1`).",
-            "See which node failed above; check the free space of `SLIPWAY_LOCAL_DISK`, or set `SLIPWAY_STAGE=0`.",
+            "See which node failed above, and why. Disk too small or full: use another `SLIPWAY_LOCAL_DISK`, or wait for "
+            "the other jobs on that node; what they reserve counts as used. Dangling symbolic link, loop, or permission "
+            "denied: repair or remove what is named. Or set `SLIPWAY_STAGE=0`.",
         ),
         "staged-in-memory": Entry(
             WARNING,
