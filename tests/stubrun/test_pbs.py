@@ -23,6 +23,7 @@ def until_gone(pids):
             os.kill(pid, signal.SIGKILL)
     return left
 
+
 RECORD = """\
 Job Id: 4711.head
     Job_Name = mine
