@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # stage.bash SCRATCH [copy|unpack SOURCE FOLDER]...: on one node, copy each SOURCE, a file or a
-# folder, into the new FOLDER below SCRATCH, or unpack it there, a tar. One copy a node. Fails if
-# the disk is too small, before it copies where that can be known. Runs on every node, outside the
-# container.
+# folder, into the new FOLDER below SCRATCH, or unpack it there, a tar. One copy a node. A link is
+# copied as what it leads to, also outside of SOURCE. Fails before it copies if a link leads nowhere
+# or into a loop, or if the disk is too small, as far as that can be known; and before the disk is
+# full. SCRATCH/reserved holds the space that is still to be written, so that another job finds it
+# taken; like all of SCRATCH it is removed at the end of the job. Where the step is run once more, a
+# node that has SCRATCH/staged has its copies. Runs on every node, outside the container.
 set -euo pipefail
 here=$(dirname -- "$0")
 scratch=$1
@@ -28,36 +31,111 @@ space_left() {
     echo "$free"
 }
 
-# size_of SOURCE: KiB of it, as cp will write it: links as files, each time; nothing compressed; in
-# blocks of 4 KiB. What a tar unpacks to is not known, but hardly less.
-size_of() {
-    find -L "$1" -printf '%s\n' | awk '{blocks += int($1 / 4096) + 1} END {print 4 * blocks}'
+# measure SOURCE: adds to kib, KiB of it as cp will write it, and to bytes: links as files, each
+# time; nothing compressed; in blocks of 4 KiB. What a tar unpacks to is not known, but hardly less.
+# Fails on the first link that leads nowhere or into a loop, and on what cannot be read.
+measure() {
+    local found
+    found=$(LC_ALL=C find -L "$1" \( -type l -printf 'bad %p is a link to %l, which is missing\n' \
+        -o ! -readable -printf 'bad %p cannot be read\n' \) -quit -o -printf '%s\n' \
+        2>"$scratch/errors" |
+        awk '/^bad / {print; bad = 1; exit}
+            {bytes += $1; blocks += int($1 / 4096) + 1}
+            END {if (!bad) printf "%.0f %.0f\n", 4 * blocks, bytes}') ||
+        fail "$1 cannot be copied: $(sed --quiet '1s/^find: //p' "$scratch/errors")"
+    [[ $found != bad* ]] || fail "$1 cannot be copied: ${found#bad }"
+    rm -- "$scratch/errors"
+    kib+=("${found% *}")
+    bytes+=("${found#* }")
 }
 
-# check_space SOURCE...: fails if the disk is too small for them all. Sets reserve, the KiB that are
-# for others on the node.
+# wait_alone FOLDER: take the lock of FOLDER itself, which needs no file in it, whoever owns it.
+# Waits for at most 10 minutes. Returns 1 if it is not held: flock(1) is missing, the file system
+# has no locks for folders (NFS), or the time is over. Sets held, the descriptor that holds it; the
+# processes that are started from now on hold it too.
+wait_alone() {
+    local code=0
+    exec {held}<"$1"
+    flock --nonblock "$held" 2>/dev/null || code=$?
+    [ "$code" = 1 ] || return "$code"
+    echo "stage: $(uname -n): waiting for another process that stages in $1" >&2
+    flock --timeout 600 "$held"
+}
+
+# check_space KIB: fails if the disk is too small for them. Sets reserve, the KiB that are for
+# others on the node.
 check_space() {
-    local source free needed=0 size kind
-    for source in "$@"; do
-        size=$(size_of "$source")
-        needed=$((needed + size))
-    done
+    local free needed
     free=$(space_left)
     reserve=$(($(column size) / 20))
-    needed=$((needed + needed / 20 + reserve))
-    kind=$(stat --file-system --format=%T -- "$scratch")
-    [ "$kind" != tmpfs ] ||
-        echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is memory ($kind): copies" \
-            "count as memory of the job" >&2
+    needed=$(($1 + $1 / 20 + reserve))
     ((free > needed)) ||
         fail "$scratch has $((free / 1024)) MB free and $((needed / 1024)) MB are needed: use" \
             "another SLIPWAY_LOCAL_DISK"
 }
 
+# reserve_space KIB: check the space, and take it at once, by a file, alone on this disk. Memory is
+# not taken before it is used, and not every file system can (ZFS says so and does not): then no
+# other job stages on this disk until this one has ended.
+reserve_space() {
+    local kind
+    kind=$(stat --file-system --format=%T -- "$scratch")
+    wait_alone "${scratch%/*}" || :
+    check_space "$1"
+    if [ "$kind" = tmpfs ]; then
+        echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is memory ($kind): copies" \
+            "count as memory of the job" >&2
+    elif fallocate --length="$1KiB" -- "$scratch/reserved" 2>/dev/null &&
+        (($(stat --format='%b * %B' -- "$scratch/reserved") >= $1 * 1024)); then
+        exec {held}<&-
+    else
+        rm --force -- "$scratch/reserved"
+        check_space "$1" # others may have taken it
+    fi
+}
+
+# give_back PID: of the reserved space as much as PID has written of the source that is copied now.
+# The kernel counts bytes and not blocks, so it is a share of them.
+give_back() {
+    local name value share=0
+    while read -r name value; do
+        [ "$name" != wchar: ] || share=$((value * 1000 / (bytes[copied] + 1)))
+    done 2>/dev/null <"/proc/$1/io" || :
+    ((share <= 1000)) || share=1000
+    truncate --no-create --size="$((to_come + kib[copied] * (1000 - share) / 1000))K" \
+        -- "$scratch/reserved"
+}
+
+# fill SOURCE COMMAND...: run the command, which copies SOURCE, and give back the reserved space as
+# it writes. Stops before the disk is full. Sets copied, the number of the next source.
+fill() {
+    local source=$1 pid code=0
+    shift
+    to_come=$((to_come - kib[copied]))
+    "$@" 2>"$scratch/errors" &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        [ ! -e "$scratch/reserved" ] || give_back "$pid"
+        if (($(column avail) > reserve)); then
+            sleep 0.2
+        elif [ -e "$scratch/reserved" ]; then
+            rm -- "$scratch/reserved"
+        else
+            kill "$pid" 2>/dev/null || :
+            wait "$pid" || :
+            fail "$scratch is too small for $source: use another SLIPWAY_LOCAL_DISK"
+        fi
+    done
+    wait "$pid" || code=$?
+    [ "$code" = 0 ] ||
+        fail "$source cannot be copied: $(grep --max-count=1 . "$scratch/errors" || :)"
+    copied=$((copied + 1))
+}
+
 # copy SOURCE FOLDER
 copy() {
     mkdir -- "$2"
-    cp --recursive --dereference --no-preserve=mode -- "$1" "$2" || fail "cannot copy $1 to $2"
+    fill "$1" cp --recursive --dereference --no-preserve=mode -- "$1" "$2"
 }
 
 # unpack TAR FOLDER: what the tar holds; where that is one folder, what is in it. GNU tar writes
@@ -68,7 +146,8 @@ unpack() {
     check_end "$1"
     first=$("${tar[@]}" --list --file="$1" 2>/dev/null | head --lines=1 || :)
     mkdir -- "$2.part"
-    extract "$1" "$2.part"
+    fill "$1" "${tar[@]}" --extract --file="$1" --directory="$2.part" --no-same-owner \
+        --no-same-permissions --touch --warning=no-unknown-keyword
     top=$(sole_folder "$2.part")
     if [ -z "$top" ] || [[ $first == . || $first == ./ ]]; then # as of `tar --create .`
         mv --no-target-directory -- "$2.part" "$2"
@@ -90,25 +169,6 @@ check_end() {
         fail "$1 is damaged: its end is missing; copy it again"
 }
 
-# extract TAR FOLDER: stops before the disk is full.
-extract() {
-    local pid code=0
-    "${tar[@]}" --extract --file="$1" --directory="$2" --no-same-owner --no-same-permissions \
-        --touch --warning=no-unknown-keyword 2>"$2.errors" &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        if (($(column avail) <= reserve)); then
-            kill "$pid" 2>/dev/null || :
-            wait "$pid" || :
-            fail "$scratch is too small for what $1 holds: use another SLIPWAY_LOCAL_DISK"
-        fi
-        sleep 0.2
-    done
-    wait "$pid" || code=$?
-    [ "$code" = 0 ] || fail "cannot unpack $1: $(grep --max-count=1 . "$2.errors")"
-    rm -- "$2.errors"
-}
-
 # sole_folder FOLDER: the one that is all it holds; nothing if it holds something else.
 sole_folder() {
     local found
@@ -121,12 +181,22 @@ sole_folder() {
 
 tar=(env --unset=TAR_OPTIONS LC_ALL=C tar --force-local)
 umask 077
-sources=()
+if wait_alone "$scratch" && [ ! -e "$scratch/staged" ]; then # what a killed step has left
+    for ((number = 3; number <= $#; number += 3)); do
+        sh "$here/remove_folders.sh" "${!number}" "${!number}.part"
+    done
+    rm --force -- "$scratch/reserved"
+fi
+[ ! -e "$scratch/staged" ] || exit 0
+kib=() bytes=() copied=0 to_come=0
 for ((number = 2; number <= $#; number += 3)); do
-    sources+=("${!number}")
+    measure "${!number}"
+    to_come=$((to_come + kib[-1]))
 done
-check_space "${sources[@]}"
+reserve_space "$to_come"
 while [ $# -gt 0 ]; do
     "$1" "$2" "$3"
     shift 3
 done
+rm --force -- "$scratch/reserved" "$scratch/errors"
+: >"$scratch/staged"

@@ -15,6 +15,8 @@ from slipway.errors import SessionError
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
 """Of files that are taken for images, in lower case."""
+LEFT_OUT = {"__MACOSX", "@eaDir", "lost+found"}
+"""Folders that macOS adds to an archive, Synology's DSM to any folder, and ext4 to a disk."""
 
 
 class Images(NamedTuple):
@@ -29,13 +31,17 @@ class Images(NamedTuple):
 def find_images(names: Iterable[str], folder: str = "") -> Images:
     """Return the images among files whose paths are ``names``, below ``folder``, in which each class is a folder.
 
-    Of files of the same name the last one counts, as to programs that unpack an archive.
+    Those below a folder that ``is_left_out`` are not counted. Of files of the same name the last one counts, as to
+    programs that unpack an archive.
     """
     start = f"{folder}/" if folder else ""
     found = {
         name[len(start) :].replace("/", "\0"): number  # sorts a folder's files before those of one with a longer name
         for number, name in enumerate(names)
-        if name.startswith(start) and "/" in name[len(start) :] and is_image(name)
+        if name.startswith(start)
+        and "/" in name[len(start) :]
+        and is_image(name)
+        and not left_out_of(name[len(start) :])
     }
     paths = sorted(found)
     classes = tuple(dict.fromkeys(path.partition("\0")[0] for path in paths))
@@ -51,6 +57,8 @@ def root_of(names: Iterable[str]) -> str:
     """
     tops = set()
     for name in filter(is_image, names):
+        if left_out_of(name):
+            continue
         top, *below = name.split("/")
         if len(below) < len(("class", "image")) or top in {"train", "val"}:
             return ""
@@ -59,16 +67,30 @@ def root_of(names: Iterable[str]) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a path has the suffix of an image, and is none of what macOS adds to an archive."""
+    """Return whether a path has the suffix of an image."""
     stem, _, suffix = name.rpartition("/")[2].rpartition(".")  # pathlib takes longer, and names may be millions
-    return bool(stem) and f".{suffix.lower()}" in SUFFIXES and not name.startswith("__MACOSX/")
+    return bool(stem) and f".{suffix.lower()}" in SUFFIXES
+
+
+def is_left_out(folder: str) -> bool:
+    """Return whether a folder of this name holds no samples: hidden, as ``.ipynb_checkpoints``, or of LEFT_OUT."""
+    return folder.startswith(".") or folder in LEFT_OUT
+
+
+def left_out_of(path: str) -> str:
+    """Return the path of the first folder on the way to a file that is left out, or ""."""
+    folders = path.split("/")[:-1]
+    for depth, name in enumerate(folders, start=1):
+        if is_left_out(name):
+            return "/".join(folders[:depth])
+    return ""
 
 
 class PackedImages(Dataset[tuple[Any, int]]):
     """Images of a ZIP archive and the numbers of their classes, as torchvision's ImageFolder gives those of a folder.
 
     Images are read at random, each by one call, by the workers of a DataLoader too, and checked against their
-    checksums.
+    checksums. Hidden folders, ``__MACOSX``, ``@eaDir`` and ``lost+found`` are left out.
     """
 
     def __init__(self, path: str | Path, folder: str = "", *, transform: Callable[[Any], Any] | None = None) -> None:

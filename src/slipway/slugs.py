@@ -755,7 +755,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "staging-failed": Entry(
             EXIT_CONFIG,
             "Image or data could not be copied to the local disk of every node (`SLIPWAY_STAGE=1`).",
-            "See which node failed above; check the free space of `SLIPWAY_LOCAL_DISK`, or set `SLIPWAY_STAGE=0`.",
+            "See which node failed above, and why. Disk too small or full: use another `SLIPWAY_LOCAL_DISK`, or wait "
+            "for the other jobs on that node; what they reserve counts as used. Dangling symbolic link, loop, or "
+            "permission denied: repair or remove what is named. Or set `SLIPWAY_STAGE=0`.",
         ),
         "staged-in-memory": Entry(
             WARNING,
@@ -1047,8 +1049,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "slow-bf16": Entry(
             WARNING,
-            "The device emulates bf16, which is slow.",
-            "Use `--amp none`, or a device that computes in bf16.",
+            "The device emulates bf16, which is slow: a GPU before Ampere, or a CPU without AVX-512 BF16, AMX or "
+            "ARM's bf16.",
+            "Use `--amp auto` for a new run, `--amp none`, or a device that computes in bf16. On such a CPU a step can "
+            "take minutes, and a signal is answered after it.",
         ),
         "unsafe-fused-optimizer": Entry(
             WARNING,

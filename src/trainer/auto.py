@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -57,9 +58,10 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         ConfigError: on every rank, if the checkpoint has no such value.
     """
     asked = left_to_auto(settings)
-    if not asked:
-        return settings
     here = multiplies_bf16(comm.device)
+    if not asked:
+        warn_of_slow_bf16(settings, comm.device, here=here)
+        return settings
     everywhere = sum_numbers(comm, [not here]) == [0]
 
     def decide() -> dict[str, Any]:
@@ -72,14 +74,24 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
-    if found.train.amp == "bf16" and comm.device.type == "cuda" and not here:
-        warn(
-            log,
-            "slow-bf16",
-            "%s emulates bf16, which is slow: --amp none, or other nodes",
-            torch.cuda.get_device_name(comm.device),
-        )
+    warn_of_slow_bf16(found, comm.device, here=here)
     return found
+
+
+def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -> None:
+    """Warn if ``settings`` compute in bf16, which ``device`` emulates unless ``here``.
+
+    Nothing is said of a CPU whose instructions torch does not name.
+    """
+    if settings.train.amp != "bf16" or here:
+        return
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    elif capabilities := cpu_capabilities():
+        name = f"the CPU ({capabilities.get('cpu_name', platform.machine())})"
+    else:
+        return
+    warn(log, "slow-bf16", "%s emulates bf16, which is slow: --amp none, or other nodes", name)
 
 
 def left_to_auto(settings: Settings) -> list[str]:
@@ -140,5 +152,9 @@ def multiplies_bf16(device: torch.device) -> bool:
     """Return whether ``device`` says that it does so in hardware."""
     if device.type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
-    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 does not say
-    return any(capabilities.get(name) for name in BF16_INSTRUCTIONS)
+    return any(cpu_capabilities().get(name) for name in BF16_INSTRUCTIONS)
+
+
+def cpu_capabilities() -> Mapping[str, Any]:
+    """Return what torch says of this machine's CPU; nothing by torch 2.10, which does not say."""
+    return getattr(torch.cpu, "get_capabilities", dict)()

@@ -1,18 +1,20 @@
 """Data as a folder, a squashfs image or a tar: what scripts do with each, and what a node's copy of it is."""
 
+import contextlib
 import gzip
 import io
 import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from messages import assert_names, slugs
-from stubs import DONE, HOSTILE, SCRIPTS, launches_of, payload_of
+from messages import assert_error, assert_names, slugs
+from stubs import DONE, GONE, HOSTILE, SCRIPTS, launches_of, payload_of
 
 LIB = SCRIPTS / "lib"
 SQUASHFS = b"hsqs" + bytes(1020)
@@ -259,6 +261,132 @@ class TestCopy:
         assert done.returncode == 1
         assert "gone" in done.stderr
 
+    @pytest.mark.parametrize("target", ["gone", "link", "..", "gone/below"])
+    def test_a_link_without_an_end_is_named_before_anything_is_copied(self, place, stage, target):
+        (place / "a").mkdir()
+        (place / "a" / "file").touch()
+        (place / "b" / "c").mkdir(parents=True)
+        (place / "b" / "c" / "link").symlink_to(target)
+        words = [word for name in "ab" for word in ("copy", place / name, place / "scratch" / name)]
+        done = stage(*words)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert_error(done.stderr, "staging-failed", place / "b", "/b/c/link")
+        assert not (place / "scratch" / "a").exists()
+
+    def test_a_link_that_leads_outside_is_copied_as_what_is_there(self, place, stage):
+        (place / "outside" / "below").mkdir(parents=True)
+        (place / "outside" / "below" / "file").write_text("x")
+        (place / "data").mkdir()
+        (place / "data" / "folder").symlink_to(place / "outside")
+        assert stage("copy", place / "data", place / "scratch" / "d").returncode == 0
+        assert content_of(place / "scratch/d/data") == {"folder/below/file": b"x"}
+        assert not any(path.is_symlink() for path in (place / "scratch").rglob("*"))
+
+    def test_a_step_that_is_run_again_copies_where_it_was_not_done_and_only_there(self, place, stage):
+        (place / "data").mkdir()
+        (place / "data" / "new").write_text("x")
+        (place / "scratch" / "d" / "data").mkdir(parents=True)  # as after SIGKILL
+        (place / "scratch" / "d" / "data" / "old").touch()
+        (place / "scratch" / "reserved").touch()
+        assert stage("copy", place / "data", place / "scratch" / "d").returncode == 0
+        assert content_of(place / "scratch/d") == {"data/new": b"x"}
+        assert sorted(path.name for path in (place / "scratch").iterdir()) == ["d", "staged"]
+        (place / "data" / "new").unlink()
+        assert stage("copy", place / "data", place / "scratch" / "d").returncode == 0
+        assert content_of(place / "scratch/d") == {"data/new": b"x"}
+
+
+class TestOneDisk:
+    """Two jobs that stage 6 MB each on a disk of 10 MB, whose free space ``df`` says by what is there."""
+
+    @pytest.fixture
+    def start(self, place, tmp_path, stub):
+        """Return a function that starts a job's staging; ``cp`` waits for a file ``go``."""
+        (place / "data").write_bytes(bytes(6_000_000))
+        stub(
+            "df",
+            """used=$(du --summarize --block-size=1K --total "$DISKS"/* | tail --lines=1 | cut --fields=1)
+            case $* in *avail*) echo Avail; echo $((10000 - used)) ;; *) echo 1K-blocks; echo 10000 ;; esac""",
+        )
+        stub(
+            "cp",
+            f"""touch "{tmp_path}/copying"
+            while [ ! -e "{tmp_path}/go" ]; do sleep 0.05; done
+            exec /usr/bin/cp --sparse=never "$@" """,
+        )
+        started = []
+
+        def start(job):
+            scratch = place / "disk" / job
+            scratch.mkdir(parents=True)
+            words = ["copy", str(place / "data"), str(scratch / "d")]
+            command = ["bash", str(LIB / "stage.bash"), str(scratch), *words]
+            path = f"{tmp_path}/bin:/usr/bin:/bin"
+            started.append(
+                subprocess.Popen(
+                    command, env={"PATH": path, "DISKS": str(place / "disk")}, stderr=subprocess.PIPE, text=True
+                )
+            )
+            return started[-1]
+
+        yield start
+        (tmp_path / "go").touch()
+        for process in started:
+            process.communicate()
+
+    def until_it_copies(self, tmp_path):
+        deadline = time.monotonic() + GONE
+        while not (tmp_path / "copying").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def assert_one_only(self, place, first, second):
+        assert first.wait(GONE) == 0
+        assert second.wait(GONE) == 1
+        assert_error(second.stderr.read(), "staging-failed", place / "disk" / "second", "SLIPWAY_LOCAL_DISK")
+        assert (place / "disk/first/d/data").stat().st_size == 6_000_000
+        assert not (place / "disk/second/d").exists()
+        assert not list(place.glob("disk/*/reserved"))
+
+    def test_what_one_job_will_need_is_taken_for_another(self, place, tmp_path, start):
+        first = start("first")
+        self.until_it_copies(tmp_path)
+        second = start("second")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            second.wait(0.5)  # while the first has copied nothing
+        (tmp_path / "go").touch()
+        self.assert_one_only(place, first, second)
+
+    @pytest.mark.parametrize("fallocate", ["exit 1", 'while [ $# -gt 1 ]; do shift; done; touch -- "$1"'])
+    def test_one_job_after_another_where_the_file_system_reserves_nothing(
+        self, place, tmp_path, start, stub, fallocate
+    ):
+        stub("fallocate", fallocate)
+        first = start("first")
+        self.until_it_copies(tmp_path)
+        second = start("second")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            second.wait(0.5)  # it waits for the first
+        (tmp_path / "go").touch()
+        self.assert_one_only(place, first, second)
+
+    def test_without_locks_too_both_stop_before_the_disk_is_full(self, place, tmp_path, start, stub):
+        for name in ("fallocate", "flock"):
+            stub(name, "exit 69")
+        stub(
+            "cp",
+            f"""touch "{tmp_path}/copying$PPID"
+            while [ $(ls "{tmp_path}" | grep --count copying) != 2 ]; do sleep 0.05; done
+            while [ $# -gt 2 ]; do shift; done
+            head --bytes=5M "$1" >"$2/part"
+            exec sleep 5""",
+        )
+        jobs = [start("first"), start("second")]
+        assert {job.wait(GONE) for job in jobs} == {1}
+        for job in jobs:
+            assert_error(job.stderr.read(), "staging-failed", place / "data", "SLIPWAY_LOCAL_DISK")
+
 
 class TestUnpack:
     @pytest.fixture
@@ -276,7 +404,7 @@ class TestUnpack:
         done, data = unpack(make_tar(place / "x", mode=mode))
         assert (done.returncode, done.stderr) == (0, "")
         assert content_of(data) == FILES
-        assert [path.name for path in (place / "scratch").iterdir()] == ["data"]
+        assert sorted(path.name for path in (place / "scratch").iterdir()) == ["data", "staged"]
         assert all(path.stat().st_mode & 0o77 == 0 for path in data.rglob("*"))
         assert all(path.stat().st_uid == os.getuid() for path in data.rglob("*"))
 
@@ -328,7 +456,7 @@ class TestUnpack:
         # a gigabyte, of which less is left each time
         stub("df", f'n=$(cat "{place.parent}/n" 2>/dev/null || echo 200000); echo $((n - 80000)) >"{place.parent}/n"; '
              'case $* in *avail*) echo Avail; echo "$n" ;; *) echo 1K-blocks; echo 1000000 ;; esac')  # fmt: skip
-        stub("tar", 'case $* in *extract*) sleep 5 ;; esac; exec /usr/bin/tar "$@"')
+        stub("tar", 'case $* in *extract*) exec sleep 5 ;; esac; exec /usr/bin/tar "$@"')
         done, data = unpack(place / "x")
         assert done.returncode == 1
         assert_names(done.stderr, "stage: ", place / "scratch", place / "x", "SLIPWAY_LOCAL_DISK")

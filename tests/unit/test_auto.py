@@ -1,15 +1,17 @@
 """What auto becomes: by the hardware when a run begins, by the checkpoint afterwards."""
 
+import tomllib
 from dataclasses import replace
 
 import pytest
 import torch
 
-from messages import assert_warning, refused
+from messages import assert_warning, refused, slugs
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Alone
 from slipway.position import Position
+from support import ROOT
 from trainer.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
 from trainer.checkpoint import CONFIG
 from trainer.config import DataConfig, Launch, ModelConfig, Settings, TrainConfig
@@ -151,6 +153,27 @@ def test_jpeg_files_are_decoded_by_simplejpeg_where_there_is_one(monkeypatch, ca
         settings = replace(settings_of(arch=arch), data=DataConfig(dataset=dataset))
         assert settle(settings, Alone(CPU), backend="ddp", checkpoint=begun).data.decoder == expected
     assert ("data.decoder" in caplog.text) == (dataset == "imagefolder")
+
+
+@pytest.mark.parametrize("channels_last", ["auto", True])
+@pytest.mark.parametrize("instruction", ["avx512_bf16", None])
+def test_a_cpu_that_emulates_bf16_says_so(cpu, caplog, instruction, channels_last):
+    cpu(instruction)
+    settings = settings_of(amp="bf16", channels_last=channels_last)
+    settings = replace(settings, data=replace(settings.data, decoder="pil"))
+    decided(settings)
+    assert slugs(caplog.text) == ([] if instruction else ["slow-bf16"])
+
+
+def test_nothing_is_said_of_a_cpu_that_torch_does_not_know(monkeypatch, caplog):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    decided(settings_of(amp="bf16"))
+    assert slugs(caplog.text) == []
+
+
+def test_the_example_configurations_leave_precision_to_the_hardware():
+    for path in (ROOT / "configs").glob("*.toml"):
+        assert "amp" not in tomllib.loads(path.read_text("utf-8")).get("train", {}), path
 
 
 def test_a_gpu_that_emulates_bf16_says_so(monkeypatch, caplog):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import Resize
 
-from messages import assert_warning, refused
+from messages import assert_names, assert_warning, refused
 from slipway.packed import SUFFIXES
 from slipway.world import World
 from trainer.config import Config, DataConfig, TrainConfig
@@ -102,6 +102,42 @@ class TestLayout:
         (tmp_path / "emu").mkdir()
         with refused("no-images", tmp_path, "emu", ".jpeg"):
             opened(tmp_path)
+
+    @pytest.mark.parametrize("name", [".ipynb_checkpoints", "__MACOSX", "@eaDir", "lost+found"])
+    @pytest.mark.parametrize("parent", ["", "train", "cat", "train/cat"])
+    def test_folders_of_other_programs_are_left_out_by_name(self, tmp_path, name, parent, caplog):
+        caplog.set_level("INFO", "trainer")
+        for part in ("train", "val") if parent.startswith("train") else ("",):
+            fill(tmp_path / part)
+        save_image(tmp_path / parent / name / "0.png", noise(1))
+        train, validation = opened(tmp_path)
+        assert train.classes == validation.classes == ("cat", "dog")
+        assert not any(name in str(path) for path in paths_of(train) + paths_of(validation))
+        assert_names(caplog.text, str(Path(parent, name)))
+
+    def test_a_class_of_one_image_is_named_by_its_folder(self, tmp_path):
+        fill(tmp_path)
+        save_image(tmp_path / "emu" / "0.png", noise(1))
+        with refused("class-too-small", tmp_path / "emu"):
+            opened(tmp_path)
+
+    @pytest.mark.parametrize("target", ["gone", "emu"])
+    def test_a_class_that_is_a_link_without_an_end_is_named(self, tmp_path, target):
+        fill(tmp_path)
+        (tmp_path / "emu").symlink_to(target)
+        with refused("data-unreadable", tmp_path / "emu"):
+            opened(tmp_path)
+
+    def test_a_class_may_be_a_link_and_a_link_in_it_is_left_out_by_name(self, tmp_path, caplog):
+        caplog.set_level("INFO", "trainer")
+        fill(tmp_path / "else")
+        fill(tmp_path / "data")
+        (tmp_path / "data" / "emu").symlink_to(tmp_path / "else" / "dog")
+        (tmp_path / "data" / "cat" / "more").symlink_to(tmp_path / "else" / "cat")
+        parts = opened(tmp_path / "data")
+        assert parts.train.classes == ("cat", "dog", "emu")
+        assert sum(len(part) for part in parts) == 12
+        assert_names(caplog.text, "cat/more")
 
     def test_a_folder_without_classes_is_refused(self, tmp_path):
         with refused("no-images", tmp_path):

@@ -99,6 +99,20 @@ class TestPack:
         assert_names(capsys.readouterr().out, f"{target}: {len(zipfile.ZipFile(target).namelist())} ", " 3 ")
         assert [path.name for path in photos.parent.iterdir() if path != photos] == ["photos.zip"]
 
+    def test_hidden_folders_are_left_out_by_name_and_of_an_archive_that_has_them(self, photos, capsys):
+        for name, below in ((".ipynb_checkpoints", ""), ("@eaDir", "cat"), (".ipynb_checkpoints", "cat/more")):
+            folder = photos / ("train" if (photos / "train").is_dir() else "") / below / name
+            folder.mkdir(parents=True)
+            shutil.copy(next(photos.rglob("0.png")), folder / "0.png")
+        target = photos.parent / "photos.zip"
+        main([str(photos), str(target)])
+        assert_names(capsys.readouterr().err, ".ipynb_checkpoints", "cat/@eaDir", "cat/more/.ipynb_checkpoints")
+        assert not any("ipynb" in name or "@eaDir" in name for name in zipfile.ZipFile(target).namelist())
+        whole = Path(shutil.make_archive(photos.parent / "whole", "zip", photos.parent, photos.name))
+        for part in zip(opened(photos), opened(target), opened(whole), strict=True):
+            assert len({one.classes for one in part}) == 1
+            assert len({tuple(one.labels.tolist()) for one in part}) == 1
+
     @pytest.mark.skipif(not shutil.which("zip"), reason="no zip")
     @pytest.mark.parametrize("within", [True, False])
     def test_so_is_what_zip_writes_of_it(self, photos, within):

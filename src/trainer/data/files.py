@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, Protocol
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slipway.archive import Archive, ArchiveError, Names
-from slipway.packed import SUFFIXES, Images, find_images, root_of
+from slipway.packed import SUFFIXES, Images, find_images, is_image, is_left_out, left_out_of, root_of
 from slipway.reading import open_regular
 from trainer.data.base import Ids
 from trainer.errors import ConfigError
@@ -50,6 +50,11 @@ class Scanned(NamedTuple):
 
 class Tree(Protocol):
     """Folders of images."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The folders that scan has left out, by their paths."""
+        ...
 
     def has_folder(self, name: str) -> bool:
         """Return whether there is a folder of this name at the top."""
@@ -105,6 +110,7 @@ class FolderTree:
     """Folders on a disk."""
 
     root: Path
+    left_out: list[str] = field(default_factory=list, init=False)
 
     def has_folder(self, name: str) -> bool:
         """Return whether there is a folder of this name at the top."""
@@ -117,9 +123,43 @@ class FolderTree:
             raise ConfigError(
                 "no-data", f"there is no folder {root}: --data-dir must hold train/ and val/, or one folder a class."
             )
-        classes = tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir()))
-        names = Names(name for folder in classes for name in _files_below(root, folder))
+        classes = tuple(self._classes(root))
+        names = Names(name for folder in classes for name in self._files_below(root, folder))
         return _scanned(FolderFiles(root, names), find_images(names), classes, root)
+
+    def _classes(self, root: Path) -> Iterator[str]:
+        """Yield the names of the class folders in ``root``.
+
+        Raises:
+            ConfigError: on a link that leads nowhere: a class would be missing without a word.
+        """
+        for entry in sorted(root.iterdir()):
+            hidden = is_left_out(entry.name)
+            if entry.is_dir() and hidden:
+                self.left_out.append(os.path.relpath(entry, self.root))
+            elif entry.is_dir():
+                yield entry.name
+            elif entry.is_symlink() and not (hidden or entry.exists() or is_image(entry.name)):
+                raise ConfigError("data-unreadable", f"{entry} is a link to {entry.readlink()}, which is missing.")
+
+    def _files_below(self, root: Path, folder: str) -> Iterator[str]:
+        """Yield the paths, below ``root``, of all files in one of its folders, not through links to folders.
+
+        Raises:
+            ConfigError: where a folder cannot be read: its images would be missing without a word.
+        """
+
+        def refuse(error: OSError) -> NoReturn:
+            raise ConfigError(
+                "data-unreadable", f"cannot read the folder {error.filename}: {error.strerror}."
+            ) from error
+
+        for parent, folders, names in os.walk(root / folder, onerror=refuse):
+            unread = [name for name in folders if is_left_out(name) or Path(parent, name).is_symlink()]
+            self.left_out.extend(os.path.relpath(Path(parent, name), self.root) for name in sorted(unread))
+            folders[:] = [name for name in folders if name not in unread]
+            below = os.path.relpath(parent, root)
+            yield from (f"{below}/{name}" for name in names)
 
 
 @dataclass(frozen=True)
@@ -144,6 +184,7 @@ class ArchiveTree:
     archive: Archive
     root: str
     """The folder in it for which it stands, or ""."""
+    left_out: list[str] = field(default_factory=list, init=False)
 
     def has_folder(self, name: str) -> bool:
         """Return whether a member lies below a folder of this name at the top."""
@@ -154,6 +195,11 @@ class ArchiveTree:
         """Return the images below a folder; see Tree."""
         folder = self._below(part)
         found = find_images(self.archive.names, folder)
+        start = f"{folder}/" if folder else ""
+        images = (name for name in self.archive.names if name.startswith(start) and is_image(name))
+        self.left_out.extend(
+            start + name for name in sorted({left_out_of(name[len(start) :]) for name in images} - {""})
+        )
         return _scanned(ArchiveFiles(self.archive), found, found.classes, self.archive.path / folder)
 
     def _below(self, folder: str) -> str:
@@ -170,16 +216,11 @@ def _scanned(files: Files, found: Images, classes: Sequence[str], root: Path) ->
     return Scanned(files, np.asarray(found.numbers), torch.from_numpy(np.array(found.labels)), found.classes)
 
 
-def _files_below(root: Path, folder: str) -> Iterator[str]:
-    """Yield the paths, below ``root``, of all files in one of its folders, not through links to folders.
-
-    Raises:
-        ConfigError: where a folder cannot be read: its images would be missing without a word.
-    """
-
-    def refuse(error: OSError) -> NoReturn:
-        raise ConfigError("data-unreadable", f"cannot read the folder {error.filename}: {error.strerror}.") from error
-
-    for parent, _, names in os.walk(root / folder, onerror=refuse):
-        below = os.path.relpath(parent, root)
-        yield from (f"{below}/{name}" for name in names)
+def note_of(left_out: Sequence[str]) -> str:
+    """Return a sentence on the folders that a tree has left out, with the names of the first five; or ""."""
+    if not left_out:
+        return ""
+    more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""  # noqa: PLR2004
+    return (
+        f"left out, as hidden folders, those of other programs, and links to folders: {', '.join(left_out[:5])}{more}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import sys
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from trainer.config import DataConfig
 from trainer.data.base import Draws, Fetched, Ids, Splits
-from trainer.data.files import Files, Scanned, open_tree
+from trainer.data.files import Files, Scanned, Tree, note_of, open_tree
 from trainer.data.jpeg import Box, BoxOf, decode_jpeg
 from trainer.data.split import stratified_split
 from trainer.errors import ConfigError
@@ -41,6 +42,8 @@ CENTRE = 224 / 256
 OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
 """Error numbers that say something of one file: it is gone, or no regular file; None is PIL's own. Others are the
 disk's."""
+
+log = logging.getLogger(__name__)
 
 
 class TooLargeError(Exception):
@@ -183,6 +186,7 @@ def imagefolder(config: DataConfig) -> Splits:
     tree = open_tree(Path(config.data_dir))
     if tree.has_folder("train") or tree.has_folder("val"):
         train, validation = tree.scan("train"), tree.scan("val")
+        _tell_left_out(config, tree)
         if differing := set(train.classes) ^ set(validation.classes):
             raise ConfigError(
                 "classes-differ",
@@ -191,9 +195,16 @@ def imagefolder(config: DataConfig) -> Splits:
             )
         return _splits(config, train, validation)
     whole = tree.scan("")
-    parts = stratified_split(whole.labels, fraction=config.val_fraction, seed=config.split_seed)
+    _tell_left_out(config, tree)
+    folders = [f"{config.data_dir}/{name}" for name in whole.classes]
+    parts = stratified_split(whole.labels, fraction=config.val_fraction, seed=config.split_seed, names=folders)
     train, validation = (whole._replace(numbers=whole.numbers[ids.numpy()], labels=whole.labels[ids]) for ids in parts)
     return _splits(config, train, validation)
+
+
+def _tell_left_out(config: DataConfig, tree: Tree) -> None:
+    if text := note_of(tree.left_out):
+        log.info("%s: %s", config.data_dir, text)
 
 
 def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:

@@ -24,7 +24,7 @@ from slipway.files import sync_folder
 from slipway.reading import read_whole
 from trainer import arguments
 from trainer.config import DataConfig
-from trainer.data.files import FolderTree
+from trainer.data.files import FolderTree, note_of
 from trainer.errors import ConfigError
 
 NAME = "pack"
@@ -133,6 +133,8 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]
         scanned = tree.scan(part)
         names += [os.path.relpath(scanned.files.describe(number), folder) for number in scanned.numbers.tolist()]
         classes = len(scanned.classes)
+    if text := note_of(tree.left_out):
+        sys.stderr.write(f"trainer: {folder}: {text}\n")
     for name in names:
         try:
             name.encode()

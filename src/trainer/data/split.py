@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from trainer import seeds
 from trainer.errors import ConfigError
 
 
-def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def stratified_split(labels: Tensor, *, fraction: float, seed: int, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
     """Return the ids of the training and of the held-out samples, both ascending, in each class in proportion.
 
     At least one sample of each class is on either side.
@@ -19,6 +21,7 @@ def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Ten
         labels: class of each sample, int64 [n].
         fraction: share held out.
         seed: of the shuffle.
+        names: of the classes, for the error; by default their numbers.
 
     Raises:
         ConfigError: if a class has a single sample.
@@ -29,7 +32,8 @@ def stratified_split(labels: Tensor, *, fraction: float, seed: int) -> tuple[Ten
         if count == 1:
             raise ConfigError(
                 "class-too-small",
-                f"cannot hold out val_fraction={fraction}: class {label} has a single sample, and needs at least two.",
+                f"cannot hold out val_fraction={fraction}: class {names[label] if names else label} "
+                "has a single sample, and needs at least two.",
             )
         if count:
             ids = generator.permutation(np.flatnonzero(labels == label))
