@@ -221,8 +221,9 @@ watch_scratch() {
     (
         [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
-            "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} --ntasks=${#others[@]} \
-            --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
+            "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
+            --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
+            --nodelist="$(join_by , "${others[@]}")" \
             sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
     ) </dev/null >/dev/null 2>&1 &
     scratch_watch=$!
@@ -269,7 +270,8 @@ watch_over_job() {
     srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
         "${HELPER_OPTIONS[@]}" --mem=0 --nodelist="$guard_node" \
         sh "$lib/guard.sh" "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)" \
-        "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" "${SLURMD_NODENAME:-}" "$job_id" "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
+        "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" "${SLURMD_NODENAME:-}" "$job_id" \
+        "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
         </dev/null >/dev/null 2>&1 {heart}>&- &
     guard=$!
 }
