@@ -249,9 +249,9 @@ watch_scratch() {
     (
         [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
-            "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL \
-            --nodes=${#others[@]} --ntasks=${#others[@]} --ntasks-per-node=1 \
-            --cpus-per-task=1 --nodelist="$(join_by , "${others[@]}")" \
+            "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
+            --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
+            --nodelist="$(join_by , "${others[@]}")" \
             sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
     ) </dev/null >/dev/null 2>&1 &
     scratch_watch=$!

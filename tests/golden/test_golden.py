@@ -167,6 +167,7 @@ def test_a_header_names_only_what_its_script_uses(rendered):
             continue  # of a shell
         names = set(re.findall(r"(?<![\w.])[A-Z][A-Z_]*_[A-Z]+\b|\bTMPDIR\b|\bDATA\b", header))
         files = set(re.findall(r"\b\w+\.(?:sh|py)\b", header)) & LIBRARY.keys()
+        files -= {"sitecustomize.py"}  # of which Python knows the name
         programs = set(re.findall(r"\b(?:torchrun|mpirun|srun)\b", header.partition("\n# Stop:")[2]))
         missing = {name for name in names if name in anywhere and name not in settings}
         missing |= {name for name in names - anywhere if name not in read and f"${name}" not in code}

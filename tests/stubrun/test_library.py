@@ -2504,11 +2504,11 @@ class TestLaunch:
         trap : USR1
         (trap '' USR1; while kill -USR1 "$script"; do sleep 0.00$((RANDOM % 9)); done) 2>/dev/null &
         sender=$!
+        trap 'kill "$sender"' EXIT
         for try in {1..100}; do
             launch_once step
             echo "$code"
         done
-        kill "$sender"
         """
         code, out, _ = bash(run)
         assert (code, out.split()) == (0, ["7"] * 100)
