@@ -358,7 +358,7 @@ class TestOneDisk:
         (tmp_path / "go").touch()
         self.assert_one_only(place, first, second)
 
-    @pytest.mark.parametrize("fallocate", ["exit 1", 'while [ $# -gt 1 ]; do shift; done; touch -- "$1"'])
+    @pytest.mark.parametrize("fallocate", ["exit 1", 'touch -- "$3"'])
     def test_one_job_after_another_where_the_file_system_reserves_nothing(
         self, place, tmp_path, start, stub, fallocate
     ):
