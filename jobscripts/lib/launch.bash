@@ -261,13 +261,15 @@ port_was_taken() {
 # foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, and
 # launch_id, by which the launch's processes are known.
 launch_once() {
-    local errors copier abandoner
+    local errors copier abandoner log
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log"
     rm -f -- "$log_dir/code" "$log_dir/pid"
-    exec {errors}> >(copy_errors "$log_dir/stderr.log")
+    # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it ends the script with 2.
+    { coproc COPY { copy_errors "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
     copier=$!
+    exec {errors}>&"${COPY[1]}" {COPY[0]}<&- {COPY[1]}>&- {log}>&-
     # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
     # step ends. Signals are for what it starts, not for this shell around it.
     (
@@ -326,8 +328,10 @@ wait_for_copy() {
 note_refusal() {
     local line
     [ ! -e "$log_dir/cause" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] || return 0
-    line=$(grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
-        "$log_dir/stderr.log") || return 0
+    # No $(), as in launch_once.
+    grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
+        "$log_dir/stderr.log" >"$log_dir/answer" || return 0
+    IFS= read -r line <"$log_dir/answer" || return 0
     leave_cause launch-refused "${line//[[:cntrl:]]/ }"
 }
 

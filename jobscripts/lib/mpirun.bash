@@ -29,8 +29,12 @@ use_mpirun() {
     fi
     mpirun+=("$path" --bind-to none "$@")
     case " ${gpu_options[*]-} " in # for the srun that it starts under Slurm
-        *" --gres=none "*) export_variables SLURM_GPUS_PER_NODE=0 ;;
-        *" --gres="*) export_variables SLURM_GPUS_PER_NODE="$gpus_per_node" ;;
+        *" --gres=none "*)
+            export_variables SLURM_GPUS_PER_NODE=0
+            ;;
+        *" --gres="*)
+            export_variables SLURM_GPUS_PER_NODE="$gpus_per_node"
+            ;;
     esac
     [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
     while IFS= read -r name; do
