@@ -261,15 +261,16 @@ port_was_taken() {
 # foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, and
 # launch_id, by which the launch's processes are known.
 launch_once() {
-    local errors copier abandoner log
+    local errors copier abandoner log input output
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log"
     rm -f -- "$log_dir/code" "$log_dir/pid"
-    # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it ends the script with 2.
+    # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it exits with 2.
     { coproc COPY { copy_errors "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
     copier=$!
-    exec {errors}>&"${COPY[1]}" {COPY[0]}<&- {COPY[1]}>&- {log}>&-
+    input=${COPY[1]} output=${COPY[0]}
+    exec {errors}>&"$input" {input}>&- {output}<&- {log}>&-
     # The step writes its own exit code: Bash 5.2 can lose it where a trapped signal arrives as the
     # step ends. Signals are for what it starts, not for this shell around it.
     (
