@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters import FIXED, LIBRARY, Job
+from clusters import FIXED, LIBRARY
 from messages import assert_warning
 from recovery import until
 from support import ROOT, last_step, status
@@ -104,7 +104,7 @@ def kill_wait(cluster):
 @pytest.mark.usefixtures("kill_wait")
 @pytest.mark.parametrize("ranks", ["save", "are deaf"])
 def test_scancel_with_ten_seconds(cluster, tmp_path, config, ranks, table):
-    """Ranks save, or are killed; either way the script ends itself, and nothing is left on the nodes."""
+    """Ranks save and the job's folders go; or they are killed, and no process is left."""
     out = tmp_path / "run"
     env = {"SLIPWAY_CONFIG": config(LONG)}
     if ranks == "are deaf":
@@ -119,21 +119,26 @@ def test_scancel_with_ten_seconds(cluster, tmp_path, config, ranks, table):
     cluster.run("scancel", job.number)
     fields = job.wait()
     assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "0"), job.output
-    nothing = until(lambda: not [*_left(cluster, job)], limit=40)
-    assert nothing is not None, [*_left(cluster, job)]
+    assert until(lambda: not _ranks(cluster), limit=40) is not None, _ranks(cluster)
+    folders = lambda: [*cluster.folder.glob(f"tmp.node*/slipway-{job.number}.*")]  # noqa: E731
     if ranks == "save":
         assert (status(out)["state"], status(out)["reason"]) == ("stopped", "signal")
         assert last_step(out) > 0
+        assert until(lambda: not folders(), limit=20) is not None, folders()
+    else:  # SIGKILL ended what would have removed them, too: the run's next attempt does
+        assert len(folders()) == 2
+        again = cluster.resubmit(out, folder=tmp_path)
+        again.until("deaf", times=4)
+        assert not folders(), again.output
+        cluster.run("scancel", "--full", "--signal=KILL", again.number)
     table(f"scancel with KillWait 10: ranks that {ranks}", [[fields["JobState"], *job.output.splitlines()[-2:]]])
 
 
-def _left(cluster, job: Job) -> list[str]:
-    """Return what a job has left on the nodes: folders and processes."""
-    folders = [str(path) for path in cluster.folder.glob(f"tmp.node*/slipway-{job.number}.*")]
-    for node in ("node1", "node2"):
-        lines = cluster.control("on", node, "ps", "-eo", "args").splitlines()
-        folders += [line for line in lines if any(name in line for name in ("deaf.py", "-m trainer", "guard.sh"))]
-    return folders
+def _ranks(cluster) -> list[str]:
+    """Return the command lines of processes that a job has left on the nodes."""
+    names = ("deaf.py", "-m trainer", "guard.sh", "torchrun")
+    lines = [cluster.control("on", node, "ps", "-eo", "args").splitlines() for node in ("node1", "node2")]
+    return [line for found in lines for line in found if any(name in line for name in names)]
 
 
 def test_a_controller_that_answers_after_25_seconds(cluster, tmp_path, config):
