@@ -1949,6 +1949,15 @@ class TestTimesAndNotices:
         assert (event, run, end, numbers(message), message.split()[-1]) == ("end", f"{place}/run", "", [3], "hello")
         assert_dies(bash("SLIPWAY_NOTIFY=$PWD/run; check_notify"), "no-notify-program", f"SLIPWAY_NOTIFY={place}/run ")
 
+    # once: TMPDIR was the folder that is removed before the end is told
+    def test_what_is_notified_has_a_folder_for_temporary_files(self, bash, place):
+        (place / "told").write_text('#!/bin/sh\necho "${TMPDIR-none}" && rm "$(mktemp)"\n')
+        (place / "told").chmod(0o755)
+        tell = "SLIPWAY_NOTIFY=$PWD/told; notify_of_end 3; cat run/logs/2/notify.log"
+        assert bash(f"export TMPDIR=$PWD/gone; {tell}")[1] == "none\n"
+        (place / "run" / "logs" / "2" / "notify.log").unlink()
+        assert bash(f"export TMPDIR=$PWD/disk; {tell}")[1] == f"{place}/disk\n"
+
 
 class TestRestart:
     """What test_restarts.py does not see."""
