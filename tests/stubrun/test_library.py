@@ -1200,7 +1200,7 @@ class TestAllocation:
         stub("scontrol", "printf '%s\\n' n1 n2")
         record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
         assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
-        found = bash("SLIPWAY_RANKS_PER_NODE=1; find_allocation; echo yes", slurm_record=record, **self.SLURM)
+        found = bash("SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo yes", slurm_record=record, **self.SLURM)
         if len({*counts}) < 2:
             assert found[1] == "yes\n"
         else:
@@ -1244,9 +1244,37 @@ class TestAllocation:
             assert_dies(found, "uneven-gpus")
             assert sorted(numbers(found[2])) == counts
 
-    def test_refuse_uneven_gpus(self, bash):
-        assert bash("refuse_uneven_gpus; refuse_uneven_gpus 2; refuse_uneven_gpus 2 2 2; echo yes")[1] == "yes\n"
-        assert_dies(bash("refuse_uneven_gpus 2 2 1"), "uneven-gpus", "2", "1")
+    def test_level_gpus(self, bash):
+        show = 'echo "$gpus_per_node"'
+        assert bash(f"level_gpus; level_gpus 2; level_gpus 2 2 2; {show}") == (0, "2\n", "")
+        assert_dies(bash("level_gpus 2 2 1"), "uneven-gpus", "2", "1", "SLIPWAY_RANKS_PER_NODE")
+        assert_dies(bash("SLIPWAY_DEVICE=cpu; level_gpus 2 0"), "uneven-gpus")  # their number is that of GPUs
+        # once: refused, though the ranks of a node need no more than the smallest number
+        for ranks, each, device, counts in (
+            (1, "", "cuda", (2, 1)),
+            (4, "2", "cpu", (0, 2)),
+            (1, "2", "auto", (3, 2, 4)),
+            (2, "", "cuda", (2, 1)),
+            (1, "2", "cuda", (2, 1)),
+            (1, "", "auto", (2, 0)),
+        ):
+            words = f"SLIPWAY_RANKS_PER_NODE={ranks} SLIPWAY_DEVICES_PER_RANK={each} SLIPWAY_DEVICE={device}"
+            done = bash(f"{words}; level_gpus {' '.join(map(str, counts))}; {show}")
+            if device == "cpu" or ranks * int(each or 1) <= min(counts):
+                assert done[:2] == (0, f"{min(counts)}\n")
+                assert slugs(done[2]) == ["idle-gpus"]
+            else:
+                assert_dies(done, "uneven-gpus")
+        assert bash(f"BACKEND=single; level_gpus 2 1; {show}")[1] == "1\n"
+
+    # a step is refused where it asks a node for more GPUs than that has
+    @pytest.mark.parametrize(("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")])
+    def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(self, bash, stub, device, least, options):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
+        record = "\n   ".join(lines)
+        run = f'SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE={device}; find_allocation; echo "${{gpu_options[@]}}"'
+        assert bash(run, slurm_record=record, **self.SLURM)[:2] == (0, f"{options}\n")
 
     def test_find_allocation_of_this_machine(self, bash):
         show = 'find_allocation; echo "${nodes[@]} $nnodes $gpus_per_node $cpus"; ((first_port < 30000))'
