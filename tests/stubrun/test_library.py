@@ -530,6 +530,20 @@ class TestScratch:
         assert [path.name for path in (place / "disk").iterdir()] == [f"slipway-99.{'0' * 16}"]
         assert (place / "c.toml").exists()
 
+    # once: a controller that is silent was asked for each of them, 80 s long, while the job held its nodes
+    def test_remove_old_scratch_asks_a_silent_scheduler_once(self, bash, stub, place):
+        stub("srun", SRUN)
+        stub("scontrol", 'echo "$*" >>"$HOME/asked"; exit 1')
+        for number, job in {"1": "97", "3": "98", "4": "4711"}.items():
+            log = place / "run" / "logs" / number
+            log.mkdir(parents=True)
+            (log / "job").write_text(f"slurm {job}\n")
+            (log / "scratch").write_text(f"{place}/disk/slipway-{job}.{'0' * 16}\n")
+            (place / "disk" / f"slipway-{job}.{'0' * 16}").mkdir(parents=True)
+        assert bash("remove_old_scratch") == (0, "", "")
+        assert len((place.parent / "asked").read_text().splitlines()) == 1
+        assert sorted(path.name[:10] for path in (place / "disk").iterdir()) == ["slipway-97", "slipway-98"]
+
     def test_job_is_over(self, bash, stub):
         over = "! job_is_over 99_1 || echo over"
         for said, expected in (
