@@ -2595,6 +2595,28 @@ class TestLaunch:
         )
         assert done.returncode == 0
 
+    # once: after one failed write nothing was kept any more, also where the disk had room again
+    def test_keep_ends_sh_writes_again_as_soon_as_it_can(self, place):
+        file = place / "later" / "log"
+        command = ["sh", LIB / "keep_ends.sh", file]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as copier:
+            copier.stdin.write(b"one\n")
+            copier.stdin.flush()
+            said = copier.stderr.readline()  # it could not
+            file.parent.mkdir()
+
+            def comes():
+                copier.stdin.write(b"x\n")
+                copier.stdin.flush()
+                return file.exists() and file.stat().st_size
+
+            wait_until(comes)
+            copier.stdin.write(b"last\n")
+            copier.stdin.close()
+            assert copier.wait(60) == 0
+            assert (bool(said), copier.stderr.read()) == (True, b"")
+        assert file.read_bytes().endswith(b"x\nlast\n")
+
     def test_copy_errors_is_left_to_a_process_that_outlives_the_launch(self, bash, place):
         """What such a process says later is kept, and what others take for the script's life is closed."""
         run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
@@ -3002,6 +3024,7 @@ class TestBuilds:
         (place / "build").mkdir()
         (place / "build" / "image").touch(0o755)
         assert bash("check_clone build/image") == (0, "", "")
+        assert bash("lib=''; check_clone build/image") == (0, "", "")  # once: stat complained
         (place / "build" / "image").chmod(0o757)
         assert_dies(bash("check_clone build/image"), "writable-by-others", place / "build" / "image")
 
