@@ -1282,7 +1282,9 @@ class TestAllocation:
         assert bash(f"BACKEND=single; level_gpus 2 1; {show}")[1] == "1\n"
 
     # a step is refused where it asks a node for more GPUs than that has
-    @pytest.mark.parametrize(("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")])
+    @pytest.mark.parametrize(
+        ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
+    )
     def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(self, bash, stub, device, least, options):
         stub("scontrol", "printf '%s\\n' n1 n2")
         lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
