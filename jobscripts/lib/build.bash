@@ -8,7 +8,7 @@ check_clone() {
     for path in "$PWD" "$PWD"/{build,containers}{,/*,/*/*}; do
         [ ! -e "$path" ] || parts+=("$path")
     done
-    refuse_shared "$(stat --dereference --format=%u -- "$lib")" "${parts[@]}"
+    refuse_shared "$(stat --dereference --format=%u -- "$lib" 2>/dev/null)" "${parts[@]}"
     refuse_shared_above "$PWD"
 }
 

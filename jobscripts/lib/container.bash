@@ -82,15 +82,21 @@ make_folder_on_each_node() {
 }
 
 # remove_old_scratch: the folders of earlier attempts of this run, which stay where a node died, and
-# after scancel. Not those of another job that still runs, and only what has our own names.
+# after scancel. Not those of another job that still runs, or may run, as the scheduler is silent;
+# and only what has our own names.
 remove_old_scratch() {
-    local folder path job old=()
+    local folder path job code=0 old=()
     for folder in "$RUN_DIR"/logs/*/; do
         [ -f "$folder/job" ] && [ -f "$folder/scratch" ] || continue
         read -r _ job <"$folder/job" || :
         read -r path <"$folder/scratch" || :
         [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
-        [ "$job" = "$job_id" ] || job_is_over "$job" || continue
+        if [ "$job" != "$job_id" ]; then
+            [ "$code" != 2 ] || continue # it is silent, and a question can take 80 s
+            code=0
+            job_is_over "$job" || code=$?
+            [ "$code" = 0 ] || continue
+        fi
         old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||

@@ -127,7 +127,7 @@ forget_parent_job() {
 # value, and on a name of an earlier version. Nothing has been written yet.
 check_settings() {
     local name old=()
-    refuse_shared_above "$lib"
+    [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
     forget_parent_job
     for name in "${!REFUSED_NAMES[@]}"; do
         [ -z "${!name:-}" ] ||

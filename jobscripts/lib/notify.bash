@@ -4,11 +4,13 @@
 : "${SLIPWAY_NOTIFY_SECONDS:=20}"
 
 # notify EVENT MESSAGE: run it as `PROGRAM EVENT RUN_DIR MESSAGE`, in the background; what it says
-# goes to logs/N/notify.log. Neither its failure nor its slowness changes anything.
+# goes to logs/N/notify.log. Neither its failure nor its slowness changes anything. It gets no
+# TMPDIR that is missing: that of the job is removed before the end.
 notify() {
     [ -n "${SLIPWAY_NOTIFY:-}" ] || return 0
     (
         trap '' TERM USR1 INT
+        [ -d "${TMPDIR:-/}" ] || unset -v TMPDIR
         exec timeout --kill-after=5 "$SLIPWAY_NOTIFY_SECONDS" \
             "$SLIPWAY_NOTIFY" "$1" "$RUN_DIR" "$2" </dev/null >>"$log_dir/notify.log" 2>&1
     ) &

@@ -34,7 +34,7 @@ read_arguments() {
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# and from directives_*. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
 # head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, first_port, job_record,
 # and what plan_save sets.
 find_allocation() {
@@ -52,8 +52,8 @@ find_allocation() {
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
     mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
-    refuse_uneven_gpus "${counts[@]}"
     gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$job_record")
+    level_gpus "${counts[@]}"
     left=$(time_left <<<"$job_record")
     [ -z "$left" ] || ((left > save_seconds)) ||
         die time-too-short \

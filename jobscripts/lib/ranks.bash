@@ -46,16 +46,28 @@ check_gpu_count() {
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
 }
 
-# refuse_uneven_gpus COUNT...: GPUs of each node of the job, as far as the scheduler says. Fails if
-# they differ: each node starts as many ranks as the others.
-refuse_uneven_gpus() {
-    local count
+# level_gpus COUNT...: GPUs of each node of the job, as far as the scheduler says. Where they
+# differ, sets gpus_per_node to the smallest, as steps ask every node for so many; and fails unless
+# SLIPWAY_RANKS_PER_NODE, or one process, needs no more than that.
+level_gpus() {
+    local count ranks=${SLIPWAY_RANKS_PER_NODE:-0} needed smallest=${1:-0} largest=${1:-0}
     for count in "$@"; do
-        [ "$count" = "$1" ] ||
-            die uneven-gpus \
-                "a node of this job has $1 GPU(s), and another one $count: ask for as many on" \
-                "each (Slurm: --gpus-per-node; PBS: chunks of one node each)"
+        ((count >= smallest)) || smallest=$count
+        ((count <= largest)) || largest=$count
     done
+    [ "$smallest" != "$largest" ] || return 0
+    [ "$BACKEND" != single ] || ranks=1
+    needed=$((ranks * ${SLIPWAY_DEVICES_PER_RANK:-1}))
+    [ "$SLIPWAY_DEVICE" != cpu ] || needed=0
+    ((ranks > 0 && needed <= smallest)) ||
+        die uneven-gpus \
+            "a node of this job has $largest GPU(s), and another one $smallest: ask for as many" \
+            "on each (Slurm: --gpus-per-node; PBS: chunks of one node each), or set" \
+            "SLIPWAY_RANKS_PER_NODE to a number for which those of each node suffice"
+    gpus_per_node=$smallest
+    warn idle-gpus \
+        "nodes of this job have from $smallest to $largest GPU(s): each counts as one with" \
+        "$smallest"
 }
 
 # refuse_mig_slices: fails where several ranks were given slices of GPUs. A process sees one slice

@@ -17,7 +17,7 @@ readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
-# slurm_record says. Fails if its nodes have different numbers of GPUs. Sets nodes, nnodes,
+# slurm_record says. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
 # head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options and
 # first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
@@ -37,7 +37,6 @@ find_allocation() {
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     [ ${#nodes[@]} -gt 0 ] || die no-nodes "scontrol names no nodes for $SLURM_JOB_NODELIST"
     mapfile -t counts < <(gpus_of_nodes)
-    refuse_uneven_gpus "${counts[@]}"
     forget_other_jobs
     srun_options+=(--mem=0) # all that the job has, without taking it from other steps
     this_node=${SLURMD_NODENAME:-}
@@ -50,6 +49,7 @@ find_allocation() {
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
     [ -z "${interactive:-}" ] || join_interactively
+    level_gpus "${counts[@]}"
     find_gpu_options
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
@@ -114,6 +114,7 @@ gpus_of_nodes() {
 find_gpu_options() {
     gpu_options=()
     [[ ! ${slurm_record:-} =~ $HAS_WHOLE_GPUS ]] || gpu_options=(--gres=gpu:"$gpus_per_node")
+    [ "${gpu_options[*]}" != --gres=gpu:0 ] || gpu_options=(--gres=none)
 }
 
 # use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets

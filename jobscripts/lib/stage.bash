@@ -50,9 +50,9 @@ measure() {
 }
 
 # wait_alone FOLDER: take the lock of FOLDER itself, which needs no file in it, whoever owns it.
-# Waits for at most 10 minutes. Returns 1 if it is not held: flock(1) is missing, the file system
-# has no locks for folders (NFS), or the time is over. Sets held, the descriptor that holds it; the
-# processes that are started from now on hold it too.
+# Waits for at most 10 minutes. Returns 1 if that time is over, and something else if there are no
+# locks: flock(1) is missing, or the file system has none for folders (NFS). Sets held, the
+# descriptor that holds it; the processes that are started from now on hold it too.
 wait_alone() {
     local code=0
     exec {held}<"$1"
@@ -132,9 +132,15 @@ fill() {
     copied=$((copied + 1))
 }
 
+# make_folder FOLDER: a new one.
+make_folder() {
+    local said
+    said=$(mkdir -- "$1" 2>&1) || fail "$1 cannot be made: ${said##*: }"
+}
+
 # copy SOURCE FOLDER
 copy() {
-    mkdir -- "$2"
+    make_folder "$2"
     fill "$1" cp --recursive --dereference --no-preserve=mode -- "$1" "$2"
 }
 
@@ -145,7 +151,7 @@ unpack() {
     local first top
     check_end "$1"
     first=$("${tar[@]}" --list --file="$1" 2>/dev/null | head --lines=1 || :)
-    mkdir -- "$2.part"
+    make_folder "$2.part"
     fill "$1" "${tar[@]}" --extract --file="$1" --directory="$2.part" --no-same-owner \
         --no-same-permissions --touch --warning=no-unknown-keyword
     top=$(sole_folder "$2.part")
@@ -181,13 +187,18 @@ sole_folder() {
 
 tar=(env --unset=TAR_OPTIONS LC_ALL=C tar --force-local)
 umask 077
-if wait_alone "$scratch" && [ ! -e "$scratch/staged" ]; then # what a killed step has left
+code=0
+wait_alone "$scratch" || code=$?
+[ ! -e "$scratch/staged" ] || exit 0
+if [ "$code" = 0 ]; then # what a killed step has left
     for ((number = 3; number <= $#; number += 3)); do
         sh "$here/remove_folders.sh" "${!number}" "${!number}.part"
     done
     rm --force -- "$scratch/reserved"
+elif [ "$code" = 1 ]; then
+    fail "another process has staged in $scratch for 10 minutes and is not done: is the disk of" \
+        "image and data slow, or $scratch?"
 fi
-[ ! -e "$scratch/staged" ] || exit 0
 kib=() bytes=() copied=0 to_come=0
 for ((number = 2; number <= $#; number += 3)); do
     measure "${!number}"

@@ -81,7 +81,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "scheduler": scheduler.name,
         "submit": scheduler.submit,
         "origin": header.origin(job),
-        "given": _given(given),
+        "given": given_lines(given),
         "owners": owners(),
         "output": _commented(_output(job)),
         "site": one_line(job.site.name),
@@ -226,7 +226,7 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
     return rows
 
 
-def _given(given: Mapping[str, str]) -> str:
+def given_lines(given: Mapping[str, str]) -> str:
     """Return the lines that hold the settings of a submission, wherever its environment goes."""
     if not given:
         return ""

@@ -515,7 +515,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "uneven-gpus": Entry(
             EXIT_CONFIG,
             "The scheduler gave the nodes of a job different numbers of GPUs, such as 2 and 1 for `--gpus=3`; a run "
-            "starts the same number of ranks on each node.",
+            "starts the same number of ranks on each node. With `SLIPWAY_DEVICE=cpu`, or where the smallest number "
+            "suffices for the ranks of a node, `SLIPWAY_RANKS_PER_NODE` lets it start.",
             "Request GPUs per node: `--gpus-per-node` or `--gres` under Slurm, `select=NODES:ngpus=GPUS` with "
             "`place=scatter` under OpenPBS, `nodes=NODES:gpus=GPUS` under Torque.",
         ),

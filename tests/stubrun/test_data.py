@@ -283,6 +283,21 @@ class TestCopy:
         assert content_of(place / "scratch/d/data") == {"folder/below/file": b"x"}
         assert not any(path.is_symlink() for path in (place / "scratch").rglob("*"))
 
+    # once: it went on after 10 minutes, removed what the other one had reserved, and ended with mkdir's own error
+    @pytest.mark.parametrize("kind", ["copy", "unpack"])
+    def test_a_folder_that_another_process_holds_for_too_long_is_left_to_it(self, place, stub, stage, kind):
+        (place / "data").mkdir()
+        (place / "scratch" / "d").mkdir(parents=True)
+        (place / "scratch" / "reserved").write_text("x")
+        stub("flock", "exit 1")
+        done = stage(kind, place / "data", place / "scratch" / "d")
+        assert done.returncode == 1
+        assert_error(done.stderr, "staging-failed", place / "scratch")
+        assert content_of(place / "scratch") == {"reserved": b"x"}
+        stub("flock", "exit 127")  # there is none, so nobody waits
+        (place / "scratch" / "d.part").mkdir()
+        assert_error(stage(kind, place / "data", place / "scratch" / "d").stderr, "staging-failed", place / "scratch/d")
+
     def test_a_step_that_is_run_again_copies_where_it_was_not_done_and_only_there(self, place, stage):
         (place / "data").mkdir()
         (place / "data" / "new").write_text("x")

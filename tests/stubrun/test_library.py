@@ -530,6 +530,20 @@ class TestScratch:
         assert [path.name for path in (place / "disk").iterdir()] == [f"slipway-99.{'0' * 16}"]
         assert (place / "c.toml").exists()
 
+    # once: a controller that is silent was asked for each of them, 80 s long, while the job held its nodes
+    def test_remove_old_scratch_asks_a_silent_scheduler_once(self, bash, stub, place):
+        stub("srun", SRUN)
+        stub("scontrol", 'echo "$*" >>"$HOME/asked"; exit 1')
+        for number, job in {"1": "97", "3": "98", "4": "4711"}.items():
+            log = place / "run" / "logs" / number
+            log.mkdir(parents=True)
+            (log / "job").write_text(f"slurm {job}\n")
+            (log / "scratch").write_text(f"{place}/disk/slipway-{job}.{'0' * 16}\n")
+            (place / "disk" / f"slipway-{job}.{'0' * 16}").mkdir(parents=True)
+        assert bash("remove_old_scratch") == (0, "", "")
+        assert len((place.parent / "asked").read_text().splitlines()) == 1
+        assert sorted(path.name[:10] for path in (place / "disk").iterdir()) == ["slipway-97", "slipway-98"]
+
     def test_job_is_over(self, bash, stub):
         over = "! job_is_over 99_1 || echo over"
         for said, expected in (
@@ -1200,7 +1214,7 @@ class TestAllocation:
         stub("scontrol", "printf '%s\\n' n1 n2")
         record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
         assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
-        found = bash("SLIPWAY_RANKS_PER_NODE=1; find_allocation; echo yes", slurm_record=record, **self.SLURM)
+        found = bash("SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo yes", slurm_record=record, **self.SLURM)
         if len({*counts}) < 2:
             assert found[1] == "yes\n"
         else:
@@ -1244,9 +1258,39 @@ class TestAllocation:
             assert_dies(found, "uneven-gpus")
             assert sorted(numbers(found[2])) == counts
 
-    def test_refuse_uneven_gpus(self, bash):
-        assert bash("refuse_uneven_gpus; refuse_uneven_gpus 2; refuse_uneven_gpus 2 2 2; echo yes")[1] == "yes\n"
-        assert_dies(bash("refuse_uneven_gpus 2 2 1"), "uneven-gpus", "2", "1")
+    def test_level_gpus(self, bash):
+        show = 'echo "$gpus_per_node"'
+        assert bash(f"level_gpus; level_gpus 2; level_gpus 2 2 2; {show}") == (0, "2\n", "")
+        assert_dies(bash("level_gpus 2 2 1"), "uneven-gpus", "2", "1", "SLIPWAY_RANKS_PER_NODE")
+        assert_dies(bash("SLIPWAY_DEVICE=cpu; level_gpus 2 0"), "uneven-gpus")  # their number is that of GPUs
+        # once: refused, though the ranks of a node need no more than the smallest number
+        for ranks, each, device, counts in (
+            (1, "", "cuda", (2, 1)),
+            (4, "2", "cpu", (0, 2)),
+            (1, "2", "auto", (3, 2, 4)),
+            (2, "", "cuda", (2, 1)),
+            (1, "2", "cuda", (2, 1)),
+            (1, "", "auto", (2, 0)),
+        ):
+            words = f"SLIPWAY_RANKS_PER_NODE={ranks} SLIPWAY_DEVICES_PER_RANK={each} SLIPWAY_DEVICE={device}"
+            done = bash(f"{words}; level_gpus {' '.join(map(str, counts))}; {show}")
+            if device == "cpu" or ranks * int(each or 1) <= min(counts):
+                assert done[:2] == (0, f"{min(counts)}\n")
+                assert slugs(done[2]) == ["idle-gpus"]
+            else:
+                assert_dies(done, "uneven-gpus")
+        assert bash(f"BACKEND=single; level_gpus 2 1; {show}")[1] == "1\n"
+
+    # a step is refused where it asks a node for more GPUs than that has
+    @pytest.mark.parametrize(
+        ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
+    )
+    def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(self, bash, stub, device, least, options):
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
+        record = "\n   ".join(lines)
+        run = f'SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE={device}; find_allocation; echo "${{gpu_options[@]}}"'
+        assert bash(run, slurm_record=record, **self.SLURM)[:2] == (0, f"{options}\n")
 
     def test_find_allocation_of_this_machine(self, bash):
         show = 'find_allocation; echo "${nodes[@]} $nnodes $gpus_per_node $cpus"; ((first_port < 30000))'
@@ -1949,6 +1993,15 @@ class TestTimesAndNotices:
         assert (event, run, end, numbers(message), message.split()[-1]) == ("end", f"{place}/run", "", [3], "hello")
         assert_dies(bash("SLIPWAY_NOTIFY=$PWD/run; check_notify"), "no-notify-program", f"SLIPWAY_NOTIFY={place}/run ")
 
+    # once: TMPDIR was the folder that is removed before the end is told
+    def test_what_is_notified_has_a_folder_for_temporary_files(self, bash, place):
+        (place / "told").write_text('#!/bin/sh\necho "${TMPDIR-none}" && rm "$(mktemp)"\n')
+        (place / "told").chmod(0o755)
+        tell = "SLIPWAY_NOTIFY=$PWD/told; notify_of_end 3; cat run/logs/2/notify.log"
+        assert bash(f"export TMPDIR=$PWD/gone; {tell}")[1] == "none\n"
+        (place / "run" / "logs" / "2" / "notify.log").unlink()
+        assert bash(f"export TMPDIR=$PWD/disk; {tell}")[1] == f"{place}/disk\n"
+
 
 class TestRestart:
     """What test_restarts.py does not see."""
@@ -2544,6 +2597,28 @@ class TestLaunch:
         )
         assert done.returncode == 0
 
+    # once: after one failed write nothing was kept any more, also where the disk had room again
+    def test_keep_ends_sh_writes_again_as_soon_as_it_can(self, place):
+        file = place / "later" / "log"
+        command = ["sh", LIB / "keep_ends.sh", file]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as copier:
+            copier.stdin.write(b"one\n")
+            copier.stdin.flush()
+            said = copier.stderr.readline()  # it could not
+            file.parent.mkdir()
+
+            def comes():
+                copier.stdin.write(b"x\n")
+                copier.stdin.flush()
+                return file.exists() and file.stat().st_size
+
+            wait_until(comes)
+            copier.stdin.write(b"last\n")
+            copier.stdin.close()
+            assert copier.wait(60) == 0
+            assert (bool(said), copier.stderr.read()) == (True, b"")
+        assert file.read_bytes().endswith(b"x\nlast\n")
+
     def test_copy_errors_is_left_to_a_process_that_outlives_the_launch(self, bash, place):
         """What such a process says later is kept, and what others take for the script's life is closed."""
         run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
@@ -2951,6 +3026,7 @@ class TestBuilds:
         (place / "build").mkdir()
         (place / "build" / "image").touch(0o755)
         assert bash("check_clone build/image") == (0, "", "")
+        assert bash("lib=''; check_clone build/image") == (0, "", "")  # once: stat complained
         (place / "build" / "image").chmod(0o757)
         assert_dies(bash("check_clone build/image"), "writable-by-others", place / "build" / "image")
 

@@ -52,6 +52,12 @@ def test_it_trains_alone(project, standalone, name):
         assert path.read_bytes() == (ROOT / "jobscripts" / "lib" / path.name).read_bytes()
 
 
+# once: realpath complained of the folder of the library, which is none
+def test_a_trusted_folder(project, standalone):
+    ended = project.run(standalone("ddp.job"), SLIPWAY_TRUSTED_FOLDER=str(project.folder), **DONE)
+    assert (ended.code, ended.notes) == (0, [])
+
+
 @pytest.mark.parametrize("name", ["ddp.job", "ddp.pbs"])
 def test_its_attempts_continue_one_another(project, standalone, name):
     script = standalone(name)

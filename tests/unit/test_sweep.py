@@ -285,6 +285,16 @@ class TestSubmission:
         Path("shared").chmod(0o777)
         refuses(capsys, "writable-by-others", Path("shared").absolute(), words=LR, output="shared")
 
+    # once: with SBATCH_EXPORT=NONE every task refused the folder, as array.sh did not hold the setting
+    @pytest.mark.parametrize("parts", [LR, ("--set", "optim.lr=1")])
+    def test_a_trusted_folder_is_one_for_the_tasks_too(self, login_node, capsys, monkeypatch, parts):
+        folder = Path("a $HOME 'disk'", "sweep")
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(folder.parent.absolute()))
+        sweep(capsys, *parts, output=str(folder))
+        assert started(login_node, 101, 0, output=folder)[0] == str(folder.absolute() / "000")
+
     @pytest.mark.parametrize("folder", ["with spaces", "it's", "a$HOME`id`;#"])
     def test_odd_characters_reach_the_trainer_as_they_are(self, login_node, capsys, folder):
         odd = ["it's", "$(touch executed)", "`id`", 'say "hi"', "a  b", "*", "é", "\\", ""]

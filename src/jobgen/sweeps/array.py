@@ -8,13 +8,15 @@ from typing import Dict, List
 from jobgen.errors import JobgenError
 from jobgen.model import Job
 from jobgen.queues import job_id
-from jobgen.render import directives_text, owners
+from jobgen.render import directives_text, given_lines, owners
 from jobgen.schedulers import Array, scheduler_of
 from jobgen.shell import command, quote
 from jobgen.template import fill
 
 
-def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script: Path, at_once: int) -> str:
+def array_script(
+    job: Job, trials: Dict[str, List[str]], *, folder: Path, script: Path, at_once: int, trusted: str
+) -> str:
     """Return the text of a script whose task n is the n-th of ``trials``.
 
     A single trial is an ordinary job: PBS has no array of one.
@@ -25,6 +27,7 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
         folder: of the sweep.
         script: the job script that each task runs.
         at_once: how many tasks may run together; 0: any number.
+        trusted: the setting SLIPWAY_TRUSTED_FOLDER.
 
     Raises:
         JobgenError: if the scheduler has no arrays, or for values that no script can hold.
@@ -42,6 +45,7 @@ def array_script(job: Job, trials: Dict[str, List[str]], *, folder: Path, script
         "directives": directives_text(array.directives, scheduler),
         "task": array.task,
         "trials": "\n".join(rows),
+        "given": given_lines({"SLIPWAY_TRUSTED_FOLDER": trusted} if trusted else {}),
         "owners": owners(),
         "folder": quote(str(folder)),
         "submission": quote(str(script.parent)),

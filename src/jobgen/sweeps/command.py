@@ -280,7 +280,8 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     folder = _new_folder(record)
     script = folder / "job.sh"
     at_once = setup.request.at_once
-    array = Script(job, array_script(job, of_each, folder=record.folder, script=script, at_once=at_once))
+    text = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
+    array = Script(job, text)
     try:
         submission.script.write(script)
         array.write(folder / "array.sh")

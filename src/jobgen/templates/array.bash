@@ -3,6 +3,7 @@
 @{directives}
 set -euo pipefail
 readonly script_name=array.sh
+@{given}
 
 @{owners}
 
