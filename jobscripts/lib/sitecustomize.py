@@ -47,6 +47,8 @@ SLURM = {
 }
 """What Slurm says of a task, and the launcher, or the job script, of a rank."""
 LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
+MARK = "SLIPWAY_RANK_PID"
+"""Number of the rank's process, by which those that it starts know that they are none."""
 
 
 def say(text: str) -> None:
@@ -91,7 +93,7 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
     started = [int(STARTED["RANK"]), int(STARTED["WORLD_SIZE"])]
     names = ("rank", "world_size")
     joins = [outer if given.get(name, -1) == -1 else given[name] for name, outer in zip(names, started)]
-    is_child = os.environ.get("SLIPWAY_RANK_PID") != str(os.getpid()) and "rank" in given
+    is_child = os.environ.get(MARK) != str(os.getpid()) and "rank" in given
     if joins != started or is_child:
         if PER_NODE > 1:
             refuse(
@@ -150,6 +152,13 @@ class Watcher(MetaPathFinder):
         return spec
 
 
+def mark_rank() -> None:
+    """Tell what this process starts that it is no rank; but no job that is submitted from here."""
+    if MARK not in STARTED:
+        os.environ[MARK] = str(os.getpid())
+        os.environ["SLIPWAY_EXPORTED"] = f"{STARTED.get('SLIPWAY_EXPORTED', '')}\n{MARK}={os.environ[MARK]}\n"
+
+
 def adapt_to_launcher() -> None:
     """Give Slurm's variables the numbers of the ranks, and the script its option."""
     for name, own in SLURM.items():
@@ -196,6 +205,6 @@ if re.fullmatch("[0-7]{3}", STARTED.get("TRAINER_UMASK", "")):
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]
 sys.meta_path.insert(0, Watcher())
 if IS_RANK:
-    os.environ.setdefault("SLIPWAY_RANK_PID", str(os.getpid()))  # for what this process starts
+    mark_rank()
     adapt_to_launcher()
 import_next()

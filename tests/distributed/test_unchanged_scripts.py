@@ -140,6 +140,25 @@ def test_the_local_rank_comes_first(more, arguments, given, option, tmp_path):
     assert "SLIPWAY_ADAPT=0" in done.stderr
 
 
+# once: such a job kept SLIPWAY_RANK_PID, took its own ranks for children, and refused those that pass rank and world_size
+def test_a_job_that_a_rank_submits_has_ranks_of_its_own(tmp_path):
+    submits = (
+        "import os; from jobgen.submit import own_environment; assert 'SLIPWAY_RANK_PID' in os.environ; "
+        "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & own_environment().keys(); "
+        "os.execvp('bash', ['bash', '-c', '. jobscripts/lib/job.bash; forget_parent_job; echo ${SLIPWAY_RANK_PID-none}'])"
+    )
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "A": "1", "SLIPWAY_EXPORTED": "A=1"}
+    done = subprocess.run(
+        [sys.executable, "-c", submits],
+        cwd=ROOT,
+        env={**os.environ, **ranks, "PYTHONPATH": f"{LIB}:{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
+
+
 def test_the_environment_s_own_sitecustomize_runs_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('its own')\n")
     path = os.pathsep.join(map(str, (LIB, tmp_path)))
