@@ -28,6 +28,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     except JobgenError as error:
         note(message_of(error))
         return error.exit_code
+    except PermissionError as error:  # of a path in the environment, that was only to be looked at
+        note(message_of(denied := JobgenError("cannot-read", f"{error.filename}: {error.strerror}.")))
+        return denied.exit_code
     except KeyboardInterrupt:  # how people leave `logs --follow`
         return 130
     except BrokenPipeError:  # ... or the program that read it
