@@ -533,8 +533,7 @@ wait_for_verdict() {
 
 # launch_lives: whether a process of the last launch runs on this node.
 launch_lives() {
-    grep --quiet --no-messages --null-data --line-regexp --fixed-strings \
-        -e "SLIPWAY_LAUNCH=${launch_id:-}" /proc/[0-9]*/environ
+    sh "$lib/find_ranks.sh" "${launch_id:-}" >/dev/null
 }
 
 # continue_run METHOD WHY: let the run go on by itself, and end this job; returns where that is

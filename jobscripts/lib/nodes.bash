@@ -78,7 +78,7 @@ end_nodes() {
 remote_script() {
     local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$BASHPID.$RANDOM} end
     shift
-    end="sh ${lib@Q}/end_ranks.sh ${launch//./\\\\.} $GUARD_SECONDS"
+    end="sh ${lib@Q}/end_ranks.sh ${launch@Q} $GUARD_SECONDS"
     (keep_to_this_node && export -p)
     cat <<END
 {

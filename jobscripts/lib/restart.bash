@@ -411,19 +411,17 @@ end_earlier_ranks() {
 # end_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands for
 # anything. They have so many seconds to end before they are killed.
 end_ranks() {
-    local pattern=${1//./\\.}
-    pattern=${pattern//'*'/.*}
     step_may_run=1
     {
         nodes=("${healthy_nodes[@]}")
-        for_each_node apart end_ranks_of_node "$pattern" "${2:-0}"
+        for_each_node apart end_ranks_of_node "$1" "${2:-0}"
     } >/dev/null 2>&1 &
     wait_limited $! ||
         warn old-ranks "ranks of an earlier attempt may live on: not every node could be" \
         "asked to end them"
 }
 
-# end_ranks_of_node NUMBER PATTERN [SECONDS]: the same, on the node of that number.
+# end_ranks_of_node NUMBER LAUNCH [SECONDS]: the same, on the node of that number.
 end_ranks_of_node() {
     "${launcher}_node" "$1" $((20 + ${3:-0})) sh "$lib/end_ranks.sh" "$2" "${3:-0}"
 }

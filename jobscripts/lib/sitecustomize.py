@@ -6,7 +6,8 @@ It acts when the script joins the others, by torch.distributed or by Horovod, in
 - The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
 - MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
   SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and what else Slurm says of a task likewise.
-  A script with an option --local_rank or --local-rank gets it as the first argument, as torch.distributed.launch does.
+  A script with an option --local_rank or --local-rank gets it as the first argument, as torch.distributed.launch does;
+  not where that may be an option of a subcommand. What a rank starts is left as it is.
 - A script that joins as another rank than it was started as, since it starts ranks of its own, or joins nobody, since
   it is for another launcher, is ended with a line: it would wait for ever, or train as often as there are ranks.
 
@@ -47,6 +48,8 @@ SLURM = {
 }
 """What Slurm says of a task, and the launcher, or the job script, of a rank."""
 LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
+MARK = "SLIPWAY_RANK_PID"
+"""Number of the rank's process, by which those that it starts know that they are none."""
 
 
 def say(text: str) -> None:
@@ -91,8 +94,7 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
     started = [int(STARTED["RANK"]), int(STARTED["WORLD_SIZE"])]
     names = ("rank", "world_size")
     joins = [outer if given.get(name, -1) == -1 else given[name] for name, outer in zip(names, started)]
-    is_child = os.environ.get("SLIPWAY_RANK_PID") != str(os.getpid()) and "rank" in given
-    if joins != started or is_child:
+    if joins != started or (is_child() and "rank" in given):
         if PER_NODE > 1:
             refuse(
                 f"the script joins as rank {joins[0]} of {joins[1]}, and was started as rank {started[0]} of "
@@ -150,6 +152,18 @@ class Watcher(MetaPathFinder):
         return spec
 
 
+def mark_rank() -> None:
+    """Tell what this process starts that it is no rank; but no job that is submitted from here."""
+    if MARK not in STARTED:
+        os.environ[MARK] = str(os.getpid())
+        os.environ["SLIPWAY_EXPORTED"] = f"{STARTED.get('SLIPWAY_EXPORTED', '')}\n{MARK}={os.environ[MARK]}\n"
+
+
+def is_child() -> bool:
+    """Return whether a rank has started this process: arguments and environment are as the script wants them."""
+    return os.environ.get(MARK) != str(os.getpid())
+
+
 def adapt_to_launcher() -> None:
     """Give Slurm's variables the numbers of the ranks, and the script its option."""
     for name, own in SLURM.items():
@@ -164,7 +178,10 @@ def adapt_to_launcher() -> None:
 
 
 def local_rank_option() -> str:
-    """Return the option by which the script, in its own file, takes its local rank; "" if it has none."""
+    """Return the option by which the script, in its own file, takes its local rank; "" if it is not to get one.
+
+    With subcommands only the parser that has them knows an option in the first place.
+    """
     try:
         text = Path(sys.argv[0]).read_bytes()
     except (OSError, IndexError):  # no file: python -c, a worker
@@ -177,9 +194,25 @@ def local_rank_option() -> str:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):  # Python says it next
         return ""
-    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"]
-    names = [word.value for call in calls for word in call.args if isinstance(word, ast.Constant)]
-    return next((name for name in LOCAL_RANK_OPTIONS if name in names), "")
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    methods = [(node.func.attr, node.func.value, node.args) for node in calls if isinstance(node.func, ast.Attribute)]
+    found = {
+        (word.value, getattr(parser, "id", ""))
+        for method, parser, words in methods
+        for word in words
+        if method == "add_argument" and isinstance(word, ast.Constant) and word.value in LOCAL_RANK_OPTIONS
+    }
+    option = max((name for name, _ in found), default="")  # --local_rank before --local-rank
+    commands = [parser for method, parser, _ in methods if method in {"add_subparsers", "add_parser"}]
+    if option and commands:
+        names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        names += [node.arg for node in nodes if isinstance(node, ast.arg)]
+        mains = {getattr(parser, "id", "") for method, parser, _ in methods if method == "add_subparsers"}
+        if {parser for _, parser in found} != mains or any(names.count(name) != 1 for name in mains):
+            if STARTED["RANK"] == "0":
+                say(f"the script has subcommands, and is not given {option}: LOCAL_RANK says it too")
+            return ""
+    return option
 
 
 def import_next() -> None:
@@ -196,6 +229,7 @@ if re.fullmatch("[0-7]{3}", STARTED.get("TRAINER_UMASK", "")):
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]
 sys.meta_path.insert(0, Watcher())
 if IS_RANK:
-    os.environ.setdefault("SLIPWAY_RANK_PID", str(os.getpid()))  # for what this process starts
-    adapt_to_launcher()
+    mark_rank()
+    if not is_child():
+        adapt_to_launcher()
 import_next()

@@ -16,8 +16,7 @@ job_has_ended() {
 
 # Whether ranks live here.
 ranks_live() {
-    grep --quiet --no-messages --null-data --line-regexp \
-        -e "SLIPWAY_LAUNCH=$job\\..*" /proc/[0-9]*/environ
+    sh "${0%/*}/find_ranks.sh" "$job.*" >/dev/null
 }
 
 told='' nap=''

@@ -18,16 +18,21 @@ from slipway.parser import Parser
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line and return the exit code."""
-    os.umask(os.umask(0o022) | 0o022)  # jobs run what is written here
+    umask = os.umask(0o022)
+    os.umask(umask | 0o022)  # jobs run what is written here
     given = sys.argv[1:] if argv is None else argv
     end = given.index("--") if "--" in given else len(given)
     arguments = parser().parse_args(_joined(given[:end]))
     arguments.arguments = given[end + 1 :]
+    arguments.umask = umask
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
         note(message_of(error))
         return error.exit_code
+    except PermissionError as error:  # of a path in the environment, that was only to be looked at
+        note(message_of(denied := JobgenError("cannot-read", f"{error.filename}: {error.strerror}.")))
+        return denied.exit_code
     except KeyboardInterrupt:  # how people leave `logs --follow`
         return 130
     except BrokenPipeError:  # ... or the program that read it
@@ -182,7 +187,9 @@ def _submit(arguments: argparse.Namespace) -> int:
 def _shell(arguments: argparse.Namespace) -> int:
     from jobgen.interactive import open_shell  # noqa: PLC0415
 
-    return open_shell(arguments.site, arguments.settings, arguments.arguments, dry_run=arguments.dry_run)
+    return open_shell(
+        arguments.site, arguments.settings, arguments.arguments, umask=arguments.umask, dry_run=arguments.dry_run
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -21,8 +21,8 @@ from jobgen.submit import Submission, examine, is_standalone, missing_command, o
 SPEC = "shell"
 
 
-def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: bool = False) -> int:
-    """Run the command ``words``, or an interactive shell if there are none, on a node of ``site``.
+def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool = False) -> int:
+    """Run the command ``words``, or an interactive shell if there are none, on a node of ``site``, with ``umask``.
 
     The script of the session is a file in this folder, which the nodes see as well, until the session ends.
 
@@ -52,7 +52,7 @@ def open_shell(site: str, settings: List[str], words: List[str], *, dry_run: boo
     with folder:
         path = Path(folder.name, "shell")
         path.write_text(text, encoding="utf-8")
-        return _run(session, scheduler.interactive(job, str(path)))
+        return _run(session, scheduler.interactive(job, str(path)), umask=umask)
 
 
 def _of_folder(folder: Path) -> Iterator[JobgenError]:
@@ -67,7 +67,7 @@ def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
     )
 
 
-def _run(session: Submission, command: List[str]) -> int:
+def _run(session: Submission, command: List[str], *, umask: int) -> int:
     """Run the command at this terminal, and return its exit code as a shell says it."""
     for fault in missing_command(command):
         raise fault
@@ -85,7 +85,7 @@ def _run(session: Submission, command: List[str]) -> int:
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: lambda *_: None, signal.SIGTERM: terminate}
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     try:
-        process = subprocess.Popen(command, env=session.environment)
+        process = subprocess.Popen(command, env=session.environment, umask=umask)
         if terminated:  # before there was a process to pass it on to
             process.terminate()
         code = process.wait()

@@ -48,9 +48,15 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
         trusted: the setting SLIPWAY_TRUSTED_FOLDER.
     """
     folder = folder.resolve()
-    if folder.is_dir():
+    try:
+        if not folder.is_dir():
+            return
         owner = folder.stat().st_uid if named else None
-        yield from shared([folder, *sorted(folder.iterdir())], trusted=trusted, owner=owner)
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        yield JobgenError("no-library", f"cannot read the library {folder}: {error.strerror}.")
+        return
+    yield from shared([folder, *files], trusted=trusted, owner=owner)
 
 
 def _private_groups(*users: Optional[int]) -> Set[int]:

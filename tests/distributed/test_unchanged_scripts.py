@@ -108,6 +108,13 @@ def test_a_script_for_horovod_does_not_train_twice(tmp_path):
     assert_names(output, " 1 of 2 ", "BACKEND=horovod", "horovod.job")
 
 
+def as_rank(*words, **more):
+    """Run Python as a rank of two."""
+    ranks = {"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "7", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, **ranks, "PYTHONPATH": str(LIB), **more}
+    return subprocess.run([sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(
     ("more", "arguments", "given"),
     [
@@ -128,16 +135,55 @@ def test_the_local_rank_comes_first(more, arguments, given, option, tmp_path):
         f"add = parser.add_argument\nparser.add_argument({option}, dest='own', type=int, default=-1)\n{more}\n"
         "print(parser.parse_args().own)\n"
     )
-    ranks = {"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, script, *arguments],
-        env={**os.environ, **ranks, "PYTHONPATH": str(LIB)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = as_rank(script, *arguments)
     assert (done.returncode, done.stdout) == (0, f"{given}\n"), done.stderr
     assert "SLIPWAY_ADAPT=0" in done.stderr
+
+
+# once: before the subcommand the parser does not know it, and ended the script with 2
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "one = commands.add_parser('train')\nadd(one)",
+        "add(parser)\nadd(commands.add_parser('train'))",
+        "old = argparse.ArgumentParser(add_help=False)\nadd(old)\ncommands.add_parser('train', parents=[old])",
+        "parser = commands.add_parser('train')\nadd(parser)",
+        "def more(parser): add(parser)\nmore(commands.add_parser('train'))",
+    ],
+)
+def test_an_option_of_a_subcommand_is_not_given(definition, tmp_path):
+    script = tmp_path / "script.py"
+    parser = "import argparse\nparser = argparse.ArgumentParser()\nmain = parser\ncommands = parser.add_subparsers()\n"
+    definition = re.sub(r"\badd\((\S+)\)(?m:$)", r"\1.add_argument('--local_rank', type=int, default=-1)", definition)
+    script.write_text(f"{parser}{definition}\nprint(main.parse_args().local_rank)\n")
+    done = as_rank(script, "train")
+    assert (done.returncode, done.stdout) == (0, "-1\n"), done.stderr
+    assert_names(done.stderr, "LOCAL_RANK", "--local")
+
+
+# once: eval.py of rank 0 got --local_rank=0, and waited for the others
+@pytest.mark.parametrize("how", ["subprocess.run", "os.execv"])
+def test_what_a_rank_starts_is_not_changed(how, tmp_path):
+    (tmp_path / "eval.py").write_text(
+        "import argparse, os\nparser = argparse.ArgumentParser()\nparser.add_argument('--local_rank', default='-1')\n"
+        "print(parser.parse_args().local_rank, os.environ['SLURM_PROCID'], flush=True)\n"
+    )
+    words = "['python', sys.argv[1]]" if how == "subprocess.run" else "sys.executable, ['python', sys.argv[1]]"
+    starts = f"import os, subprocess, sys; os.environ['SLURM_PROCID'] = '9'; {how}({words})"
+    done = as_rank("-c", starts, tmp_path / "eval.py")
+    assert (done.returncode, done.stdout) == (0, "-1 9\n" if how == "subprocess.run" else "1 0\n"), done.stderr
+
+
+# once: such a job kept SLIPWAY_RANK_PID, took its own ranks for children, and refused those that pass their rank
+def test_a_job_that_a_rank_submits_has_ranks_of_its_own():
+    submits = (
+        "import os; from jobgen.submit import own_environment; assert 'SLIPWAY_RANK_PID' in os.environ; "
+        "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & own_environment().keys(); "
+        "code = '. jobscripts/lib/job.bash; forget_parent_job; echo ${SLIPWAY_RANK_PID-none}'; "
+        "os.execvp('bash', ['bash', '-c', code])"
+    )
+    done = as_rank("-c", submits, PYTHONPATH=f"{LIB}:{ROOT}/src", A="1", SLIPWAY_EXPORTED="A=1")
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
 
 
 def test_the_environment_s_own_sitecustomize_runs_too(tmp_path):

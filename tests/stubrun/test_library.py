@@ -2370,6 +2370,23 @@ class TestRestart:
         rank.wait()
         assert (watch.wait(10), folder.exists()) == (0, False)
 
+    # once: the folder of a job was kept for a job that one of its ranks had submitted
+    @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID"])
+    def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(self, bash, place, variable):
+        (place / "x").mkdir()
+        (place / "record").write_text("x\nover\n")
+        code = f"""
+        export {variable}=4711; launch_id=4711.1.2.3
+        {variable}=4712 SLIPWAY_LAUNCH=$launch_id sleep 9 & other=$!
+        ! launch_lives || echo lives
+        sh "$lib/watch_scratch.sh" record 4711 x & watch=$!
+        sleep 0.2; kill $watch; wait $watch || :
+        [ ! -e x ] || echo stays
+        SLIPWAY_LAUNCH=$launch_id sleep 9 & until launch_lives; do :; done
+        kill $! $other
+        """
+        assert bash(code, SLURM_JOB_ID="", PBS_JOBID="")[:2] == (0, "")
+
     def test_watch_scratch_sh_leaves_a_folder_alone_that_others_remove(self, tmp_path):
         watch = subprocess.Popen([*self.WATCH, tmp_path / "none", "4711", tmp_path / "x"])
         (tmp_path / "x").mkdir()

@@ -157,6 +157,18 @@ class TestScript:
         ]
         assert list(tmp_path.glob("slipway-*")) == []
 
+    # once: what people wrote in a session was not writable for their group
+    def test_the_session_has_the_umask_of_its_user_and_the_script_has_not(self, tmp_path):
+        look = '#!/bin/sh\numask >"$RECORD/umask"; ls -l .jobgen-shell-*/shell >"$RECORD/script"\n'
+        (tmp_path / "bin" / "srun").write_text(look)
+        before = os.umask(0o002)
+        try:
+            assert main(["shell", "--site", "example"]) == 0
+        finally:
+            os.umask(before)
+        assert int((tmp_path / "umask").read_text(), 8) == 0o002
+        assert (tmp_path / "script").read_text().startswith("-rw-r--r--")
+
     def test_a_signal_to_it_ends_the_command_and_leaves_nothing(self, clone, tmp_path):
         (tmp_path / "bin" / "srun").write_text("#!/bin/sh\ntouch $RECORD/here\nexec sleep 60\n")
         process = subprocess.Popen(

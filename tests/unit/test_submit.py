@@ -324,6 +324,30 @@ class TestWhatIsMissing:
         monkeypatch.setenv("SLIPWAY_LIB", "configs")
         refused(capsys, "no-library", "SLIPWAY_LIB", "/configs/job.bash ")
 
+    # once: tracebacks; root may read all
+    @pytest.mark.parametrize(
+        ("method", "name"),
+        [
+            ("iterdir", "SLIPWAY_LIB"),
+            ("is_dir", "SLIPWAY_LIB"),
+            ("exists", "SLIPWAY_CONFIG"),
+            ("is_file", "SLIPWAY_RUN_DIR"),
+        ],
+    )
+    def test_a_folder_that_may_not_be_listed_or_entered(self, capsys, clone, monkeypatch, method, name):
+        (clone / "closed").symlink_to(ROOT / "jobscripts" / "lib")
+        monkeypatch.setenv(name, "closed")
+        inner = getattr(Path, method)
+
+        def denied(path):
+            if path in {Path("closed"), Path("closed", "job.sh"), ROOT / "jobscripts" / "lib"}:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return inner(path)
+
+        monkeypatch.setattr(Path, method, denied)
+        slug, path = ("no-library", ROOT / "jobscripts" / "lib") if name == "SLIPWAY_LIB" else ("cannot-read", "closed")
+        refused(capsys, slug, path)
+
     @pytest.mark.usefixtures("clone")
     def test_a_library_that_others_can_write_or_own(self, capsys, monkeypatch):
         Path("jobscripts").unlink()
