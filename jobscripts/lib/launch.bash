@@ -11,14 +11,15 @@ LAUNCH_REFUSALS=('^torchrun: error: ')
 HELPER_OPTIONS=()
 
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
-# the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
+# the job; so is one that the head of the script has noted. Sets cancelled; and sigterm_at, in
+# SECONDS since the script began, when the last SIGTERM came.
 catch_signals() {
     cancelled=0
     step_may_run=''
-    sigterm_at=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
     trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
     trap 'stopped_before_launch' INT
+    [ -z "${sigterm_at:-}" ] || stopped_before_launch
 }
 
 # before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
