@@ -1826,7 +1826,7 @@ class TestRanks:
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
         answer = ANSWER + 'answer "$2" 5555; echo; exec sleep 600 >/dev/null 2>&1'
         stub("python3", answer)
-        code = "BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
+        code = "BACKEND=horovod rendezvous=1 master_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
         code += '; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"; kill -0 "$server" && end_server; ls "$log_dir"'
         assert bash(code)[:2] == (0, "5555\n")
         start = "MASTER_ADDR=x; start_horovod_server >/dev/null; end_server; "
@@ -2176,6 +2176,7 @@ class TestRestart:
         assert bash("mkdir run/logs/5; begin_attempt 5; echo $attempt; cat run/logs/6/job")[1] == "6\nslurm 4711\n"
         shutil.rmtree(place / "run")
         code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
+        code += "port_is_given=1; open_rendezvous; "
         out = bash(code + 'echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"')
         assert out[1] == "3 1 24712 3 10.0.0.9\n"
         assert_warning(out[2], "restarted", "n1, n2")
