@@ -2563,6 +2563,31 @@ class TestLaunch:
         waits = "wait_for_copy $!; launch_lives() { :; }; sleep 59 & wait_for_copy $!; kill $!"
         assert bash(f"close_descriptors; sleep 0 & {waits}")[:2] == (0, "")
 
+    # once: 31 s, and SIGKILL comes 30 s after the SIGTERM of scancel
+    @pytest.mark.parametrize("ends", ["cancelled=1", "time_limit_came=1"])
+    def test_it_waits_less_where_the_job_is_being_ended(self, bash, ends):
+        count = 'sleep() { slept+=($1); }; env sleep 59 & wait_for_copy $!; kill $!; echo "${slept[@]: -4}"'
+        assert bash(f"{ends}; {count}")[1] == "0.02 1 1 1\n"
+        assert bash(f'{count}; echo ${{#slept[@]}}')[1] == "1 1 1 1\n80\n"
+
+    # once: these two held open what is to end with the script, and guard.sh took it for alive
+    @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
+    def test_nothing_that_outlives_the_script_holds_its_sign_of_life(self, bash, stub, place, call):
+        look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
+        stub("python3", f'{ANSWER}answer "$2" x; echo; {look}')
+        run = f"exec {{heart}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
+        assert bash(f"{run}{call} >out 2>&1; kill -KILL $$")[0] == -signal.SIGKILL
+        wait_until(lambda: (place / "seen").exists())
+
+    # once: the first launch's copy went on into the second one's file
+    def test_the_messages_of_a_launch_whose_port_was_taken_do_not_come_into_the_next_one_s(self, bash, place):
+        first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
+        run = "wait_for_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
+        run += f"step() {{ mkdir once 2>/dev/null || {{ touch go; sleep 0.3; echo new >&2; exit 3; }}; {first}; }}; "
+        code, out, err = bash(f'{run}run_step step; echo "$code"; cat run/logs/2/stderr.log')
+        assert (code, out) == (0, "3\nnew\n")
+        assert_warning(err, "port-taken", "1")
+
     def test_until_ended(self, bash):
         assert bash(
             "trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & until_ended $!; ! kill -0 $! 2>/dev/null"
