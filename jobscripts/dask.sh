@@ -51,6 +51,11 @@
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
 set -euo pipefail +o noglob
 readonly script_name=dask.sh scheduler=dask
+# A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
+sigterm_at=''
+[[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
+unset -v slipway_began
+trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
 [[ ${SLIPWAY_CLIENT:-} != *-$$ ]] || job_id=$SLIPWAY_CLIENT # this process, after a time limit
 submit_folder=$PWD
@@ -116,7 +121,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
             "job.sh to continue it" >&2
         exit 78
     fi
-    exec bash "$run_dir/job.sh" "$@"
+    slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
 fi
 
 # Settings. Set at submission, a variable wins:

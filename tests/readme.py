@@ -337,7 +337,7 @@ NO_COMMANDS = {
     "time-limit JOB/ATTEMPT",
     "docker apptainer",
     "for step in session.steps(10_000)",
-    "ssh -o BatchMode=yes -o ConnectTimeout=20",
+    "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ControlPath=none",
     'gpu_request = "gres"',
     "podman run",
     "nsys profile --trace=cuda,nvtx,osrt --sample=none",

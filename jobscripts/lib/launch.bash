@@ -11,14 +11,15 @@ LAUNCH_REFUSALS=('^torchrun: error: ')
 HELPER_OPTIONS=()
 
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
-# the job. Sets cancelled; and sigterm_at, in SECONDS of this shell, when the last SIGTERM came.
+# the job; so is one that the head of the script has noted. Sets cancelled; and sigterm_at, in
+# SECONDS since the script began, when the last SIGTERM came.
 catch_signals() {
     cancelled=0
     step_may_run=''
-    sigterm_at=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
     trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
     trap 'stopped_before_launch' INT
+    [ -z "${sigterm_at:-}" ] || stopped_before_launch
 }
 
 # before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
@@ -152,6 +153,7 @@ start_server() {
     : >"$server_file" || die cannot-write "cannot write $server_file: is the disk full?"
     exec {from_server}< <(
         trap '' TERM USR1 INT
+        close_descriptors
         exec "${on_head_node[@]}" "${container[@]}" \
             python3 "$lib/$2" "$server_file" "${@:3}" </dev/null
     )
@@ -245,6 +247,8 @@ run_step() {
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
         warn port-taken "port $MASTER_PORT of $head_node was taken (try $try of 3)"
+        # What a process that lives on says would come into the next one's file, or replace that.
+        ! kill -0 "$copier" 2>/dev/null || end_tree "$copier"
         first_port=$((MASTER_PORT + 1))
     done
 }
@@ -258,10 +262,10 @@ port_was_taken() {
 }
 
 # launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
-# foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, and
+# foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, copier, and
 # launch_id, by which the launch's processes are known.
 launch_once() {
-    local errors copier abandoner log input output
+    local errors abandoner log input output
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log"
@@ -313,13 +317,15 @@ copy_errors() {
 }
 
 # wait_for_copy PID: until copy_errors has written all. A process that has outlived the launch holds
-# the pipe open, and a terminal can be stopped: then it is left to itself after 1 s, or 31 s.
+# the pipe open, and a terminal can be stopped: then it is left to itself after 1 s, or 31 s, or 4 s
+# where the job is being ended: what is to be done after that needs the time until SIGKILL.
 wait_for_copy() {
     local looks pause=0.02
     for ((looks = 0; looks < 80; looks++)); do
         kill -0 "$1" 2>/dev/null || return 0
         ((looks < 50)) || pause=1
         ((looks < 50)) || ! launch_lives || return 0
+        ((looks < 53)) || [ "$cancelled${time_limit_came:-}" = 0 ] || return 0
         sleep "$pause"
     done
 }
@@ -348,6 +354,7 @@ abandon_launch() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
     trap '' USR1 INT
+    close_descriptors
     exec {nothing}<> <(:)
     until grep --quiet "$LAUNCH_IS_ENDING" "$log_dir/stderr.log"; do
         kill -0 "$1" 2>/dev/null || return 0

@@ -170,19 +170,25 @@ choose_rendezvous() {
     find_master
 }
 
-# find_master: an address of the head node at which the others reach it. Exports MASTER_ADDR. While
-# head_is_tried is set, also lets the head node listen, for the preflight.
+# find_master: an address of the head node at which the others reach it. Exports MASTER_ADDR; sets
+# master_is_found. While head_is_tried is set, also lets the head node listen, for the preflight.
+# Fails in a restart (no_master).
 find_master() {
     local addresses=("$given_address")
     [ -n "$given_address" ] ||
         mapfile -t addresses < <(getent ahosts "$head_node" | awk '!seen[$1]++ { print $1 }')
     MASTER_ADDR=${addresses[0]:-}
-    [ -n "$MASTER_ADDR" ] ||
-        die no-master-address "$head_node has no address here: set MASTER_ADDR"
-    if [ "$nnodes" != 1 ]; then
-        choose_address "${addresses[@]}"
-    fi
+    [ -n "$MASTER_ADDR" ] || no_master "$head_node has no address here: set MASTER_ADDR" || return 1
+    [ "$nnodes" = 1 ] || choose_address "${addresses[@]}" || return 1
     export_variables MASTER_ADDR="$MASTER_ADDR"
+    master_is_found=1
+}
+
+# no_master MESSAGE: ends the job; fails in a restart, as a node may have died once more.
+no_master() {
+    [ "${restarts:-0}" != 0 ] || die no-master-address "$@"
+    error no-master-address "$@"
+    return 1
 }
 
 # choose_address ADDRESS...: of the head node, in the order in which its name is resolved; one that
@@ -194,9 +200,8 @@ choose_address() {
         [[ $address =~ ^(localhost|127\..*|::1)$ ]] || found+=("$address")
     done
     [ ${#found[@]} != 0 ] ||
-        die no-master-address \
-            "the head node $head_node is $1 to itself, which no other node can reach: set" \
-            "MASTER_ADDR, or have it fixed"
+        no_master "the head node $head_node is $1 to itself, which no other node can reach: set" \
+            "MASTER_ADDR, or have it fixed" || return 1
     if [ -n "${head_is_tried:-}" ]; then
         run=start_server count=2000 token=$(random_name)
         [ -z "$port_is_given" ] || count=1
@@ -204,7 +209,7 @@ choose_address() {
         return 0
     fi
     "$run" 60 head_address.py "$token" "$first" "$count" "$given_address" "${found[@]}" ||
-        die no-master-address "the head node $head_node does not look at its network$step_failure"
+        no_master "the head node $head_node does not look at its network$step_failure" || return 1
     case ${answer[0]:-} in
         address) ;;
         taken)
@@ -213,12 +218,13 @@ choose_address() {
                 "MASTER_PORT"
             ;;
         *)
-            die no-master-address \
+            no_master \
                 "no other node can reach $head_node: ${answer[1]:-${answer[*]@Q}}: set MASTER_ADDR"
+            return 1
             ;;
     esac
     [[ " ${found[*]} " == *" ${answer[1]:-} "* ]] ||
-        die no-master-address "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR"
+        no_master "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR" || return 1
     MASTER_ADDR=${answer[1]}
     [ "$count" = 0 ] || export_meeting "$token" "${answer[2]:-}"
 }
@@ -233,10 +239,11 @@ export_meeting() {
 }
 
 # open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
-# MASTER_PORT, of which yours wins; or, for Horovod, where its rendezvous server listens. Fails, and
-# says why, if the head node does not do its part.
+# MASTER_PORT, of which yours wins; or, for Horovod, where its rendezvous server listens; and, in a
+# restart, MASTER_ADDR. Fails, and says why, if the head node does not do its part.
 open_rendezvous() {
     [ "${rendezvous:-0}" = 1 ] || return 0
+    [ -n "$master_is_found" ] || find_master || return 1
     case $BACKEND in
         ddp) choose_port "$first_port" ;;
         horovod) start_horovod_server ;;

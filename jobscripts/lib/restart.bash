@@ -73,7 +73,8 @@ plan_restart() {
     find_healthy_nodes || [ -n "${time_limit_came:-}" ] || return 1
     end_old_ranks
     [ "$cancelled" = 0 ] || return 1
-    new=("${lost_nodes[@]:known}")
+    [ ${#lost_nodes[@]} = "$known" ] || # Bash 4.4 takes an empty array for an unset one there
+        new=("${lost_nodes[@]:known}")
     lost=$(count_common new nodes)
     if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
         return 1
@@ -373,7 +374,7 @@ next_attempt() {
         "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
     notify restart "$last_note"
     export_plan
-    [ "${rendezvous:-0}" = 0 ] || find_master
+    master_is_found='' # open_rendezvous looks for it
     # Ranks that live on behind a cut network must not find the new ones.
     [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
 }

@@ -42,9 +42,9 @@ open_run_folder() {
     attempt=$(($(last_attempt) + 1))
     refuse_company
     begin_attempt "$attempt"
+    trap end_job EXIT
     catch_signals
     note_guard $((attempt - 1))
-    trap end_job EXIT
     keep_library
     watch_over_job
     note "attempt $attempt in $RUN_DIR, $(library_identity)"

@@ -27,7 +27,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     launcher: str = ""
     """What starts processes on the nodes of a job, a module of ``jobgen.launchers``; "": srun under Slurm, ssh under
     PBS."""
-    remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=20"
+    remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ControlPath=none"
     """What the launcher "ssh" puts before a node's name and ``bash``, split into words as by a shell, and nothing more;
     ``srun --nodes=1 --nodelist`` does, too."""
     mpirun_options: Tuple[str, ...] = ()

@@ -25,6 +25,13 @@ from slipway.layout import SETTINGS
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
+SIGNALS = """\
+# A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
+sigterm_at=''
+[[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
+unset -v slipway_began
+trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended"""
+"""Of scripts that train; one that builds just ends."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Call = Tuple[str, str]
 """A call of a function of the library, and what it does and sets."""
@@ -47,6 +54,7 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     values = _values(job, scheduler, path=path, given=given)
     building = job.spec.task in BUILDS
     values["launch"] = "" if building else launches(job)
+    values["signals"] = "" if building else SIGNALS
     values["header"] = header.contract(job, scheduler, values)
     values["head"] = fill("head.bash", values)
     if building:

@@ -1870,7 +1870,7 @@ class TestRanks:
     def test_open_rendezvous_and_start_horovod_server(self, bash, stub):
         answer = ANSWER + 'answer "$2" 5555; echo; exec sleep 600 >/dev/null 2>&1'
         stub("python3", answer)
-        code = "BACKEND=horovod rendezvous=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
+        code = "BACKEND=horovod rendezvous=1 master_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null"
         code += '; echo "$HOROVOD_GLOO_RENDEZVOUS_PORT"; kill -0 "$server" && end_server; ls "$log_dir"'
         assert bash(code)[:2] == (0, "5555\n")
         start = "MASTER_ADDR=x; start_horovod_server >/dev/null; end_server; "
@@ -2229,6 +2229,7 @@ class TestRestart:
         assert bash("mkdir run/logs/5; begin_attempt 5; echo $attempt; cat run/logs/6/job")[1] == "6\nslurm 4711\n"
         shutil.rmtree(place / "run")
         code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
+        code += "port_is_given=1; open_rendezvous; "
         out = bash(code + 'echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"')
         assert out[1] == "3 1 24712 3 10.0.0.9\n"
         assert_warning(out[2], "restarted", "n1, n2")
@@ -2653,6 +2654,31 @@ class TestLaunch:
         assert bash('copy_errors said <<<"one"; cat said') == (0, "one\n", "one\n")
         waits = "wait_for_copy $!; launch_lives() { :; }; sleep 59 & wait_for_copy $!; kill $!"
         assert bash(f"close_descriptors; sleep 0 & {waits}")[:2] == (0, "")
+
+    # once: 31 s, and SIGKILL comes 30 s after the SIGTERM of scancel
+    @pytest.mark.parametrize("ends", ["cancelled=1", "time_limit_came=1"])
+    def test_it_waits_less_where_the_job_is_being_ended(self, bash, ends):
+        count = 'sleep() { slept+=($1); }; env sleep 59 & wait_for_copy $!; kill $!; echo "${slept[@]: -4}"'
+        assert bash(f"{ends}; {count}")[1] == "0.02 1 1 1\n"
+        assert bash(f"{count}; echo ${{#slept[@]}}")[1] == "1 1 1 1\n80\n"
+
+    # once: these two held open what is to end with the script, and guard.sh took it for alive
+    @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
+    def test_nothing_that_outlives_the_script_holds_its_sign_of_life(self, bash, stub, place, call):
+        look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
+        stub("python3", f'{ANSWER}answer "$2" x; echo; {look}')
+        run = f"exec {{heart}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
+        assert bash(f"{run}{call} >out 2>&1; kill -KILL $$")[0] == -signal.SIGKILL
+        wait_until((place / "seen").exists)
+
+    # once: the first launch's copy went on into the second one's file
+    def test_the_messages_of_a_launch_whose_port_was_taken_do_not_come_into_the_next_one_s(self, bash, place):
+        first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
+        run = "wait_for_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
+        run += f"step() {{ mkdir once 2>/dev/null || {{ touch go; sleep 0.3; echo new >&2; exit 3; }}; {first}; }}; "
+        code, out, err = bash(f'{run}run_step step; echo "$code"; cat run/logs/2/stderr.log')
+        assert (code, out) == (0, "3\nnew\n")
+        assert_warning(err, "port-taken", "1")
 
     def test_until_ended(self, bash):
         assert bash(

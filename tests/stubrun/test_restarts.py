@@ -342,6 +342,14 @@ class TestNodes:
         assert ended.code == 0, ended
         assert_warning(ended.err, "node-suspect", "node1")
 
+    # once: 78, as if a setting were wrong
+    @pytest.mark.parametrize("fails", ["STUB_ON_ADDRESS", "STUB_ON_GETENT"])
+    def test_a_head_node_that_does_not_answer_before_a_restart_is_one_more_death(self, run, fails):
+        once = {fails: '[ "${TRAINER_ATTEMPT:-}" != 2 ] || exit 1'}
+        ended = run(STUB_ON_TRAIN=dies(1, before=SAVE), **once)
+        assert (ended.code, len(launches(ended)), ended.env["TRAINER_ATTEMPT"]) == (0, 2, "3"), ended
+        assert_error(ended.err, "no-master-address", "node1")
+
     def test_where_no_node_answers_nothing_is_restarted(self, run):
         ended = run(STUB_ON_TRAIN="exit 1", STUB_ON_SRUN='[[ "$*" != *echo* ]] || exit 1')
         assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)

@@ -159,6 +159,25 @@ class TestCancel:
                 ended = project.run("ddp.job", **again | change, **{moment: f"{STRAY}exit 143"})
                 assert (ended.code, ended.requeued) == (75, False), change
 
+    # once: 143 without a word, as scontrol is waited for, here and in job.sh, before there is a trap
+    @pytest.mark.parametrize("which", ["first", "second"])
+    def test_nor_does_one_that_comes_while_slurm_is_asked_what_the_job_is(self, project, which):
+        first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
+        kill = """case $* in *"show job"*)
+            echo >>"$STUB_LOG.asked"
+            if [ "$(wc -l <"$STUB_LOG.asked")" = WHICH ]; then
+                kill -TERM "$STUB_SCRIPT_PID"
+                exit 143 # as all processes of the job get it
+            fi
+        esac""".replace("WHICH", str(1 + (which == "second")))
+        task = {"STUB_ON_SCONTROL": kill, "STUB_ARRAY": "4700_3", "SLIPWAY_RUN_DIR": str(first.run_dir)}
+        for restarts, requeued in (("1", True), (None, False)):
+            Path(f"{project.log}.asked").unlink(missing_ok=True)
+            ended = project.run("ddp.job", **task, SLURM_RESTART_COUNT=restarts)
+            assert (ended.code, ended.requeued) == (75, requeued), ended
+            assert slugs(ended.err) == ["requeued" if requeued else "stopped-early"]
+            assert not requeued or ["scontrol", "requeue", "4700_3"] in ended.calls
+
     # once: requeued, too
     @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
     def test_one_for_a_requeued_job_that_has_begun_does(self, project, when):

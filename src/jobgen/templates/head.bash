@@ -6,6 +6,7 @@
 @{directives}
 set -euo pipefail +o noglob
 readonly script_name=@{script} scheduler=@{scheduler}
+@{signals}
 @{identity}
 readonly job_id
 @{given}

@@ -13,7 +13,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
             "job.sh to continue it" >&2
         exit 78
     fi
-    exec bash "$run_dir/job.sh" "$@"
+    slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
 fi
 
 # Settings. Set at submission, a variable wins:
