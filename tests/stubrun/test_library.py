@@ -2568,7 +2568,7 @@ class TestLaunch:
     def test_it_waits_less_where_the_job_is_being_ended(self, bash, ends):
         count = 'sleep() { slept+=($1); }; env sleep 59 & wait_for_copy $!; kill $!; echo "${slept[@]: -4}"'
         assert bash(f"{ends}; {count}")[1] == "0.02 1 1 1\n"
-        assert bash(f'{count}; echo ${{#slept[@]}}')[1] == "1 1 1 1\n80\n"
+        assert bash(f"{count}; echo ${{#slept[@]}}")[1] == "1 1 1 1\n80\n"
 
     # once: these two held open what is to end with the script, and guard.sh took it for alive
     @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
@@ -2576,8 +2576,8 @@ class TestLaunch:
         look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
         stub("python3", f'{ANSWER}answer "$2" x; echo; {look}')
         run = f"exec {{heart}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
-        assert bash(f"{run}{call} >out 2>&1; kill -KILL $$")[0] == -signal.SIGKILL
-        wait_until(lambda: (place / "seen").exists())
+        assert bash(f"exec >out 2>&1; {run}{call}; kill -KILL $$")[0] == -signal.SIGKILL
+        wait_until((place / "seen").exists)
 
     # once: the first launch's copy went on into the second one's file
     def test_the_messages_of_a_launch_whose_port_was_taken_do_not_come_into_the_next_one_s(self, bash, place):
