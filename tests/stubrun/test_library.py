@@ -2668,7 +2668,7 @@ class TestLaunch:
         look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
         stub("python3", f'{ANSWER}answer "$2" x; echo; {look}')
         run = f"exec {{heart}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
-        assert bash(f"{run}{call} >out 2>&1; kill -KILL $$")[0] == -signal.SIGKILL
+        assert bash(f"exec >out 2>&1; {run}{call}; kill -KILL $$")[0] == -signal.SIGKILL
         wait_until((place / "seen").exists)
 
     # once: the first launch's copy went on into the second one's file
