@@ -62,7 +62,7 @@ refuse_shared() {
     [ -n "$found" ] || return 0
     echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
         "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2
+        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
     exit 78
 }
 
@@ -97,7 +97,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
-            "job.sh to continue it" >&2
+            "job.sh to continue it" >&2 || :
         exit 78
     fi
     exec bash "$run_dir/job.sh" "$@"
@@ -139,7 +139,7 @@ else
 fi
 if ! [ -r "$lib/local.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2
+        "SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")

@@ -274,7 +274,7 @@ if [ -O "$kept_run_dir/job.sh" ]; then
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \
-        "SLIPWAY_RUN_DIR to where it is now" >&2
+        "SLIPWAY_RUN_DIR to where it is now" >&2 || :
     exit 78
 fi
 END

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, slugs
-from stubs import DONE, OUT_OF_TIME, changed_library, launches_of
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of
 
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
 """Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
@@ -68,6 +68,18 @@ class TestTimeLimit:
         ended.assert_refused("time-too-short")
         assert (launches_of(ended), ended.requeued) == ([], False)
         assert list((project.folder / "disk").iterdir()) == []
+
+    # once: 1, and nothing requeued, as `echo` failed
+    def test_a_job_log_on_a_full_disk_changes_nothing(self, project):
+        full = project.spool / "full"
+        full.write_text(f'#!/bin/sh\nexec bash "{SCRIPTS}/ddp.job" 2>/dev/full\n')
+        full.chmod(0o755)
+        kill = f'kill -USR1 "$STUB_SCRIPT_PID"; {STOPS}'
+        ended = project.run(full, STUB_ON_TRAIN=kill)
+        assert (ended.code, ended.requeued) == (75, True)
+        assert project.run(full, SLIPWAY_STAGE="x").code == 78
+        assert project.run(full, SLURM_JOB_ID=None).code == 78
+        assert project.run(full, SLIPWAY_LIB=str(project.folder)).code == 78
 
     def test_one_that_comes_as_the_step_ends_does_not_change_its_code(self, project):
         """Bash 5.2 loses the exit status of a job that ends while a trapped signal arrives."""
