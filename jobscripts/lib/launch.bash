@@ -429,10 +429,14 @@ finish() {
         cancelled=1
     fi
     [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || compare_world
-    if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
+    if [ "$1" != none ] && [ -n "${go_on:-}" ] && attempt_has_died; then
         continue_run "$1" "$go_on"
     fi
-    [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
+    if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ]; then
+        [ "$code" = 0 ] || ! run_has_session ||
+            note "ended with $code; to continue: $(continue_command)"
+        exit "$code"
+    fi
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
         error stopped-early \
             "ended by a signal before the ranks had saved; to continue: $(continue_command)"
@@ -450,7 +454,10 @@ finish() {
             exit "$EXIT_STOPPED"
             ;;
         failed) report "$reason" ;;
-        *) report "$(last_words); exit code $code; see $log_dir/stderr.log" ;;
+        *)
+            report "$(last_words); exit code $code; see $log_dir/stderr.log; to continue:" \
+                "$(continue_command)"
+            ;;
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
@@ -466,8 +473,9 @@ continue_gained() {
     fi
 }
 
-# report REASON: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
+# report REASON...: on one line; the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
 report() {
+    set -- "$*"
     if [[ $1 =~ ^trainer:\ (\[rank\ [0-9]+\]\ )?error\[([a-z0-9-]+)\]:\ (.*)$ ]]; then
         error "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}${BASH_REMATCH[3]}"
     elif [[ $1 != trainer:* && $1 =~ ^([a-z][a-z0-9-]*):\ (.*)$ ]]; then
