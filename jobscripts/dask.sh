@@ -5,8 +5,8 @@
 # Start:        jobscripts/dask.sh [options of the trainer], where jobs can be submitted: on a login
 #               node (in tmux or screen, as it stays until training has ended), or in a small job,
 #               if the site's nodes may submit.
-# Stop:         Ctrl-C or SIGTERM: the ranks save, the nodes are given back. Or `echo user
-#               >RUN_DIR/STOP`, from anywhere.
+# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, the nodes are
+#               given back. Or `echo user >RUN_DIR/STOP`, from anywhere.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
 #               that are kept there, on any number of nodes and GPUs.
 # Nodes:        SLIPWAY_NODES jobs of one node each, which run a worker of Dask, as node_request

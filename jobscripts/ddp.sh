@@ -7,7 +7,8 @@
 #               SLIPWAY_DEVICES_PER_RANK of them), or two on the CPU if it can use none; a line says
 #               which. SLIPWAY_RANKS_PER_NODE sets another number; more than there are GPUs are
 #               refused. SLIPWAY_DEVICE=cpu leaves the GPUs alone.
-# Stop:         Ctrl-C or SIGTERM: the ranks save, then end. Or `echo user >RUN_DIR/STOP`.
+# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, then end. Or
+#               `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 50 small

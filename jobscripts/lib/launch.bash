@@ -18,7 +18,7 @@ catch_signals() {
     sigterm_at=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
     trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
-    trap 'stopped_before_launch' INT
+    trap 'stopped_before_launch' INT HUP
 }
 
 # before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
@@ -151,7 +151,7 @@ start_server() {
     server_file=$log_dir/server
     : >"$server_file" || die cannot-write "cannot write $server_file: is the disk full?"
     exec {from_server}< <(
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         exec "${on_head_node[@]}" "${container[@]}" \
             python3 "$lib/$2" "$server_file" "${@:3}" </dev/null
     )
@@ -237,7 +237,7 @@ run_step() {
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
         trap 'cancelled=1 sigterm_at=$SECONDS; stop_for_signal' TERM
-        trap 'cancelled=1; stop_for_signal' INT
+        trap 'cancelled=1; stop_for_signal' INT HUP # the terminal is gone
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
         note_ranks
@@ -277,9 +277,9 @@ launch_once() {
         close_descriptors
         export_variables SLIPWAY_LAUNCH="$launch_id"
         [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
-        trap : TERM USR1 INT
+        trap : TERM USR1 INT HUP
         code=0
-        (trap : TERM USR1 INT && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
+        (trap : TERM USR1 INT HUP && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
         echo "$code" >"$log_dir/code"
     ) &
     launch_pid=$!
@@ -347,7 +347,7 @@ leave_cause() {
 abandon_launch() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
-    trap '' USR1 INT
+    trap '' USR1 INT HUP
     exec {nothing}<> <(:)
     until grep --quiet "$LAUNCH_IS_ENDING" "$log_dir/stderr.log"; do
         kill -0 "$1" 2>/dev/null || return 0
@@ -372,7 +372,7 @@ end_tree() {
 
 # record_pid: for signal_launch, of the launch, which then replaces its shell by `exec`.
 record_pid() {
-    trap - TERM USR1 INT
+    trap - TERM USR1 INT HUP
     echo "$BASHPID" >"$log_dir/pid"
 }
 
@@ -558,7 +558,7 @@ continue_run() {
     remove_scratch
     # The last acts: from here on no signal changes anything, as requeueing itself sends SIGTERM to
     # this script.
-    trap '' TERM USR1 INT
+    trap '' TERM USR1 INT HUP
     [ "$cancelled" = 0 ] || return 0
     warn requeued "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
     echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
@@ -594,7 +594,7 @@ last_words() {
 # end_job: at the end, however it comes. Cleaning up can change neither the exit code nor a requeue.
 end_job() {
     local code=$?
-    trap '' TERM USR1 INT
+    trap '' TERM USR1 INT HUP
     end_server
     end_guard
     remove_scratch || :

@@ -13,7 +13,7 @@ from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of
 
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
 """Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
-SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT
+SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT HUP
 touch "$STUB_LOG.up"
 while :; do sleep 0.05; done"""
 """A rank that saves at SIGTERM."""
@@ -199,13 +199,17 @@ class TestCancel:
 
 
 class TestOnThisMachine:
-    @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+    # SIGHUP once: 129 at once, and the ranks trained on
+    @pytest.mark.parametrize(
+        ("sent", "to_all"),
+        [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)],
+    )
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
-    def test_the_ranks_save_and_nothing_is_left(self, project, sent, backend):
+    def test_the_ranks_save_and_nothing_is_left(self, project, sent, to_all, backend):
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, BACKEND=backend)
         job.until(up(project))
         time.sleep(0.3)  # the second rank
-        if sent == signal.SIGINT:  # Ctrl-C is for all processes in the foreground
+        if to_all:  # Ctrl-C, and a terminal that is closed, are for all processes in the foreground
             os.killpg(job.process.pid, sent)
         else:
             job.process.send_signal(sent)
@@ -215,10 +219,11 @@ class TestOnThisMachine:
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
 
-    def test_ctrl_c_during_the_preflight_leaves_nothing(self, project):
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
+    def test_one_during_the_preflight_leaves_nothing(self, project, sent):
         job = project.start("ddp.sh", STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; sleep 60')
         job.until(up(project))
-        os.killpg(job.process.pid, signal.SIGINT)
+        os.killpg(job.process.pid, sent)
         ended = job.end()
         assert ended.code == 75
         assert job.left() == {}
