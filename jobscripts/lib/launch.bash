@@ -264,7 +264,7 @@ launch_once() {
     local errors copier abandoner log input output
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
-    : >"$log_dir/stderr.log"
+    : >"$log_dir/stderr.log" || die cannot-write "cannot write $log_dir: is the disk full?"
     rm -f -- "$log_dir/code" "$log_dir/pid"
     # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it exits with 2.
     { coproc COPY { copy_errors "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
@@ -280,7 +280,7 @@ launch_once() {
         trap : TERM USR1 INT HUP
         code=0
         (trap : TERM USR1 INT HUP && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
-        echo "$code" >"$log_dir/code"
+        echo "$code" >"$log_dir/code" || exit "$code"
     ) &
     launch_pid=$!
     exec {errors}>&-
@@ -290,7 +290,11 @@ launch_once() {
     until_ended "$launch_pid"
     wait_for_copy "$copier"
     kill "$abandoner" 2>/dev/null || :
-    read -r code 2>/dev/null <"$log_dir/code" || code=1
+    if ! read -r code 2>/dev/null <"$log_dir/code"; then
+        code=0 # if it is empty, on a full disk, and no signal can have lost what `wait` says
+        [ -e "$log_dir/code" ] && [ "$cancelled${time_limit_came:-}" = 0 ] && wait "$launch_pid" ||
+            code=$?
+    fi
     [ "$code" = 0 ] || note_refusal
 }
 
@@ -373,7 +377,7 @@ end_tree() {
 # record_pid: for signal_launch, of the launch, which then replaces its shell by `exec`.
 record_pid() {
     trap - TERM USR1 INT HUP
-    echo "$BASHPID" >"$log_dir/pid"
+    echo "$BASHPID" >"$log_dir/pid" || die cannot-write "cannot write $log_dir: is the disk full?"
 }
 
 # signal_launch: send the launch SIGTERM, where it has called record_pid.
@@ -567,7 +571,7 @@ continue_run() {
         warn no-requeue "the scheduler does not let it go on by itself"
         return 0
     fi
-    [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues"
+    [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues" || :
     note "continued by job $next_job"
     exit "$EXIT_STOPPED"
 }

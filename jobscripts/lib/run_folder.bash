@@ -117,7 +117,8 @@ begin_attempt() {
         attempt=$((attempt + 1))
     done
     log_dir=$RUN_DIR/logs/$attempt
-    echo "$scheduler $job_id" >"$log_dir/job"
+    echo "$scheduler $job_id" >"$log_dir/job" ||
+        die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
 }
 
 # note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
