@@ -5,8 +5,8 @@
 # Start:        jobscripts/dask.sh [options of the trainer], where jobs can be submitted: on a login
 #               node (in tmux or screen, as it stays until training has ended), or in a small job,
 #               if the site's nodes may submit.
-# Stop:         Ctrl-C or SIGTERM: the ranks save, the nodes are given back. Or `echo user
-#               >RUN_DIR/STOP`, from anywhere.
+# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, the nodes are
+#               given back. Or `echo user >RUN_DIR/STOP`, from anywhere.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
 #               that are kept there, on any number of nodes and GPUs.
 # Nodes:        SLIPWAY_NODES jobs of one node each, which run a worker of Dask, as node_request
@@ -83,7 +83,7 @@ refuse_shared() {
     [ -n "$found" ] || return 0
     echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
         "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2
+        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
     exit 78
 }
 
@@ -118,7 +118,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
-            "job.sh to continue it" >&2
+            "job.sh to continue it" >&2 || :
         exit 78
     fi
     slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
@@ -202,7 +202,7 @@ else
 fi
 if ! [ -r "$lib/dask.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2
+        "SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")

@@ -7,7 +7,8 @@
 #               SLIPWAY_DEVICES_PER_RANK of them), or two on the CPU if it can use none; a line says
 #               which. SLIPWAY_RANKS_PER_NODE sets another number; more than there are GPUs are
 #               refused. SLIPWAY_DEVICE=cpu leaves the GPUs alone.
-# Stop:         Ctrl-C or SIGTERM: the ranks save, then end. Or `echo user >RUN_DIR/STOP`.
+# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, then end. Or
+#               `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 50 small
@@ -67,7 +68,7 @@ refuse_shared() {
     [ -n "$found" ] || return 0
     echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
         "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2
+        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
     exit 78
 }
 
@@ -102,7 +103,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
-            "job.sh to continue it" >&2
+            "job.sh to continue it" >&2 || :
         exit 78
     fi
     slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
@@ -144,7 +145,7 @@ else
 fi
 if ! [ -r "$lib/local.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2
+        "SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")

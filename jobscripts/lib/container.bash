@@ -55,7 +55,8 @@ end_scratch_watch() {
 # record_scratch: in the run folder, for a later attempt, which removes it where this one cannot.
 record_scratch() {
     scratch_record=$log_dir/scratch
-    printf '%s\n' "$scratch" >"$scratch_record"
+    printf '%s\n' "$scratch" >"$scratch_record" ||
+        die cannot-write "cannot write $scratch_record: is the disk full?"
     remove_old_scratch
 }
 

@@ -98,7 +98,7 @@ return_nodes() {
 dask_each_node() {
     local name limit=(timeout --kill-after=10 "$1") together=()
     [ "$1" != 0 ] || limit=() together=(--together)
-    trap '' INT # of the terminal, for all its processes: what this script does then is enough
+    trap '' INT HUP # of the terminal, for all its processes: what this script does then is enough
     # The job that this script may run in is not the one that the node has.
     while IFS= read -r name; do
         [[ $name == *_CONF* ]] || unset -v "$name"
@@ -130,7 +130,7 @@ stop_for_signal() {
 # node's time. It ends with the script. Sets watcher, the descriptor by which it knows.
 watch_time_limit() {
     exec {watcher}> >(
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         # read: end of file is the end of the script
         left=$((time_is_up - save_seconds - SECONDS))
         ((left > 0)) || left=1
@@ -144,7 +144,7 @@ watch_time_limit() {
 again() {
     [ "$1" = restart ] || return 1
     return_nodes
-    trap - TERM USR1 INT
+    trap - TERM USR1 INT HUP
     restore_environment
     export SLIPWAY_CLIENT=$job_id
     exec bash "$RUN_DIR/job.sh"

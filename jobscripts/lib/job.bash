@@ -8,7 +8,7 @@
 # what it sets. Where a job cannot work, they call `die`, which ends it before a rank has started.
 
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-    echo "$0: error[old-bash]: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2
+    echo "$0: error[old-bash]: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2 || :
     exit 78
 fi
 
@@ -67,10 +67,10 @@ export_pair() {
     fi
 }
 
-# note MESSAGE: one line in the job's log. Sets last_note.
+# note MESSAGE: one line in the job's log, whose disk may be full. Sets last_note.
 note() {
     last_note=$*
-    echo "$script_name: $*" >&2
+    echo "$script_name: $*" >&2 || :
 }
 
 # error SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.

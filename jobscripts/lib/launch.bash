@@ -18,7 +18,7 @@ catch_signals() {
     step_may_run=''
     trap 'before_launch time-too-short "the time limit came before training began"' USR1
     trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
-    trap 'stopped_before_launch' INT
+    trap 'stopped_before_launch' INT HUP
     [ -z "${sigterm_at:-}" ] || stopped_before_launch
 }
 
@@ -152,7 +152,7 @@ start_server() {
     server_file=$log_dir/server
     : >"$server_file" || die cannot-write "cannot write $server_file: is the disk full?"
     exec {from_server}< <(
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         close_descriptors
         exec "${on_head_node[@]}" "${container[@]}" \
             python3 "$lib/$2" "$server_file" "${@:3}" </dev/null
@@ -239,7 +239,7 @@ run_step() {
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
         trap 'cancelled=1 sigterm_at=$SECONDS; stop_for_signal' TERM
-        trap 'cancelled=1; stop_for_signal' INT
+        trap 'cancelled=1; stop_for_signal' INT HUP # the terminal is gone
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
         note_ranks
@@ -268,7 +268,7 @@ launch_once() {
     local errors abandoner log input output
     launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
-    : >"$log_dir/stderr.log"
+    : >"$log_dir/stderr.log" || die cannot-write "cannot write $log_dir: is the disk full?"
     rm -f -- "$log_dir/code" "$log_dir/pid"
     # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it exits with 2.
     { coproc COPY { copy_errors "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
@@ -281,10 +281,10 @@ launch_once() {
         close_descriptors
         export_variables SLIPWAY_LAUNCH="$launch_id"
         [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
-        trap : TERM USR1 INT
+        trap : TERM USR1 INT HUP
         code=0
-        (trap : TERM USR1 INT && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
-        echo "$code" >"$log_dir/code"
+        (trap : TERM USR1 INT HUP && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
+        echo "$code" >"$log_dir/code" || exit "$code"
     ) &
     launch_pid=$!
     exec {errors}>&-
@@ -294,7 +294,11 @@ launch_once() {
     until_ended "$launch_pid"
     wait_for_copy "$copier"
     kill "$abandoner" 2>/dev/null || :
-    read -r code 2>/dev/null <"$log_dir/code" || code=1
+    if ! read -r code 2>/dev/null <"$log_dir/code"; then
+        code=0 # if it is empty, on a full disk, and no signal can have lost what `wait` says
+        [ -e "$log_dir/code" ] && [ "$cancelled${time_limit_came:-}" = 0 ] && wait "$launch_pid" ||
+            code=$?
+    fi
     [ "$code" = 0 ] || note_refusal
 }
 
@@ -353,7 +357,7 @@ leave_cause() {
 abandon_launch() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
-    trap '' USR1 INT
+    trap '' USR1 INT HUP
     close_descriptors
     exec {nothing}<> <(:)
     until grep --quiet "$LAUNCH_IS_ENDING" "$log_dir/stderr.log"; do
@@ -379,8 +383,8 @@ end_tree() {
 
 # record_pid: for signal_launch, of the launch, which then replaces its shell by `exec`.
 record_pid() {
-    trap - TERM USR1 INT
-    echo "$BASHPID" >"$log_dir/pid"
+    trap - TERM USR1 INT HUP
+    echo "$BASHPID" >"$log_dir/pid" || die cannot-write "cannot write $log_dir: is the disk full?"
 }
 
 # signal_launch: send the launch SIGTERM, where it has called record_pid.
@@ -436,10 +440,14 @@ finish() {
         cancelled=1
     fi
     [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || compare_world
-    if [ -z "$state" ] && [ "$1" != none ] && [ "$cancelled" = 0 ] && [ -n "${go_on:-}" ]; then
+    if [ "$1" != none ] && [ -n "${go_on:-}" ] && attempt_has_died; then
         continue_run "$1" "$go_on"
     fi
-    [ -n "$state" ] || [ -z "$SLIPWAY_SCRIPT" ] || exit "$code"
+    if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ]; then
+        [ "$code" = 0 ] || ! run_has_session ||
+            note "ended with $code; to continue: $(continue_command)"
+        exit "$code"
+    fi
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
         error stopped-early \
             "ended by a signal before the ranks had saved; to continue: $(continue_command)"
@@ -457,7 +465,10 @@ finish() {
             exit "$EXIT_STOPPED"
             ;;
         failed) report "$reason" ;;
-        *) report "$(last_words); exit code $code; see $log_dir/stderr.log" ;;
+        *)
+            report "$(last_words); exit code $code; see $log_dir/stderr.log; to continue:" \
+                "$(continue_command)"
+            ;;
     esac
     ((code > 0 && code < 256)) || code=1
     exit "$code"
@@ -473,8 +484,9 @@ continue_gained() {
     fi
 }
 
-# report REASON: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
+# report REASON...: on one line; the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
 report() {
+    set -- "$*"
     if [[ $1 =~ ^trainer:\ (\[rank\ [0-9]+\]\ )?error\[([a-z0-9-]+)\]:\ (.*)$ ]]; then
         error "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}${BASH_REMATCH[3]}"
     elif [[ $1 != trainer:* && $1 =~ ^([a-z][a-z0-9-]*):\ (.*)$ ]]; then
@@ -556,7 +568,7 @@ continue_run() {
     remove_scratch
     # The last acts: from here on no signal changes anything, as requeueing itself sends SIGTERM to
     # this script.
-    trap '' TERM USR1 INT
+    trap '' TERM USR1 INT HUP
     [ "$cancelled" = 0 ] || return 0
     warn requeued "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
     echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
@@ -565,7 +577,7 @@ continue_run() {
         warn no-requeue "the scheduler does not let it go on by itself"
         return 0
     fi
-    [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues"
+    [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues" || :
     note "continued by job $next_job"
     exit "$EXIT_STOPPED"
 }
@@ -592,7 +604,7 @@ last_words() {
 # end_job: at the end, however it comes. Cleaning up can change neither the exit code nor a requeue.
 end_job() {
     local code=$?
-    trap '' TERM USR1 INT
+    trap '' TERM USR1 INT HUP
     end_server
     end_guard
     remove_scratch || :

@@ -89,7 +89,7 @@ job_is_over() {
             "/proc/$pid/cmdline" 2>/dev/null
 }
 
-# Ctrl-C and SIGTERM are for the ranks: they save, then end.
+# Ctrl-C, SIGTERM and SIGHUP are for the ranks: they save, then end.
 stop_for_signal() {
     signal_launch
 }

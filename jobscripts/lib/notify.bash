@@ -9,7 +9,7 @@
 notify() {
     [ -n "${SLIPWAY_NOTIFY:-}" ] || return 0
     (
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         [ -d "${TMPDIR:-/}" ] || unset -v TMPDIR
         exec timeout --kill-after=5 "$SLIPWAY_NOTIFY_SECONDS" \
             "$SLIPWAY_NOTIFY" "$1" "$RUN_DIR" "$2" </dev/null >>"$log_dir/notify.log" 2>&1

@@ -24,7 +24,7 @@ refuse_shared() {
     [ -n "$found" ] || return 0
     echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
         "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2
+        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
     exit 78
 }
 

@@ -195,7 +195,7 @@ seconds_since() {
 # the script. Sets watcher, the descriptor by which it knows.
 watch_time_limit() {
     exec {watcher}> >(
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         # read: end of file is the end of the script
         until time_is_nearly_up; do
             read -r -t "$pause" || [ $? -gt 128 ] || exit 0

@@ -13,7 +13,7 @@ stop_ranks() {
     kill -TERM "${ranks[@]}" 2>/dev/null || :
     [ -z "$killer" ] || return 0
     (
-        trap '' TERM INT
+        trap '' TERM INT HUP
         exec {nothing}<> <(:)
         read -r -t "$KILL_SECONDS" <&"$nothing" || : # a sleep that starts no process
         kill -KILL "${ranks[@]}" 2>/dev/null || :
@@ -21,7 +21,7 @@ stop_ranks() {
     killer=$!
 }
 
-trap stop_ranks TERM INT
+trap stop_ranks TERM INT HUP
 for ((local_rank = 0; local_rank < TRAINER_RANKS_PER_NODE; local_rank++)); do
     RANK=$((${NODE_RANK:-0} * TRAINER_RANKS_PER_NODE + local_rank)) LOCAL_RANK=$local_rank \
         sh "$here/name_rank.sh" given "$@" &

@@ -64,7 +64,7 @@ crashed() {
 plan_restart() {
     local known=${#lost_nodes[@]} new=() lost missing step
     trap 'time_limit_came=1; end_step' USR1
-    trap 'cancelled=1; end_step' TERM INT
+    trap 'cancelled=1; end_step' TERM INT HUP
     if [ "$SLIPWAY_MAX_RESTARTS" = 0 ]; then
         end_old_ranks
         return 1

@@ -117,7 +117,8 @@ begin_attempt() {
         attempt=$((attempt + 1))
     done
     log_dir=$RUN_DIR/logs/$attempt
-    echo "$scheduler $job_id" >"$log_dir/job"
+    echo "$scheduler $job_id" >"$log_dir/job" ||
+        die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
 }
 
 # note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
@@ -274,7 +275,7 @@ if [ -O "$kept_run_dir/job.sh" ]; then
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \
-        "SLIPWAY_RUN_DIR to where it is now" >&2
+        "SLIPWAY_RUN_DIR to where it is now" >&2 || :
     exit 78
 fi
 END

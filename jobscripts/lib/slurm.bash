@@ -290,7 +290,7 @@ watch_over_job() {
     fi
     touch -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :
     [ -n "${heart:-}" ] || exec {heart}> >(
-        trap '' TERM USR1 INT
+        trap '' TERM USR1 INT HUP
         # --no-create: once end_guard has removed it, it stays away
         while touch --no-create -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :; do
             read -r -t 10 || [ $? -gt 128 ] || exit 0

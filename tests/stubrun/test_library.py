@@ -2584,6 +2584,16 @@ class TestLaunch:
         code, out, _ = bash(run)
         assert (code, out.split()) == (0, ["7"] * 100)
 
+    # once: 1 without a slug, and 1 in place of the 0 of a user's script
+    def test_on_a_full_disk(self, bash, place):
+        full = "trap '' XFSZ; ulimit -f 0; "
+        assert_dies(bash(f"{full}(begin_attempt 5)"), "cannot-write", place / "run" / "logs", lines=2)
+        show = 'launch_once step; echo "$code"'
+        assert bash(f"{full}step() {{ :; }}; {show}")[1] == "0\n"
+        assert bash(f"{full}step() {{ return 7; }}; {show}")[1] == "7\n"
+        assert bash(f"{full}step() {{ :; }}; time_limit_came=1; {show}")[1] == "1\n"  # which may have lost it
+        assert bash(f"{full}step() {{ record_pid; }}; {show}")[1] == "78\n"
+
     def test_launch_once_writes_on_while_the_step_runs(self, bash, place):
         run = "MASTER_PORT=1; step() { echo one >&2; sleep 1; echo two >&2; }; "
         run += 'launch_once step 2>&1 | while read -r l; do echo "$l $SECONDS"; done'

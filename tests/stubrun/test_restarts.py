@@ -355,6 +355,19 @@ class TestNodes:
         assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1, False)
         assert_warning(ended.err, "no-restart", socket.gethostname())
 
+    # once: no word of how the run goes on
+    def test_what_died_and_does_not_go_on_is_told_how_it_does(self, run):
+        for env in ({}, {"SLIPWAY_SCRIPT": "my train.py", "STUB_ON_TRAIN": 'echo x >"$RUN_DIR/status.json"; exit 1'}):
+            ended = run(**{"STUB_ON_TRAIN": "exit 1", "SLIPWAY_MAX_RESTARTS": "0", **DEAD, **env})
+            assert (ended.code, ended.requeued) == (1, False), ended
+            assert (ended.way_on[0], ended.way_on[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))
+
+    # once: 75, and no requeue, as its ranks had had the time to save
+    def test_with_too_few_nodes_a_launcher_s_death_is_a_death_too(self, run):
+        saved = 'echo "stopped 9 launcher" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 1'
+        ended = run(STUB_ON_TRAIN=saved, **DEAD)
+        assert (ended.code, ended.requeued) == (75, True), ended
+
     def test_too_many_spares(self, run):
         ended = run(SLIPWAY_SPARES="2")
         assert ended.code == 78

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, slugs
-from stubs import DONE, OUT_OF_TIME, changed_library, launches_of
+from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of
 
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
 """Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
-SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT
+SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT HUP
 touch "$STUB_LOG.up"
 while :; do sleep 0.05; done"""
 """A rank that saves at SIGTERM."""
@@ -68,6 +68,18 @@ class TestTimeLimit:
         ended.assert_refused("time-too-short")
         assert (launches_of(ended), ended.requeued) == ([], False)
         assert list((project.folder / "disk").iterdir()) == []
+
+    # once: 1, and nothing requeued, as `echo` failed
+    def test_a_job_log_on_a_full_disk_changes_nothing(self, project):
+        full = project.spool / "full"
+        full.write_text(f'#!/bin/sh\nexec bash "{SCRIPTS}/ddp.job" 2>/dev/full\n')
+        full.chmod(0o755)
+        kill = f'kill -USR1 "$STUB_SCRIPT_PID"; {STOPS}'
+        ended = project.run(full, STUB_ON_TRAIN=kill)
+        assert (ended.code, ended.requeued) == (75, True)
+        assert project.run(full, SLIPWAY_STAGE="x").code == 78
+        assert project.run(full, SLURM_JOB_ID=None).code == 78
+        assert project.run(full, SLIPWAY_LIB=str(project.folder)).code == 78
 
     def test_one_that_comes_as_the_step_ends_does_not_change_its_code(self, project):
         """Bash 5.2 loses the exit status of a job that ends while a trapped signal arrives."""
@@ -206,13 +218,17 @@ class TestCancel:
 
 
 class TestOnThisMachine:
-    @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+    # SIGHUP once: 129 at once, and the ranks trained on
+    @pytest.mark.parametrize(
+        ("sent", "to_all"),
+        [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)],
+    )
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
-    def test_the_ranks_save_and_nothing_is_left(self, project, sent, backend):
+    def test_the_ranks_save_and_nothing_is_left(self, project, sent, to_all, backend):
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, BACKEND=backend)
         job.until(up(project))
         time.sleep(0.3)  # the second rank
-        if sent == signal.SIGINT:  # Ctrl-C is for all processes in the foreground
+        if to_all:  # Ctrl-C, and a terminal that is closed, are for all processes in the foreground
             os.killpg(job.process.pid, sent)
         else:
             job.process.send_signal(sent)
@@ -222,10 +238,11 @@ class TestOnThisMachine:
         assert job.left() == {}
         assert list((project.folder / "disk").iterdir()) == []
 
-    def test_ctrl_c_during_the_preflight_leaves_nothing(self, project):
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
+    def test_one_during_the_preflight_leaves_nothing(self, project, sent):
         job = project.start("ddp.sh", STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; sleep 60')
         job.until(up(project))
-        os.killpg(job.process.pid, signal.SIGINT)
+        os.killpg(job.process.pid, sent)
         ended = job.end()
         assert ended.code == 75
         assert job.left() == {}

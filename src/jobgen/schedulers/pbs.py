@@ -42,7 +42,7 @@ BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
 IDENTITY = """\
 if [ -z "${PBS_JOBID:-}" ]; then
     echo "$script_name: error[no-nodes]: this is no job of PBS: submit it with qsub, or" \\
-        "run it inside qsub -I" >&2
+        "run it inside qsub -I" >&2 || :
     exit 78
 fi
 interactive=1 # inside qsub -I, where each start of this script is a run of its own

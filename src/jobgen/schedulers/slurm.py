@@ -31,7 +31,7 @@ EARLY_SECONDS = 60
 """By which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
     echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \
-        "run it inside salloc" >&2
+        "run it inside salloc" >&2 || :
     exit 78
 fi
 # The job as Slurm itself knows it: one that was submitted from inside another job inherits what the

@@ -11,7 +11,7 @@ else
 fi
 if ! [ -r "$lib/@{scheduler}.bash" ]; then
     echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2
+        "SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")

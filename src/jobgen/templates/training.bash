@@ -10,7 +10,7 @@ if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$ru
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
         echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
-            "job.sh to continue it" >&2
+            "job.sh to continue it" >&2 || :
         exit 78
     fi
     slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
