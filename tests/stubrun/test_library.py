@@ -2966,13 +2966,14 @@ class TestBuilds:
     def test_build_image(self, bash, stub, place):
         stub("apptainer", "")
         (place / "build").mkdir()
-        (place / "build" / "image").write_text("#!/bin/bash\nmkdir -p dist; echo new >dist/slipway-$VARIANT.sif\n")
+        (place / "build" / "image").write_text('#!/bin/bash\necho new >"$IMAGE_FOLDER/slipway-$VARIANT.sif"\n')
         (place / "build" / "image").chmod(0o755)
         assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
-        (place / "s.sif" / "of").mkdir(parents=True)  # a sandbox: what has been built is not lost
-        kept = bash("scratch=$PWD/disk SLIPWAY_IMAGE=$PWD/s.sif; make_build_scratch; build_image")
-        assert_dies(kept, "cannot-write", f"{place}/s.sif ", f"{place}/s.sif.4711", lines=2)
-        assert (place / "s.sif.4711").read_text() == "new\n"
+        stub("mv", "exit 1")  # what has been built is not lost
+        kept = bash("make_build_scratch; build_image")
+        assert_dies(kept, "cannot-write", f"{place}/i.sif ", f"{place}/i.sif.4711.")
+        [image] = place.glob("i.sif.4711.*/slipway-*.sif")
+        assert image.read_text() == "new\n"
         (place / "build" / "image").write_text("#!/bin/bash\nexit 1\n")
         assert_dies(bash("scratch=$PWD/disk; build_image"), "build-failed")
 
