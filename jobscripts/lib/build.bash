@@ -4,6 +4,7 @@
 # check_clone FILE: builds need the project's folder, and run what is in it, as the library is run.
 check_clone() {
     local path parts=()
+    cd -P . # what is looked at is what is run, whatever becomes of a link
     [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
     for path in "$PWD" "$PWD"/{build,containers}{,/*,/*/*}; do
         [ ! -e "$path" ] || parts+=("$path")
