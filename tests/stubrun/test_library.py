@@ -700,6 +700,18 @@ class TestScratch:
         call = 'refuse_shared_above "$1"'
         assert bash(f"{call}; {call}", str(open_folder / "a" / "b" / "run")) == done, "the same is said once"
 
+    # once: a link was taken for a folder that all may write, and what it leads to was not looked at
+    def test_refuse_shared_above_looks_at_what_a_link_leads_to(self, bash, open_folder):
+        (open_folder / "a" / "b" / "clone").mkdir(parents=True)
+        (open_folder / "link").symlink_to("a/b")
+        call = 'cd "$1"; refuse_shared_above "$PWD"', str(open_folder / "link" / "clone")
+        assert bash(*call) == (0, "", "")
+        (open_folder / "a").chmod(0o777)
+        assert_dies(bash(*call), "writable-by-others", open_folder / "a")
+        (open_folder / "a").chmod(0o755)
+        (open_folder / "a" / "b").chmod(0o777)
+        assert_dies(bash('refuse_shared_above "$1"', f"{open_folder}/link/clone"), "writable-by-others", "a/b")
+
     def test_a_folder_that_the_members_of_a_project_share_is_not_refused(self, bash, open_folder):
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
@@ -2951,8 +2963,17 @@ class TestBuilds:
         (place / "build").mkdir()
         (place / "build" / "image").touch(0o755)
         assert bash("check_clone build/image") == (0, "", "")
-        (place / "build" / "image").chmod(0o757)
-        assert_dies(bash("check_clone build/image"), "writable-by-others", place / "build" / "image")
+        (place / "src" / "a" / "b" / "c").mkdir(parents=True)
+        (place / ".git").mkdir()
+        held = ["build/image", "apptainer.def", "Dockerfile", "pyproject.toml", "src/a/b/c/d.py", ".git/config"]
+        for name in held:
+            (place / name).touch()
+        for name in [*held, "src/a/b/c", ".git"]:
+            mode = (place / name).stat().st_mode
+            (place / name).chmod(mode | 0o002)
+            assert_dies(bash("check_clone build/image"), "writable-by-others", f"{place}/{name}")
+            (place / name).chmod(mode)
+        assert bash("check_clone build/image") == (0, "", "")
 
     def test_make_build_scratch_and_remove_build_scratch(self, bash, place):
         run = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir -p "$scratch/a"; '
