@@ -151,6 +151,15 @@ def test_one_build_at_a_time_writes_to_a_folder(open_tree):
     assert [build.wait(30) for build in builds] == [0, 0]
 
 
+def test_a_disk_without_locks_holds_images(open_tree):
+    (open_tree / "build" / "recipes").write_text("#!/bin/bash\n")
+    (open_tree / "bin").mkdir()
+    (open_tree / "bin" / "flock").write_text('#!/bin/bash\n[ "${*: -1}" = 9 ] || exit 71\n')
+    (open_tree / "bin" / "flock").chmod(0o755)
+    env = os.environ | {"PATH": f"{open_tree}/bin:{os.environ['PATH']}", "SCRATCH": str(open_tree / "scratch")}
+    subprocess.run([open_tree / "build/image"], env=env, check=True)
+
+
 def test_scratch_may_be_a_relative_path(open_tree):
     (open_tree / "build" / "recipes").write_text('#!/bin/bash\nprintf "%s" "$SCRATCH"\n')
     words = [open_tree / "build/image"]
