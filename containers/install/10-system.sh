@@ -3,6 +3,7 @@
 # compiler, and the user-space InfiniBand libraries. Create the virtual environment /opt/venv, which
 # the next scripts fill. Reads VARIANT, a name in containers/pins.
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=containers/pins/cpu.env
 source "$here/../pins/${VARIANT:?set it to a name in containers/pins}.env"

@@ -2,6 +2,7 @@
 # Install the pinned torch and torchvision into the Python environment that is first on PATH. Reads
 # VARIANT, a name in containers/pins (cpu).
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=containers/pins/cpu.env
 source "$here/../pins/${VARIANT:=cpu}.env"

@@ -2,6 +2,7 @@
 # Install the locked Python packages of the variant into the Python environment that is first on
 # PATH. Reads VARIANT, a name in containers/pins (cpu).
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lock=$here/../locks/${VARIANT:=cpu}.txt
 

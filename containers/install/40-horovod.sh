@@ -4,6 +4,7 @@
 # $SLIPWAY_CACHE/horovod, by a key of all that it depends on, and kept there if that folder is
 # writable. Reads VARIANT, a name in containers/pins (cpu), and CXX (g++).
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 set -a # export the pins: Horovod's own build reads HOROVOD_*
 # shellcheck source=containers/pins/cpu.env

@@ -2,6 +2,7 @@
 # Install the trainer, whose sources are in /opt/slipway/src, as an editable package: the
 # environment only points to that folder, so other sources bound over it replace the image's.
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${here%/containers/install}
 pip_install() { python -m pip install -qq --no-deps "$@"; }

@@ -3,6 +3,7 @@
 # of this environment's torch there, and print the folder of that toolkit, for CUDA_HOME. Called by
 # horovod-wheel.sh. Reads VARIANT and CUDA_CLANG.
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
 

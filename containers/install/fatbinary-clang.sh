@@ -4,6 +4,7 @@
 # 13's compresses.
 # https://docs.rapids.ai/api/rapids-cmake/stable/command/rapids_cuda_enable_fatbin_compression
 set -euo pipefail
+unset CDPATH
 home=$(cd "$(dirname "$0")/.." && pwd)
 
 declare -A kinds=([sm]=elf [compute]=ptx)

@@ -3,6 +3,7 @@
 # or not at all. Called by 40-horovod.sh, which exports the pins. Needs make, a C++ compiler (CXX),
 # and the headers of Python and MPI.
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
 

@@ -3,6 +3,7 @@
 # build where PyPI has none (CUDA 12). CMake takes it for what it is, Clang; the options that
 # Horovod writes for nvcc are translated. https://llvm.org/docs/CompileCudaWithLLVM.html
 set -euo pipefail
+unset CDPATH
 home=$(cd "$(dirname "$0")/.." && pwd)
 clang=${CUDA_CLANG/clang/clang++} # the package's name, and the program's
 

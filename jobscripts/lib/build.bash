@@ -1,13 +1,19 @@
 # shellcheck shell=bash
 # Jobs that build, on one node, what other jobs run in: the image, or a virtual environment.
 
-# check_clone FILE: builds need the project's folder, and run what is in it, as the library is run.
+# check_clone FILE: builds need the project's folder, and run or install what is in it, as the
+# library is run. Git runs programs that its configuration names.
 check_clone() {
     local path parts=()
+    # What is looked at is what is run, whatever becomes of a link.
+    cd -P . || die cannot-read "cannot enter $PWD"
     [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
-    for path in "$PWD" "$PWD"/{build,containers}{,/*,/*/*}; do
+    shopt -s globstar
+    for path in "$PWD" "$PWD"/{build,configs,containers,jobscripts,src}/** \
+        "$PWD"/{apptainer.def,Dockerfile,LICENSE,README.md,pyproject.toml,.git,.git/config}; do
         [ ! -e "$path" ] || parts+=("$path")
     done
+    shopt -u globstar
     refuse_shared "$(stat --dereference --format=%u -- "$lib" 2>/dev/null)" "${parts[@]}"
     refuse_shared_above "$PWD"
 }
@@ -33,20 +39,27 @@ remove_build_scratch() {
 }
 
 # build_image: by Apptainer alone, without root: it gets the base itself, runs apptainer.def, and
-# tests the image before that takes the name SLIPWAY_IMAGE.
+# tests the image before that takes the name SLIPWAY_IMAGE, from a folder of its own on the same
+# disk, which no other build knows.
 build_image() {
     type -P apptainer >/dev/null ||
         die no-container-runtime "no apptainer on $HOSTNAME: load its module"
+    [[ $SLIPWAY_IMAGE == /* ]] ||
+        die bad-value "SLIPWAY_IMAGE=$SLIPWAY_IMAGE is no file: set it to the one to be made"
+    [ ! -d "$SLIPWAY_IMAGE" ] ||
+        die file-exists \
+            "$SLIPWAY_IMAGE is a folder: move it away, or set SLIPWAY_IMAGE to another name"
+    unfinished=$(mktemp --directory -- "$SLIPWAY_IMAGE.$job_id.XXXXXXXXXX" 2>/dev/null) ||
+        die cannot-write \
+            "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to a path elsewhere"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
-        BUILD_ARGS=$SLIPWAY_BUILD_ARGS build/image ||
+        BUILD_ARGS=$SLIPWAY_BUILD_ARGS IMAGE_FOLDER=$unfinished build/image ||
             die build-failed "the image could not be built: see above"
-    # First beside it, from whatever disk it was built on; then it takes the name at once.
-    local built=$SLIPWAY_IMAGE.$job_id
-    unfinished=$built
-    mv --force --no-target-directory -- "dist/slipway-$SLIPWAY_VARIANT.sif" "$built"
-    unfinished='' # it is whole, and stays
-    mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" ||
+    local built=$unfinished/slipway-$SLIPWAY_VARIANT.sif
+    mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" || {
+        unfinished='' # the image is whole, and stays
         die cannot-write "$SLIPWAY_IMAGE cannot be replaced; the new image is $built"
+    }
     note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 

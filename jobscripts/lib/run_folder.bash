@@ -70,13 +70,14 @@ keep_others_out() {
 }
 
 # refuse_shared_above PATH: fails if others may put something else in the place of a folder on the
-# way to PATH: where everybody may write above it, without the sticky bit, and may come there. Warns
-# once where the group may, in a folder of the user's: of a project it is the user's team. In the
-# folder of somebody else nobody but its owner can change that, and what a member puts there does
-# not belong to the user.
+# way to what PATH leads to: where everybody may write above it, without the sticky bit, and may
+# come there. Warns once where the group may, in a folder of the user's: of a project it is the
+# user's team. In the folder of somebody else nobody but its owner can change that, and what a
+# member puts there does not belong to the user.
 refuse_shared_above() {
-    local above=$1 folder mode group open='' shared=''
+    local above folder mode group open='' shared=''
     ! is_trusted "$1" || return 0
+    above=$(realpath --canonicalize-missing -- "$1")
     while [ -n "$above" ]; do
         above=${above%/*}
         folder=${above:-/}

@@ -25,7 +25,8 @@ WITH_RESTARTS = (
 )
 DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
 BUILT = {
-    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12).",
+    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), "
+    "and until it is whole a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after SIGKILL.",
     "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA, to which the link SLIPWAY_VENV leads; older "
     "environments stay, and the log names them.",
 }

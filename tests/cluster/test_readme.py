@@ -16,7 +16,7 @@ from readme import ASKED, ON_CLUSTER, ON_NODE, SCRIPT, fresh_clone
 pytestmark = pytest.mark.prove
 SHORT = " --epochs 1 --arch mlp --no-figures"
 FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0"}
-BUILD = '#!/bin/bash\nset -eu\nmkdir -p dist "$SCRATCH"\necho "built by $ROUTES" >"dist/slipway-$VARIANT.sif"\n'
+BUILD = '#!/bin/bash\nset -eu\nmkdir -p "$SCRATCH"\necho "built by $ROUTES" >"$IMAGE_FOLDER/slipway-$VARIANT.sif"\n'
 """In place of build/image, which takes half an hour and a network."""
 NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
 """What a reader puts in for what stands in capitals."""

@@ -141,6 +141,25 @@ def test_a_build_removes_no_files_of_another_variant(open_tree):
     assert (ours.exists(), others.exists()) == (False, True)
 
 
+def test_one_build_at_a_time_writes_to_a_folder(open_tree):
+    recipes = '#!/bin/bash\nset -e\nmkdir "$IMAGE_FOLDER/busy"\nsleep 0.2\nrmdir "$IMAGE_FOLDER/busy"\n'
+    (open_tree / "build" / "recipes").write_text(recipes)
+    builds = [
+        subprocess.Popen([open_tree / "build/image"], env=os.environ | {"SCRATCH": str(open_tree / name)})
+        for name in ("one", "two")
+    ]
+    assert [build.wait(30) for build in builds] == [0, 0]
+
+
+def test_a_disk_without_locks_holds_images(open_tree):
+    (open_tree / "build" / "recipes").write_text("#!/bin/bash\n")
+    (open_tree / "bin").mkdir()
+    (open_tree / "bin" / "flock").write_text('#!/bin/bash\n[ "${*: -1}" = 9 ] || exit 71\n')
+    (open_tree / "bin" / "flock").chmod(0o755)
+    env = os.environ | {"PATH": f"{open_tree}/bin:{os.environ['PATH']}", "SCRATCH": str(open_tree / "scratch")}
+    subprocess.run([open_tree / "build/image"], env=env, check=True)
+
+
 def test_scratch_may_be_a_relative_path(open_tree):
     (open_tree / "build" / "recipes").write_text('#!/bin/bash\nprintf "%s" "$SCRATCH"\n')
     words = [open_tree / "build/image"]

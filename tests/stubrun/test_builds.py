@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ echo "$1" >"$VENV/level"
 IMAGE = """#!/bin/bash
 env >"$HOME/seen"
 [ "$STUB" != image ] || exit 1
-mkdir -p dist
-echo new >"dist/slipway-$VARIANT.sif"
+mkdir -p "${IMAGE_FOLDER:=dist}"
+[ "$STUB" != pair ] || touch "$HOME/$SLURM_JOB_ID"
+echo "${SLURM_JOB_ID/4711/new}" >"$IMAGE_FOLDER/slipway-$VARIANT.sif"
+until [ "$STUB" != pair ] || [ -e "$HOME/102" -a -e "$HOME/103" ]; do sleep 0.02; done
 """
 
 
@@ -148,6 +151,20 @@ class TestImage:
         assert (place / "slipway.sif").read_text() == "new\n"
         assert list((place / "disk").iterdir()) == []
 
+    # once: both went through dist/, and one took the image of the other
+    def test_two_at_once_in_one_clone_keep_to_their_own(self, run, place):
+        with ThreadPoolExecutor() as pool:
+            started = [
+                pool.submit(run, "image_build.job", stub="pair", SLURM_JOB_ID=job, SLIPWAY_IMAGE=f"{job}.sif")
+                for job in ("102", "103")
+            ]
+            assert [each.result().returncode for each in started] == [0, 0]
+        assert {path.name: path.read_text() for path in place.glob("*.sif*")} == {
+            "102.sif": "102\n",
+            "103.sif": "103\n",
+        }
+        assert not (place / "dist").exists()
+
     def test_caches_and_temporary_files_are_not_in_the_home_folder(self, run, place):
         run("image_build.job", SLIPWAY_VARIANT="cpu", SLIPWAY_BASE_IMAGE="docker-archive:base.tar")
         env = seen(place)
@@ -158,6 +175,17 @@ class TestImage:
             "cpu",
             "docker-archive:base.tar",
         ]
+
+    # once: it was built, which takes hours, and could not be moved there
+    @pytest.mark.parametrize(
+        ("image", "slug"),
+        [("none/x.sif", "cannot-write"), ("docker://a/b", "bad-value"), ("disk", "file-exists")],
+    )
+    def test_where_it_cannot_be_nothing_is_built(self, run, place, image, slug):
+        done = run("image_build.job", SLIPWAY_IMAGE=image)
+        assert (done.returncode, len(done.stderr.splitlines())) == (78, 1), done.stderr
+        assert_error(done.stderr, slug, image, "SLIPWAY_IMAGE")
+        assert not (place / "seen").exists()
 
     def test_without_apptainer_it_says_so(self, run, place):
         (place / "bin" / "apptainer").unlink()

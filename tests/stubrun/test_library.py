@@ -714,6 +714,18 @@ class TestScratch:
         call = 'refuse_shared_above "$1"'
         assert bash(f"{call}; {call}", str(open_folder / "a" / "b" / "run")) == done, "the same is said once"
 
+    # once: a link was taken for a folder that all may write, and what it leads to was not looked at
+    def test_refuse_shared_above_looks_at_what_a_link_leads_to(self, bash, open_folder):
+        (open_folder / "a" / "b" / "clone").mkdir(parents=True)
+        (open_folder / "link").symlink_to("a/b")
+        call = 'cd "$1"; refuse_shared_above "$PWD"', str(open_folder / "link" / "clone")
+        assert bash(*call) == (0, "", "")
+        (open_folder / "a").chmod(0o777)
+        assert_dies(bash(*call), "writable-by-others", open_folder / "a")
+        (open_folder / "a").chmod(0o755)
+        (open_folder / "a" / "b").chmod(0o777)
+        assert_dies(bash('refuse_shared_above "$1"', f"{open_folder}/link/clone"), "writable-by-others", "a/b")
+
     def test_a_folder_that_the_members_of_a_project_share_is_not_refused(self, bash, open_folder):
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
@@ -3080,8 +3092,17 @@ class TestBuilds:
         (place / "build" / "image").touch(0o755)
         assert bash("check_clone build/image") == (0, "", "")
         assert bash("lib=''; check_clone build/image") == (0, "", "")  # once: stat complained
-        (place / "build" / "image").chmod(0o757)
-        assert_dies(bash("check_clone build/image"), "writable-by-others", place / "build" / "image")
+        (place / "src" / "a" / "b" / "c").mkdir(parents=True)
+        (place / ".git").mkdir()
+        held = ["build/image", "apptainer.def", "Dockerfile", "pyproject.toml", "src/a/b/c/d.py", ".git/config"]
+        for name in held:
+            (place / name).touch()
+        for name in [*held, "src/a/b/c", ".git"]:
+            mode = (place / name).stat().st_mode
+            (place / name).chmod(mode | 0o002)
+            assert_dies(bash("check_clone build/image"), "writable-by-others", f"{place}/{name}")
+            (place / name).chmod(mode)
+        assert bash("check_clone build/image") == (0, "", "")
 
     def test_make_build_scratch_and_remove_build_scratch(self, bash, place):
         run = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir -p "$scratch/a"; '
@@ -3095,13 +3116,14 @@ class TestBuilds:
     def test_build_image(self, bash, stub, place):
         stub("apptainer", "")
         (place / "build").mkdir()
-        (place / "build" / "image").write_text("#!/bin/bash\nmkdir -p dist; echo new >dist/slipway-$VARIANT.sif\n")
+        (place / "build" / "image").write_text('#!/bin/bash\necho new >"$IMAGE_FOLDER/slipway-$VARIANT.sif"\n')
         (place / "build" / "image").chmod(0o755)
         assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
-        (place / "s.sif" / "of").mkdir(parents=True)  # a sandbox: what has been built is not lost
-        kept = bash("scratch=$PWD/disk SLIPWAY_IMAGE=$PWD/s.sif; make_build_scratch; build_image")
-        assert_dies(kept, "cannot-write", f"{place}/s.sif ", f"{place}/s.sif.4711", lines=2)
-        assert (place / "s.sif.4711").read_text() == "new\n"
+        stub("mv", "exit 1")  # what has been built is not lost
+        kept = bash("make_build_scratch; build_image")
+        assert_dies(kept, "cannot-write", f"{place}/i.sif ", f"{place}/i.sif.4711.")
+        [image] = place.glob("i.sif.4711.*/slipway-*.sif")
+        assert image.read_text() == "new\n"
         (place / "build" / "image").write_text("#!/bin/bash\nexit 1\n")
         assert_dies(bash("scratch=$PWD/disk; build_image"), "build-failed")
 

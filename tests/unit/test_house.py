@@ -1,5 +1,6 @@
 """What people look for at the top of a project, held against the project."""
 
+import os
 import re
 import subprocess
 import sys
@@ -62,3 +63,24 @@ def test_its_steps_are_a_valid_script(job):
     script = subprocess.check_output([sys.executable, ROOT / "build" / "ci" / "steps", job], text=True)
     assert "make test" in script or "build/ci/jobgen" in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+# once: with CDPATH exported, image_build.job built another clone
+def test_every_script_goes_to_its_own_clone(tmp_path):
+    """Run each script up to its change of folder, in a clone beside another one that CDPATH names."""
+    scripts = [path for name in ("build", "containers") for path in (ROOT / name).rglob("*") if path.is_file()]
+    changes = re.compile(r"^(\w+=\$\()?cd .*\bdirname\b.*$", re.MULTILINE)
+    found = 0
+    for script in scripts:
+        text = script.read_text(encoding="utf-8")
+        if not (change := changes.search(text)):
+            continue
+        found += 1
+        place = script.relative_to(ROOT)
+        for clone in ("ours", "theirs"):
+            (tmp_path / clone / place).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / clone / place).write_text(f'{text[: change.end()]}\necho "$PWD ${{here:-}} ${{home:-}}"\n')
+        env = os.environ | {"CDPATH": f"{tmp_path}/theirs", "SCRATCH": str(tmp_path)}
+        said = subprocess.check_output(["bash", place], cwd=tmp_path / "ours", env=env, text=True)
+        assert "/theirs" not in said, place
+    assert found
