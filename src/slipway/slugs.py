@@ -349,6 +349,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "The time limit of the job leaves no time to train before the save at its end.",
             "Ask for more time (`minutes`), or keep less for the save (`save_seconds`).",
         ),
+        "no-time-limit": Entry(
+            WARNING,
+            "PBS names no time limit of the job, or one that cannot be read. When that comes the ranks have "
+            "not saved, and no next job is submitted.",
+            "Submit the job with `-l walltime=HH:MM:SS`.",
+        ),
         "heterogeneous-job": Entry(
             EXIT_CONFIG,
             "A heterogeneous job of Slurm has parts that differ, and a run needs equal nodes.",

@@ -1185,6 +1185,36 @@ class TestAllocation:
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
 
+    # once: as many as the directives ask for, though the job was submitted without
+    @pytest.mark.parametrize(
+        ("record", "gpus"),
+        [
+            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ncpus=8)+(n2:ncpus=8)", "Resource_List.select = 2:ncpus=8"], 0),
+            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ngpus=4)+(n2:ngpus=4)"], 4),
+            (["exec_host = n1/0+n2/0", "Resource_List.nodes = 2:ppn=8"], 0),  # Torque
+            (["exec_host = n1/0+n2/0", "Resource_List.nodes = n1:ppn=8:gpus=3:shared+n2:gpus=3"], 3),
+            (["exec_host = n1/0+n2/0"], 2),  # of the directives: that says nothing
+        ],
+    )
+    def test_gpus_of_a_job_of_pbs_are_what_its_record_says(self, bash, stub, place, record, gpus):
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"printf '    %s\\n' {shlex.join([*record, 'Resource_List.walltime = 01:00:00'])}")
+        env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+        code, out, err = found = bash('find_allocation; echo "$gpus_per_node"', **env)
+        if gpus:
+            assert (code, out, err) == (0, f"{gpus}\n", "")
+        else:
+            assert_dies(found, "no-gpu", "SLIPWAY_RANKS_PER_NODE")
+
+    # once: no word, and PBS killed the job before it had saved
+    @pytest.mark.parametrize(("limit", "said"), [("", ["no-time-limit"]), ("x", ["no-time-limit"]), ("3600", [])])
+    def test_a_job_of_pbs_without_a_time_limit_that_can_be_read_is_told(self, bash, stub, place, limit, said):
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
+        env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+        code, _, err = bash("find_allocation", **env)
+        assert (code, slugs(err)) == (0, said)
+
     @pytest.mark.parametrize(
         ("lines", "counts"),
         [
@@ -1304,10 +1334,10 @@ class TestAllocation:
         assert bash(share, asked, scheduler="pbs")[1] == "5\n0\n7\n"
         assert bash('job_field other <<<"$1"', asked, scheduler="pbs")[1] == "3\n"
         out = bash(
-            "for t in 01:00:10 00:08:09 100:00:00 '' abc 1:2 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
+            "for t in 01:00:10 00:08:09 100:00:00 3600 1:2 1:00:00:08 '' abc 1: -1 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
             scheduler="pbs",
         )
-        assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "", "", "", ""]
+        assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "3600", "62", "86408", *[""] * 5]
 
     def test_ask_for_job_of_a_server_that_hangs(self, bash, stub, tmp_path):
         stub("qstat", "exec sleep 600")
