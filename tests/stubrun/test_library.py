@@ -1131,12 +1131,12 @@ class TestAllocation:
         assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 11 {shown}"
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
-        assert (code, err) == (0, "")
+        assert (code, slugs(err)) == (0, ["scheduler-silent"])
         stub("srun", f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8")
         assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         for broken in ("exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"):
             stub("srun", broken)
-            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
+            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1", lines=2)
 
     def test_stop_for_signal_and_again_inside_an_interactive_job(self, bash, place):
         for scheduler in ("slurm", "pbs"):
@@ -1154,8 +1154,14 @@ class TestAllocation:
         assert bash(f"SLIPWAY_RANKS_PER_NODE=1; {show}", **self.SLURM)[1] == "n1 n2 2 n1 6 0 2 24711\n"
         for broken in ("exit 1", "exit 0"):
             stub("scontrol", broken)
-            assert_dies(bash("find_allocation", **self.SLURM), "no-nodes", "scontrol", "n[1-2]")
-        assert_dies(bash("find_allocation", SLURM_HET_SIZE="3", **self.SLURM), "heterogeneous-job", "3")
+            assert_dies(bash("find_allocation", **self.SLURM), "no-nodes", "scontrol", "n[1-2]", lines=2)
+        # once: a job from inside one was refused, too
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        for number, refused in (("4711", True), ("4700", False)):
+            env = {"SLURM_HET_SIZE": "3", "SLURM_JOB_ID_HET_GROUP_0": number, "SLURM_GPUS_ON_NODE": "4"}
+            found = bash("find_allocation", **env, **self.SLURM)
+            assert slugs(found[2]) == ["scheduler-silent", *["heterogeneous-job"] * refused]
+            assert found[0] == 78 * refused
 
     @pytest.mark.parametrize(
         ("record", "gpus", "option"),
@@ -1189,7 +1195,7 @@ class TestAllocation:
     @pytest.mark.parametrize(
         ("record", "gpus"),
         [
-            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ncpus=8)+(n2:ncpus=8)", "Resource_List.select = 2:ncpus=8"], 0),
+            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ncpus=8)+(n2:ncpus=8)", "Resource_List.ncpus = 16"], 0),
             (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ngpus=4)+(n2:ngpus=4)"], 4),
             (["exec_host = n1/0+n2/0", "Resource_List.nodes = 2:ppn=8"], 0),  # Torque
             (["exec_host = n1/0+n2/0", "Resource_List.nodes = n1:ppn=8:gpus=3:shared+n2:gpus=3"], 3),
@@ -1333,10 +1339,20 @@ class TestAllocation:
         share = 'for name in ncpus ngpus gone; do share_of_node "Resource_List.$name" 7 <<<"$1"; done'
         assert bash(share, asked, scheduler="pbs")[1] == "5\n0\n7\n"
         assert bash('job_field other <<<"$1"', asked, scheduler="pbs")[1] == "3\n"
-        out = bash(
-            "for t in 01:00:10 00:08:09 100:00:00 3600 1:2 1:00:00:08 '' abc 1: -1 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
-            scheduler="pbs",
-        )
+        said = [
+            "01:00:10",
+            "00:08:09",
+            "100:00:00",
+            "3600",
+            "1:2",
+            "1:00:00:08",
+            "",
+            "abc",
+            "1:",
+            "-1",
+            "a[$(id)]:00:00",
+        ]
+        out = bash('for t; do echo "$(to_seconds "$t")"; done', *said, scheduler="pbs")
         assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "3600", "62", "86408", *[""] * 5]
 
     def test_ask_for_job_of_a_server_that_hangs(self, bash, stub, tmp_path):

@@ -516,6 +516,12 @@ class TestInherited:
         asked = [words[-1] for words in ended.calls if words[:2] == ["scontrol", "requeue"]]
         assert asked == ([] if "no-requeue" in said else [name])
 
+    # once: no word, though neither the GPUs of the nodes were compared, nor steps told theirs
+    @pytest.mark.parametrize("answer", ["exit 1", "echo 'Welcome to the cluster'"])
+    def test_silence_is_told(self, project, answer):
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=f'case $* in *"show job"*) {answer} ;; esac', **DONE)
+        assert (ended.code, slugs(ended.err)) == (0, ["scheduler-silent"])
+
     OTHER = {
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPU_BIND_LIST": "0x1", "SLURM_MEM_BIND": "local",
         "SLURM_GPU_BIND": "single:1", "SLURM_TRES_PER_TASK": "cpu:3", "SLURM_MEM_PER_CPU": "10",
