@@ -268,9 +268,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "scheduler-silent": Entry(
             EXIT_CONFIG,
             "A command of the scheduler failed, or did not answer in time.",
-            "Run the command by hand to see its error, and try again later. A job script of Slurm that got no answer does "
-            "not compare the GPUs of its nodes. A task of an array is then called by its own number, not ARRAY_TASK, and "
-            "is refused if it was requeued: continue a run that it has begun before by `sbatch RUN_DIR/job.sh`.",
+            "Run the command by hand to see its error, and try again later. A job script of Slurm that got no answer "
+            "does not compare the GPUs of its nodes. A task of an array is then called by its own number, not "
+            "ARRAY_TASK, and refused if it was requeued: continue a run that it has begun before by "
+            "`sbatch RUN_DIR/job.sh`.",
         ),
         "submission-refused": Entry(
             EXIT_CONFIG,

@@ -36,8 +36,16 @@ IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
 fi
 # The job as Slurm itself knows it: one that was submitted from inside another job inherits what the
 # environment says of that one, such as the task of an array.
-slurm_record=$(timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
-    awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job') || slurm_record=''
+ask_slurm() {
+    timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
+        awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job'
+}
+slurm_record=$(ask_slurm) || slurm_record=''
+for _ in ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+1 2 3 4 5 6}}; do
+    [ -z "$slurm_record" ] || break
+    sleep 10 # it may be a requeued task of an array, whose run has another name
+    slurm_record=$(ask_slurm) || slurm_record=''
+done
 job_id=$SLURM_JOB_ID
 [[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
     job_id=${BASH_REMATCH[1]}_${BASH_REMATCH[2]}
