@@ -480,6 +480,19 @@ class TestScratch:
         assert code != 0
         assert messages(err) == []
 
+    # once: another user put a folder of the same name in its place
+    @pytest.mark.parametrize(
+        ("mode", "trusted", "made"), [("777", "", False), ("1777", "", True), ("755", "", True), ("777", "disk", True)]
+    )
+    def test_make_scratch_where_others_cannot_exchange_it(self, bash, stub, open_folder, mode, trusted, made):
+        stub("srun", SRUN)
+        disk = f"disk={open_folder}/disk; mkdir --mode={mode} $disk $disk/deeper; chmod {mode} $disk; "
+        call = 'SLIPWAY_LOCAL_DISK=$disk/deeper scratch_id=1; chmod 755 "$SLIPWAY_LOCAL_DISK"; make_scratch; echo made'
+        trust = f"SLIPWAY_TRUSTED_FOLDER=${trusted}; " if trusted else ""
+        code, out, err = bash(disk + trust + call)
+        assert (code, out) == ((0, "made\n") if made else (78, ""))
+        assert slugs(err) == ([] if made else ["writable-by-others", "cannot-write"])
+
     def test_remove_on_each_node(self, bash, stub):
         # root may remove anything, unless it gives that up
         mortal = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
