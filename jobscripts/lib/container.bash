@@ -63,18 +63,14 @@ record_scratch() {
 # make_folder_on_each_node PATH [BELOW]: once more where the launcher was killed for taking too
 # long, as Open MPI 5 hangs now and then before it starts anything (docs/decisions/0007). The second
 # try finds the folder where the first has made it, as does the second of two Dask workers on one
-# node: not a link, which others could make once the name is known. BELOW is a folder in PATH.
+# node: not a link, which others could make once the name is known. BELOW is a folder in PATH. Fails
+# where others could exchange PATH, unless it is in SLIPWAY_TRUSTED_FOLDER.
 make_folder_on_each_node() {
-    local try code
+    local try code trusted=0
+    ! is_trusted "$1" || trusted=1
     for try in 1 2; do
         code=0
-        # shellcheck disable=SC2016 # for the shell on the node
-        step_on_each_node 0 sh -c \
-            'set -e
-            mkdir -m 700 -- "$1" 2>/dev/null ||
-                { [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } ||
-                mkdir -m 700 -- "$1"
-            [ $# = 1 ] || mkdir -p -- "$2"' sh "$@" || code=$?
+        step_on_each_node 0 sh "$lib/make_folder.sh" "$trusted" "$@" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # as timeout(1) ends
         [ "$try" = 2 ] ||
             warn slow-nodes "the nodes do not answer within SLIPWAY_PREFLIGHT_SECONDS: once more"

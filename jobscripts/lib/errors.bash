@@ -14,6 +14,7 @@ declare -Ar ERROR_CODE=(
     [file-exists]=78
     [bad-path]=78
     [no-clone]=78
+    [scheduler-silent]=78
     [time-too-short]=78
     [heterogeneous-job]=78
     [no-nodes]=78

@@ -156,6 +156,7 @@ check_settings() {
         die cannot-read "no $submit_folder on $HOSTNAME: is its disk mounted there?"
     for name in "${PATH_SETTINGS[@]}"; do
         make_absolute "$name"
+        check_setting "$name" # the folder of submission, too
     done
     [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
     check_notify

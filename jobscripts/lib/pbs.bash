@@ -46,15 +46,23 @@ find_allocation() {
     [[ $PBS_JOBID == *\[* ]] || unset -v PBS_ARRAY_INDEX PBS_ARRAY_ID PBS_ARRAYID
     this_node=${nodes[0]}
     reserve_spares
-    job_record=$(ask_for_job) ||
-        warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
+    job_record=$(ask_for_job) || job_record=''
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
     mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
-    gpus_per_node=$(share_of_node Resource_List.ngpus "$directives_gpus" <<<"$job_record")
+    gpus_per_node=$(gpus_asked_for <<<"$job_record")
+    gpus_per_node=$(share_of_node Resource_List.ngpus \
+        "${counts[0]:-${gpus_per_node:-$directives_gpus}}" <<<"$job_record")
     level_gpus "${counts[@]}"
     left=$(time_left <<<"$job_record")
+    if [ -z "$job_record" ]; then
+        warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
+    elif [ -z "$left" ]; then
+        warn no-time-limit \
+            "qstat shows no walltime of this job that can be read, so nothing is saved, and no next" \
+            "job submitted, before PBS ends it: submit it with -l walltime=HH:MM:SS"
+    fi
     [ -z "$left" ] || ((left > save_seconds)) ||
         die time-too-short \
             "$left s are left of the job's time, and $save_seconds s are kept for saving: give it" \
@@ -116,6 +124,18 @@ gpus_of_nodes() {
     '
 }
 
+# gpus_asked_for: of each node, from the server's answer on standard input, as jobs of Torque ask,
+# nodes=2:ppn=8:gpus=2; nothing where that has no such line.
+gpus_asked_for() {
+    local asked
+    asked=$(job_field Resource_List.nodes)
+    if [[ $asked =~ :gpus=([0-9]{1,4})(:|\+|$) ]]; then
+        echo $((10#${BASH_REMATCH[1]}))
+    elif [ -n "$asked" ]; then
+        echo 0
+    fi
+}
+
 # job_is_over JOB: whether the server says so, or has forgotten it; 2: it does not answer.
 job_is_over() {
     local said code=0 id=$1
@@ -160,10 +180,15 @@ job_field() {
     sed --quiet "s/^ *$1 = //p"
 }
 
-# to_seconds HH:MM:SS: nothing for anything else.
+# to_seconds DURATION: [[[DAYS:]HOURS:]MINUTES:]SECONDS; nothing for anything else.
 to_seconds() {
-    [[ $1 =~ ^([0-9]+):([0-9]{2}):([0-9]{2})$ ]] || return 0
-    echo $((10#${BASH_REMATCH[1]} * 3600 + 10#${BASH_REMATCH[2]} * 60 + 10#${BASH_REMATCH[3]}))
+    local sum=0 part parts size=(1 60 3600 86400)
+    [[ $1 =~ ^([0-9]{1,9}:){0,3}[0-9]{1,9}$ ]] || return 0
+    IFS=: read -r -a parts <<<"$1"
+    for part in "${!parts[@]}"; do
+        sum=$((sum + 10#${parts[part]} * size[${#parts[@]} - 1 - part]))
+    done
+    echo "$sum"
 }
 
 # time_left: of the job, in seconds, from the server's answer on standard input; nothing where that

@@ -25,10 +25,14 @@ find_allocation() {
     srun_options+=(--job-name="$STEP")
     if [ -n "${slurm_record:-}" ]; then
         [[ $slurm_record =~ ^JobId=[0-9]+\ HetJobId=[1-9] ]] || size=1
-    elif [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then
+    else
+        refuse_lost_task
+        # The variables of a heterogeneous job have its own number, and not that of a job inside.
+        [ "${SLURM_JOB_ID_HET_GROUP_0:-$SLURM_JOB_ID}" = "$SLURM_JOB_ID" ] || size=1
         warn scheduler-silent \
-            "Slurm does not answer: whether this is a task of the array $SLURM_ARRAY_JOB_ID is" \
-            "unknown, and its name here is $job_id"
+            "Slurm does not show this job: whether its nodes have equally many GPUs is unknown, and" \
+            "its steps ask for none by name${SLURM_ARRAY_JOB_ID:+; so is whether it is a task of the \
+array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     fi
     [ "$size" = 1 ] ||
         die heterogeneous-job \
@@ -54,6 +58,18 @@ find_allocation() {
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
+}
+
+# refuse_lost_task: fails where this may be a requeued task of an array that has begun a run under
+# its name there, and Slurm does not say so: this job would begin another one.
+refuse_lost_task() {
+    local begun="${SLURM_ARRAY_JOB_ID:-}_${SLURM_ARRAY_TASK_ID:-}"
+    [ -n "${SLURM_RESTART_COUNT:-}" ] && [[ ${run_dir:-} == *-"$job_id" ]] || return 0
+    begun=${run_dir%"$job_id"}$begun
+    [ ! -e "$begun/job.sh" ] ||
+        die scheduler-silent \
+            "Slurm does not show this job, which may have begun $begun before: continue that by" \
+            "sbatch $begun/job.sh"
 }
 
 # forget_other_jobs: unset what srun takes for options of a step: how large it is, how it is bound

@@ -269,8 +269,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "scheduler-silent": Entry(
             EXIT_CONFIG,
             "A command of the scheduler failed, or did not answer in time.",
-            "Run the command by hand to see its error, and try again later. A task of a Slurm array whose script got "
-            "no answer is called by its own number, not ARRAY_TASK: continue a run that it has begun before by "
+            "Run the command by hand to see its error, and try again later. A job script of Slurm that got no answer "
+            "does not compare the GPUs of its nodes. A task of an array is then called by its own number, not "
+            "ARRAY_TASK, and refused if it was requeued: continue a run that it has begun before by "
             "`sbatch RUN_DIR/job.sh`.",
         ),
         "submission-refused": Entry(
@@ -349,6 +350,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             EXIT_CONFIG,
             "The time limit of the job leaves no time to train before the save at its end.",
             "Ask for more time (`minutes`), or keep less for the save (`save_seconds`).",
+        ),
+        "no-time-limit": Entry(
+            WARNING,
+            "PBS names no time limit of the job, or one that cannot be read. When that comes the ranks have "
+            "not saved, and no next job is submitted.",
+            "Submit the job with `-l walltime=HH:MM:SS`.",
         ),
         "heterogeneous-job": Entry(
             EXIT_CONFIG,
@@ -832,9 +839,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "writable-by-others": Entry(
             EXIT_CONFIG,
             "Others own or can write what a job runs as you: the run folder, its `job.sh`, `lib` or `input.toml`, the "
-            "library, a clone that is built from, the folder of a sweep, or a folder above them without the sticky "
-            "bit. Your group counts too (umask 002), unless it has your name and no other member. As a warning: the "
-            "group can write a folder of yours above, such as that of a project.",
+            "library, a clone that is built from, the folder of a sweep, or a folder above them, or above a job's "
+            "folder on SLIPWAY_LOCAL_DISK, without the sticky bit. Your group counts too (umask 002), unless it has "
+            "your name and no other member. As a warning: the group can write a folder of yours above, such as that of "
+            "a project.",
             "Look at what is in it, then `chmod -R go-w` the folder that the error names. If another user owns a "
             "library that you trust, name it by `SLIPWAY_LIB`. On a disk that shows one mode for all files and ignores "
             "`chmod` (SMB, WSL), set `SLIPWAY_TRUSTED_FOLDER` to a folder in which you trust whoever can write. "

@@ -480,6 +480,19 @@ class TestScratch:
         assert code != 0
         assert messages(err) == []
 
+    # once: another user put a folder of the same name in its place
+    @pytest.mark.parametrize(
+        ("mode", "trusted", "made"), [("777", "", False), ("1777", "", True), ("755", "", True), ("777", "disk", True)]
+    )
+    def test_make_scratch_where_others_cannot_exchange_it(self, bash, stub, open_folder, mode, trusted, made):
+        stub("srun", SRUN)
+        disk = f"disk={open_folder}/disk; mkdir --mode={mode} $disk $disk/deeper; chmod {mode} $disk; "
+        call = 'SLIPWAY_LOCAL_DISK=$disk/deeper scratch_id=1; chmod 755 "$SLIPWAY_LOCAL_DISK"; make_scratch; echo made'
+        trust = f"SLIPWAY_TRUSTED_FOLDER=${trusted}; " if trusted else ""
+        code, out, err = bash(disk + trust + call)
+        assert (code, out) == ((0, "made\n") if made else (78, ""))
+        assert slugs(err) == ([] if made else ["writable-by-others", "cannot-write"])
+
     def test_remove_on_each_node(self, bash, stub):
         # root may remove anything, unless it gives that up
         mortal = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
@@ -1157,12 +1170,12 @@ class TestAllocation:
         assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 11 {shown}"
         assert bash(show, SLURM_GPUS_ON_NODE="4", SLURMD_NODENAME="n1", **self.SLURM)[1].startswith("4 0 ")
         code, _, err = bash(f"interactive=; {show}; join_interactively", **self.SLURM, SLURM_JOB_GPUS="0")
-        assert (code, err) == (0, "")
+        assert (code, slugs(err)) == (0, ["scheduler-silent"])
         stub("srun", f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8")
         assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         for broken in ("exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"):
             stub("srun", broken)
-            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1")
+            assert_dies(bash(show, **self.SLURM), "node-not-ready", "n1", lines=2)
 
     def test_stop_for_signal_and_again_inside_an_interactive_job(self, bash, place):
         for scheduler in ("slurm", "pbs"):
@@ -1180,8 +1193,14 @@ class TestAllocation:
         assert bash(f"SLIPWAY_RANKS_PER_NODE=1; {show}", **self.SLURM)[1] == "n1 n2 2 n1 6 0 2 24711\n"
         for broken in ("exit 1", "exit 0"):
             stub("scontrol", broken)
-            assert_dies(bash("find_allocation", **self.SLURM), "no-nodes", "scontrol", "n[1-2]")
-        assert_dies(bash("find_allocation", SLURM_HET_SIZE="3", **self.SLURM), "heterogeneous-job", "3")
+            assert_dies(bash("find_allocation", **self.SLURM), "no-nodes", "scontrol", "n[1-2]", lines=2)
+        # once: a job from inside one was refused, too
+        stub("scontrol", "printf '%s\\n' n1 n2")
+        for number, refused in (("4711", True), ("4700", False)):
+            env = {"SLURM_HET_SIZE": "3", "SLURM_JOB_ID_HET_GROUP_0": number, "SLURM_GPUS_ON_NODE": "4"}
+            found = bash("find_allocation", **env, **self.SLURM)
+            assert slugs(found[2]) == ["scheduler-silent", *["heterogeneous-job"] * refused]
+            assert found[0] == 78 * refused
 
     @pytest.mark.parametrize(
         ("record", "gpus", "option"),
@@ -1210,6 +1229,36 @@ class TestAllocation:
         for broken in ("exit 1", "exit 0", "echo x"):
             stub("qstat", broken)
             assert bash(show, **env)[1] == "n1 n2 2 n1 8 2 4 24711\n", broken
+
+    # once: as many as the directives ask for, though the job was submitted without
+    @pytest.mark.parametrize(
+        ("record", "gpus"),
+        [
+            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ncpus=8)+(n2:ncpus=8)", "Resource_List.ncpus = 16"], 0),
+            (["exec_host = n1/0+n2/0", "exec_vnode = (n1:ngpus=4)+(n2:ngpus=4)"], 4),
+            (["exec_host = n1/0+n2/0", "Resource_List.nodes = 2:ppn=8"], 0),  # Torque
+            (["exec_host = n1/0+n2/0", "Resource_List.nodes = n1:ppn=8:gpus=3:shared+n2:gpus=3"], 3),
+            (["exec_host = n1/0+n2/0"], 2),  # of the directives: that says nothing
+        ],
+    )
+    def test_gpus_of_a_job_of_pbs_are_what_its_record_says(self, bash, stub, place, record, gpus):
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"printf '    %s\\n' {shlex.join([*record, 'Resource_List.walltime = 01:00:00'])}")
+        env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+        code, out, err = found = bash('find_allocation; echo "$gpus_per_node"', **env)
+        if gpus:
+            assert (code, out, err) == (0, f"{gpus}\n", "")
+        else:
+            assert_dies(found, "no-gpu", "SLIPWAY_RANKS_PER_NODE")
+
+    # once: no word, and PBS killed the job before it had saved
+    @pytest.mark.parametrize(("limit", "said"), [("", ["no-time-limit"]), ("x", ["no-time-limit"]), ("3600", [])])
+    def test_a_job_of_pbs_without_a_time_limit_that_can_be_read_is_told(self, bash, stub, place, limit, said):
+        (place / "nodes").write_text("n1\nn2\n")
+        stub("qstat", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
+        env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+        code, _, err = bash("find_allocation", **env)
+        assert (code, slugs(err)) == (0, said)
 
     @pytest.mark.parametrize(
         ("lines", "counts"),
@@ -1359,11 +1408,21 @@ class TestAllocation:
         share = 'for name in ncpus ngpus gone; do share_of_node "Resource_List.$name" 7 <<<"$1"; done'
         assert bash(share, asked, scheduler="pbs")[1] == "5\n0\n7\n"
         assert bash('job_field other <<<"$1"', asked, scheduler="pbs")[1] == "3\n"
-        out = bash(
-            "for t in 01:00:10 00:08:09 100:00:00 '' abc 1:2 $'a[$(id)]:00:00'; do echo \"$(to_seconds \"$t\")\"; done",
-            scheduler="pbs",
-        )
-        assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "", "", "", ""]
+        said = [
+            "01:00:10",
+            "00:08:09",
+            "100:00:00",
+            "3600",
+            "1:2",
+            "1:00:00:08",
+            "",
+            "abc",
+            "1:",
+            "-1",
+            "a[$(id)]:00:00",
+        ]
+        out = bash('for t; do echo "$(to_seconds "$t")"; done', *said, scheduler="pbs")
+        assert out[1].split("\n")[:-1] == ["3610", "489", "360000", "3600", "62", "86408", *[""] * 5]
 
     def test_ask_for_job_of_a_server_that_hangs(self, bash, stub, tmp_path):
         stub("qstat", "exec sleep 600")

@@ -516,6 +516,29 @@ class TestInherited:
         asked = [words[-1] for words in ended.calls if words[:2] == ["scontrol", "requeue"]]
         assert asked == ([] if "no-requeue" in said else [name])
 
+    # once: it began anew, in a folder of another name
+    @pytest.mark.parametrize("silent", ["twice", "for good"])
+    def test_a_requeued_task_that_slurm_does_not_show_begins_no_other_run(self, project, tmp_path, silent):
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "sleep").symlink_to("/bin/true")
+        path = f"{tmp_path / 'bin'}:{project.environment(Path('ddp.job'))['PATH']}"
+        task = {"SLIPWAY_RUN_DIR": None, **self.ARRAY}
+        assert project.run("ddp.job", **task, STUB_ON_TRAIN="exit 1").code == 1
+        until = 'echo >>"$STUB_LOG.asked"; [ "$(wc -l <"$STUB_LOG.asked")" -gt 2 ] || exit 1'
+        answer = f"case $* in *'show job'*) {until if silent == 'twice' else 'exit 1'} ;; esac"
+        ended = project.run("ddp.job", **task, SLURM_RESTART_COUNT="1", STUB_ON_SCONTROL=answer, PATH=path, **DONE)
+        assert [folder.name for folder in (project.folder / "runs").iterdir()] == ["ddp-4700_3"]
+        if silent == "twice":
+            assert (ended.code, ended.env["TRAINER_ATTEMPT"]) == (0, "2")
+        else:
+            ended.assert_refused("scheduler-silent", project.folder / "runs" / "ddp-4700_3" / "job.sh")
+
+    # once: no word, though neither the GPUs of the nodes were compared, nor steps told theirs
+    @pytest.mark.parametrize("answer", ["exit 1", "echo 'Welcome to the cluster'"])
+    def test_silence_is_told(self, project, answer):
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=f'case $* in *"show job"*) {answer} ;; esac', **DONE)
+        assert (ended.code, slugs(ended.err)) == (0, ["scheduler-silent"])
+
     OTHER = {
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPU_BIND_LIST": "0x1", "SLURM_MEM_BIND": "local",
         "SLURM_GPU_BIND": "single:1", "SLURM_TRES_PER_TASK": "cpu:3", "SLURM_MEM_PER_CPU": "10",

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from messages import assert_error, assert_warning
+from messages import assert_error, assert_warning, slugs
 from slipway import layout
-from stubs import DONE, ROOT, SCRIPTS, payload_of
+from stubs import DONE, ROOT, SCRIPTS, make_project, payload_of
 
 BAD = ["abc", "0", "-1", "a[$(touch executed)]", "", "yes", " 1", "1\n2", "x\ny", "1e3", "08", "9" * 30]
 TRAINING = [name for name in layout.SETTINGS if name not in layout.BUILD_SETTINGS]
@@ -81,6 +81,15 @@ def test_bytes_that_are_no_text_are_a_path_too(project):
     ended = project.run("ddp.job", SLIPWAY_DATA=name, LC_ALL="C.UTF-8", **DONE)
     assert (ended.code, ended.notes) == (0, [])
     assert payload_of(ended)[payload_of(ended).index("--data-dir") + 1] == f"{project.folder}/{name}"
+
+
+# once: it ran, and no later attempt did
+def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
+    project = make_project(tmp_path / "a\tb", tmp_path / "spool")
+    for script in ("ddp.job", "ddp.pbs"):
+        ended = project.run(script, SLIPWAY_RUN_DIR=None, SLIPWAY_LOCAL_DISK="/tmp")
+        assert (ended.code, slugs(ended.err)) == (78, ["bad-value"])
+    assert not (project.folder / "runs").exists()
 
 
 class TestOldNames:

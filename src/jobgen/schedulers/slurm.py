@@ -43,6 +43,11 @@ ask_slurm() {
 slurm_record=$(ask_slurm) || slurm_record=''
 [ -n "$slurm_record" ] || [ -z "${sigterm_at:-}" ] || # it has ended scontrol, too
     slurm_record=$(ask_slurm) || slurm_record=''
+for _ in ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+1 2 3 4 5 6}}; do
+    [ -z "$slurm_record" ] || break
+    sleep 10 # it may be a requeued task of an array, whose run has another name
+    slurm_record=$(ask_slurm) || slurm_record=''
+done
 job_id=$SLURM_JOB_ID
 [[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
     job_id=${BASH_REMATCH[1]}_${BASH_REMATCH[2]}
