@@ -271,6 +271,14 @@ kept_lines() {
     printf 'kept_run_dir=%q\n' "$RUN_DIR"
     cat <<'END'
 if [ -O "$kept_run_dir/job.sh" ]; then
+    command=$(sed --quiet 's/^ *Command=//p' <<<"${slurm_record:-}") # $0 is Slurm's copy
+    for path in "$0" "${command%"${*:+ $*}"}" ${SLIPWAY_RUN_DIR:+"$SLIPWAY_RUN_DIR/job.sh"}; do
+        [ "${path##*/}" = job.sh ] && [ -e "$path" ] || continue
+        [ "$path" -ef "$kept_run_dir/job.sh" ] && continue
+        echo "$script_name: error[run-folder-moved]: $path is not $kept_run_dir/job.sh, the run" \
+            "that this script continues: submit that, or move its folder away first" >&2
+        exit 78
+    done
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \

@@ -609,6 +609,25 @@ class TestJobSh:
         second = again(project, first)
         second.assert_refused("run-folder-moved", moved.with_name("run 1"), "SLIPWAY_RUN_DIR")
 
+    # once: the run from which it was copied went on, with other arguments
+    @pytest.mark.parametrize("way", ["path", "setting", "command"])
+    def test_a_copy_does_not_continue_its_original(self, project, way):
+        first = project.run("ddp.job", **DONE)
+        fork = project.folder / "fork"
+        shutil.copytree(first.run_dir, fork, symlinks=True)
+        script, env = first.run_dir / "job.sh", {"SLIPWAY_RUN_DIR": None}
+        if way == "path":
+            script = fork / "job.sh"
+        elif way == "setting":
+            env["SLIPWAY_RUN_DIR"] = str(fork)
+        else:
+            script = project.spool / "slurm_script"
+            shutil.copy(fork / "job.sh", script)
+            env["STUB_COMMAND"] = f"{fork / 'job.sh'} --lr 9"
+        second = project.run(script, "--lr", "9", **JOB_2, **env)
+        second.assert_refused("run-folder-moved", fork / "job.sh", first.run_dir / "job.sh")
+        assert launches_of(second) == []
+
     # once: the kept SLIPWAY_CONFIG names input.toml by the old path
     def test_and_then_found(self, project):
         first = project.run("ddp.job", **DONE)
