@@ -82,15 +82,15 @@ make_folder_on_each_node() {
 }
 
 # remove_old_scratch: the folders of earlier attempts of this run, which stay where a node died, and
-# after scancel. Not those of another job that still runs, and only what has our own names.
+# after scancel. Not those of one that still runs, and only what has our own names.
 remove_old_scratch() {
-    local folder path job old=()
+    local folder path number old=()
     for folder in "$RUN_DIR"/logs/*/; do
         [ -f "$folder/job" ] && [ -f "$folder/scratch" ] || continue
-        read -r _ job <"$folder/job" || :
+        number=${folder%/}
         read -r path <"$folder/scratch" || :
         [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
-        [ "$job" = "$job_id" ] || job_is_over "$job" || continue
+        attempt_is_over "${number##*/}" || continue
         old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||
