@@ -42,6 +42,7 @@ open_run_folder() {
     attempt=$(($(last_attempt) + 1))
     refuse_company
     begin_attempt "$attempt"
+    refuse_company # who has begun at the same time has noted it by now: the later number yields
     trap end_job EXIT
     catch_signals
     note_guard $((attempt - 1))
@@ -108,18 +109,31 @@ change_mode() {
     chmod --recursive "$1" -- "${@:2}" || is_trusted "$2"
 }
 
-# begin_attempt NUMBER: make its folder, with that number or a later one. Sets attempt and log_dir.
+# begin_attempt NUMBER: make its folder, with that number or a later one, and in it `job`, the job,
+# and `process`, this script; both are there as soon as the folder is. Sets attempt and log_dir.
 begin_attempt() {
+    local new=$RUN_DIR/logs/.new.$HOSTNAME.$$
     attempt=$1
-    # Another job may begin in the same folder at the same time: mkdir gives each its own number.
-    while ! mkdir -- "$RUN_DIR/logs/$attempt" 2>/dev/null; do
+    mkdir --parents -- "$new" && echo "$scheduler $job_id" >"$new/job" &&
+        echo "$HOSTNAME $(process_of $$)" >"$new/process" ||
+            die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
+    # Another job may begin in the same folder at the same time: each gets its own number.
+    while [ -e "$RUN_DIR/logs/$attempt" ] ||
+        ! mv --no-target-directory -- "$new" "$RUN_DIR/logs/$attempt" 2>/dev/null; do
         [ -e "$RUN_DIR/logs/$attempt" ] ||
             die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
         attempt=$((attempt + 1))
     done
     log_dir=$RUN_DIR/logs/$attempt
-    echo "$scheduler $job_id" >"$log_dir/job" ||
-        die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
+}
+
+# process_of PID: print its number and when it began, in ticks since the machine did; nothing where
+# there is none, or where it has ended and is waited for.
+process_of() {
+    local line='' fields
+    { read -r -d '' line <"/proc/$1/stat"; } 2>/dev/null || :
+    read -r -a fields <<<"${line##*) }" # behind the name, which may have blanks
+    [[ ${fields[0]:-Z} == [ZX] ]] || echo "$1 ${fields[19]}"
 }
 
 # note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
@@ -175,27 +189,99 @@ is_kept_library() {
     [ ! -L "$1" ] && [ -f "$1/$LIBRARY_MARK" ]
 }
 
-# refuse_company: fails if the job of the last attempt still runs: two trainings would write into
-# one folder. It waits for the end of a job that has trained (the next rung of a sweep may begin
-# while it cleans up), or that this one continues (it may depend on no job of an array), for at most
-# 2 minutes. Where the scheduler does not answer, the trainer's own lock has to do.
+# refuse_company: fails if what has begun an earlier attempt still runs: two trainings would write
+# into one folder. It waits for the end of a job that has trained (the next rung of a sweep may
+# begin while it cleans up), or that this one continues (it may depend on no job of an array), for
+# at most 2 minutes. Where the scheduler does not answer, the trainer's own lock has to do.
 refuse_company() {
-    local number=$((attempt - 1)) job_scheduler='' job='' code limit=0
-    local last=$RUN_DIR/logs/$number
-    [ ! -f "$last/job" ] || read -r job_scheduler job <"$last/job" || :
-    [ "$job_scheduler" = "$scheduler" ] && [ -n "$job" ] && [ "$job" != "$job_id" ] || return 0
-    if [ -e "$RUN_DIR/verdict.$number" ] || [ -e "$last/code" ] ||
-        [ "$(requeues_of_job)" != 0 ]; then
-        limit=$((SECONDS + 120))
-    fi
-    while true; do
-        code=0
-        job_is_over "$job" || code=$?
-        [ "$code" = 1 ] || return 0
-        ((SECONDS < limit)) ||
-            die folder-in-use "job $job runs in $RUN_DIR: wait for its end, or stop it"
-        sleep 2
+    local folder number code words limit numbers=() seen=$'\n' silent=''
+    local its_scheduler its_job its_host its_process
+    for folder in "$RUN_DIR"/logs/*/; do
+        number=${folder%/}
+        number=${number##*/}
+        [[ $number =~ ^[1-9][0-9]{0,8}$ ]] && ((number < attempt)) || continue
+        numbers[number]=$number # in this order
     done
+    # The newest first: of the attempts of one script, that one says whether it has trained.
+    while ((${#numbers[@]} > 0)); do
+        number=${numbers[-1]}
+        unset -v 'numbers[-1]'
+        find_beginner "$number"
+        words="$its_scheduler $its_job $its_host $its_process"
+        [[ $seen != *$'\n'"$words"$'\n'* ]] || continue
+        seen+=$words$'\n'
+        [ -z "$silent" ] || [ "$its_job" = "$job_id" ] || continue # nor is it asked again
+        limit=0
+        if [ -e "$RUN_DIR/verdict.$number" ] || [ -e "$RUN_DIR/logs/$number/code" ] ||
+            [ "$(requeues_of_job)" != 0 ]; then
+            limit=$((SECONDS + 120))
+        fi
+        while true; do
+            code=0
+            attempt_is_over "$number" || code=$?
+            [ "$code" != 2 ] || silent=1
+            [ "$code" = 1 ] || break
+            ((SECONDS < limit)) || yield_to "$number"
+            sleep 2
+        done
+    done
+}
+
+# yield_to NUMBER: fails, as that attempt runs. The number of this one, if any, is free again.
+yield_to() {
+    local left
+    find_beginner "$1"
+    left=$(processes_left "$1" | xargs)
+    [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
+    die folder-in-use \
+        "job $its_job runs in $RUN_DIR: wait for its end, or stop it" \
+        ${left:+"(on $HOSTNAME its processes $left)"}
+}
+
+# find_beginner NUMBER: sets its_scheduler, its_job, its_host and its_process, of what has begun
+# that attempt, as begin_attempt has noted it; empty where nothing is noted.
+find_beginner() {
+    its_scheduler='' its_job='' its_host='' its_process=''
+    read -r its_scheduler its_job 2>/dev/null <"$RUN_DIR/logs/$1/job" || :
+    read -r its_host its_process 2>/dev/null <"$RUN_DIR/logs/$1/process" || :
+}
+
+# attempt_is_over NUMBER: whether what has begun it runs no more, or is this very script; 2: the
+# scheduler does not answer; 3: it is a process on another machine, of which nobody knows. Of
+# another job the scheduler is asked. A job's own earlier run is over where the scheduler has put it
+# back; but in one allocation somebody may start several scripts, which their processes tell apart.
+attempt_is_over() {
+    local its_scheduler its_job its_host its_process
+    find_beginner "$1"
+    [ "$its_scheduler" = "$scheduler" ] && [ -n "$its_job" ] || return 0
+    if [ -z "$its_process" ] ||
+        { [ "$its_job" != "$job_id" ] && [ ${#SCHEDULER_COMMANDS[@]} != 0 ]; }; then
+        [ "$its_job" = "$job_id" ] || job_is_over "$its_job"
+    elif [ "$its_host" = "$HOSTNAME" ]; then
+        [ "$its_process" = "$(process_of $$)" ] ||
+            { [ "$its_process" != "$(process_of "${its_process% *}")" ] &&
+                [ -z "$(processes_left "$1")" ]; }
+    else
+        scheduler_ends_job || return 3
+    fi
+}
+
+# scheduler_ends_job: whether a scheduler ends all processes of this job before it starts it again.
+scheduler_ends_job() {
+    [ ${#SCHEDULER_COMMANDS[@]} != 0 ] && [ -z "${interactive:-}" ]
+}
+
+# processes_left NUMBER: print those on this node of a launch of that attempt's script that goes on,
+# as its exit code is not there, though the script may have been killed. Reads what find_beginner
+# sets. A job's own are ended by end_earlier_ranks.
+processes_left() {
+    [ ! -e "$RUN_DIR/logs/$1/code" ] && [ -n "$its_process" ] && [ "$its_host" = "$HOSTNAME" ] &&
+        ! scheduler_ends_job || return 0
+    {
+        grep --files-with-matches --no-messages --null-data --line-regexp \
+            -e "SLIPWAY_LAUNCH=${its_job//./\\.}\.[0-9]*\.${its_process% *}\.[0-9]*" \
+            /proc/[0-9]*/environ || :
+    } | cut --delimiter=/ --fields=3
 }
 
 # The number of the last attempt, by its folder or its verdict; 0 if there was none.
@@ -273,6 +359,14 @@ kept_lines() {
     printf 'kept_run_dir=%q\n' "$RUN_DIR"
     cat <<'END'
 if [ -O "$kept_run_dir/job.sh" ]; then
+    command=$(sed --quiet 's/^ *Command=//p' <<<"${slurm_record:-}") # $0 is Slurm's copy
+    for path in "$0" "${command%"${*:+ $*}"}" ${SLIPWAY_RUN_DIR:+"$SLIPWAY_RUN_DIR/job.sh"}; do
+        [ "${path##*/}" = job.sh ] && [ -e "$path" ] || continue
+        [ "$path" -ef "$kept_run_dir/job.sh" ] && continue
+        echo "$script_name: error[run-folder-moved]: $path is not $kept_run_dir/job.sh, the run" \
+            "that this script continues: submit that, or move its folder away first" >&2
+        exit 78
+    done
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \

@@ -850,8 +850,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "run-folder-moved": Entry(
             EXIT_CONFIG,
-            "The run folder of a kept `job.sh` is not where it was.",
-            "Set `SLIPWAY_RUN_DIR` to where it is now.",
+            "The run folder of a kept `job.sh` is not where it was, or the one that is submitted, or in "
+            "`SLIPWAY_RUN_DIR`, is of another run folder, such as a copy.",
+            "Set `SLIPWAY_RUN_DIR` to where it is now. A copy is not continued while its original is there.",
         ),
         "not-a-file": Entry(
             EXIT_CONFIG,

@@ -4,12 +4,13 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from messages import assert_error, assert_warning, slugs
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, Ended, changed_library, is_pbs, launches_of, payload_of
+from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, Ended, changed_library, is_pbs, launches_of, payload_of
 
 JOB_2 = {"SLURM_JOB_ID": "4800", "PBS_JOBID": "4800.head"}
 KINDS = ["ddp.job", "horovod-gloo.job", "ddp.pbs", "ddp.sh"]
@@ -92,6 +93,35 @@ class TestVerdict:
         assert ended.code == 75, ended
         assert_error(ended.err, "stopped-early")
         assert ended.way_on == ["bash", str(ended.run_dir / "job.sh")]
+
+
+class TestTwoAtOnce:
+    """A second start in a run folder in which something trains, by a script without a lock."""
+
+    TRAIN = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done; test -d "$TMPDIR"'
+
+    # once: both trained, and the second removed the scratch of the first
+    @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_in_one_allocation(self, project, script, killed):
+        path = project.folder / f"my.{script}"  # by a name of the user's
+        shutil.copy(SCRIPTS / script, path)
+        own = {"SLIPWAY_LIB": str(SCRIPTS / "lib"), "STUB_BATCH": "0", "ENVIRONMENT": None}
+        own["SLIPWAY_SCRIPT"] = "my train.py"
+        first = project.start(path, STUB_ON_TRAIN=self.TRAIN, **own)
+        first.until(Path(f"{project.log}.up"))
+        if killed:
+            first.process.kill()
+            first.process.wait()
+        second = project.run(first.run_dir / "job.sh", SLIPWAY_RUN_DIR=None, **own, STUB_ON_TRAIN="exit 9")
+        second.assert_refused("folder-in-use", first.run_dir)
+        assert len(list((project.folder / "disk").iterdir())) == 1
+        Path(f"{project.log}.go").touch()
+        assert killed or first.end().code == 0
+        while not (first.run_dir / "logs" / "1" / "code").exists():  # whoever has to end it
+            time.sleep(0.05)
+        third = project.run(first.run_dir / "job.sh", SLIPWAY_RUN_DIR=None, **own, STUB_ON_TRAIN=JOIN)
+        assert (third.code, third.env["TRAINER_ATTEMPT"]) == (0, "2"), third
 
 
 class TestAttempts:
@@ -608,6 +638,25 @@ class TestJobSh:
         first.run_dir = moved
         second = again(project, first)
         second.assert_refused("run-folder-moved", moved.with_name("run 1"), "SLIPWAY_RUN_DIR")
+
+    # once: the run from which it was copied went on, with other arguments
+    @pytest.mark.parametrize("way", ["path", "setting", "command"])
+    def test_a_copy_does_not_continue_its_original(self, project, way):
+        first = project.run("ddp.job", **DONE)
+        fork = project.folder / "fork"
+        shutil.copytree(first.run_dir, fork, symlinks=True)
+        script, env = first.run_dir / "job.sh", {"SLIPWAY_RUN_DIR": None}
+        if way == "path":
+            script = fork / "job.sh"
+        elif way == "setting":
+            env["SLIPWAY_RUN_DIR"] = str(fork)
+        else:
+            script = project.spool / "slurm_script"
+            shutil.copy(fork / "job.sh", script)
+            env["STUB_COMMAND"] = f"{fork / 'job.sh'} --lr 9"
+        second = project.run(script, "--lr", "9", **JOB_2, **env)
+        second.assert_refused("run-folder-moved", fork / "job.sh", first.run_dir / "job.sh")
+        assert launches_of(second) == []
 
     # once: the kept SLIPWAY_CONFIG names input.toml by the old path
     def test_and_then_found(self, project):

@@ -761,6 +761,41 @@ class TestScratch:
             (place / "run" / "logs" / "1" / "job").write_text(job)
             assert bash("refuse_company") == (0, "", ""), job
 
+    # once: only the last attempt's job was asked for
+    def test_refuse_company_of_all_earlier_attempts(self, bash, stub, place):
+        for number, job in ((1, 99), (3, 100), (10, 101)):
+            (place / "run" / "logs" / str(number)).mkdir(parents=True)
+            (place / "run" / "logs" / str(number) / "job").write_text(f"slurm {job}\n")
+        stub("scontrol", '[ "${!#}" = 99 ] || { echo JobState=FAILED X=y; exit; }; echo JobState=RUNNING X=y')
+        assert_dies(bash("attempt=11; refuse_company"), "folder-in-use", "99", place / "run")
+        stub("scontrol", "echo JobState=COMPLETED X=y")
+        assert bash("attempt=11; refuse_company") == (0, "", "")
+
+    # once: both had looked before either had noted itself, and both trained
+    def test_of_two_that_begin_at_once_the_later_number_yields(self, bash, stub, place):
+        stub("scontrol", "echo JobState=RUNNING X=y")
+        other = "last_attempt() { mkdir -p new/logs/1; echo slurm 99 >new/logs/1/job; echo 0; }"
+        assert_dies(bash(f"log_dir=; {other}; run_dir=new; open_run_folder"), "folder-in-use", "99", place / "new")
+        assert [path.name for path in (place / "new" / "logs").iterdir()] == ["1"]
+
+    def test_attempt_is_over(self, bash, place):
+        folder = place / "run" / "logs" / "1"
+        folder.mkdir(parents=True)
+        ask = "code=0; attempt_is_over 1 || code=$?; echo $code"
+        begin = f"log_dir=; begin_attempt 1; printf '%s\n' {{}} >run/logs/1/process; {ask}"
+        for process, interactive, code in (
+            ('"$HOSTNAME $(process_of $$)"', "1", 0),  # this one
+            ('"$HOSTNAME $(process_of $PPID)"', "1", 1),
+            ('"$HOSTNAME $(process_of $PPID)"', "", 1),
+            ('"$HOSTNAME ${PPID} 1"', "1", 0),  # its number is another's by now
+            ('"elsewhere $(process_of $PPID)"', "1", 3),
+            ('"elsewhere $(process_of $PPID)"', "", 0),  # requeued onto another node
+            ('""', "1", 0),
+        ):
+            folder.rmdir()
+            said = bash(f"interactive={interactive}; {begin.format(process)}; rm -r run/logs/1; mkdir run/logs/1")
+            assert said == (0, f"{code}\n", ""), process
+
     # once: the next rung of a sweep was refused while the job before it still cleaned up
     @pytest.mark.parametrize(
         ("file", "text"), [("requeues", "1 99_1\n1 4711\n"), ("logs/1/code", "0\n"), ("verdict.1", "done 1\n")]
