@@ -484,7 +484,8 @@ continue_gained() {
     fi
 }
 
-# report REASON...: on one line; the error of a cause or a verdict, SLUG: SENTENCE, or a line of the trainer.
+# report REASON...: on one line: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the
+# trainer.
 report() {
     set -- "$*"
     if [[ $1 =~ ^trainer:\ (\[rank\ [0-9]+\]\ )?error\[([a-z0-9-]+)\]:\ (.*)$ ]]; then
