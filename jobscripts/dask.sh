@@ -14,7 +14,7 @@
 #               them, if they are SLIPWAY_MIN_NODES. All are given back at the end, also where this
 #               script or its Dask is killed. Only where both are, with the machine, a job that
 #               still waits stays in the queue: it ends 15 s after its start.
-# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 50
+# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
 #               small ones, 6 more for each attempt (and one of each node with GPUs), logs, and the
 #               checkpoints: the three newest and the best. A checkpoint has 3 or 4 files, together
 #               at most 4 times the size of the model's weights. The trainer keeps to this; a script
@@ -32,9 +32,9 @@
 #               that watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are.
 #               Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings
 #               or nodes must be changed first; else failed.
-# Needs:        Bash 4.4 and GNU coreutils, here and on the nodes; SLIPWAY_VENV with Dask (pip
-#               install dask-jobqueue cryptography) on a disk that all share, also with
-#               USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
+# Needs:        Bash 4.4, GNU coreutils, awk, sed, grep, find, diff and flock, here and on the
+#               nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
+#               that all share, also with USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
 # Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
 #               trainer's --download, an image that has a registry's name. Dask's connections are
 #               encrypted, and open only to who has the key in RUN_DIR/logs/ATTEMPT/dask (mode 600,

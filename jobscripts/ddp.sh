@@ -11,7 +11,7 @@
 #               `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
-# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 50 small
+# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
 #               ones, 7 more for each attempt, logs, and the checkpoints: the three newest and the
 #               best. A checkpoint has 3 or 4 files, together at most 4 times the size of the
 #               model's weights. The trainer keeps to this; a script of your own writes what it

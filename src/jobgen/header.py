@@ -65,6 +65,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 "watching": f"{watching if 'watch_gpus.sh' in values['launch'] else ''}.",
                 "torchrun_code": " (torchrun's is 1 for any failure)" if torchrun else "",
                 "ports": _ports(job, scheduler),
+                "any_nodes": "one node" if job.spec.backend == "single" else "any number of nodes and GPUs",
                 "mode": "750" if job.site.group_readable else "700",
                 "downloads": DOWNLOADS if job.site.downloads else "",
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",

@@ -481,10 +481,9 @@ class TestScratch:
         assert messages(err) == []
 
     # once: another user put a folder of the same name in its place
-    @pytest.mark.parametrize(
-        ("mode", "trusted", "made"), [("777", "", False), ("1777", "", True), ("755", "", True), ("777", "disk", True)]
-    )
-    def test_make_scratch_where_others_cannot_exchange_it(self, bash, stub, open_folder, mode, trusted, made):
+    @pytest.mark.parametrize("case", [("777", "", False), ("1777", "", True), ("755", "", True), ("777", "disk", True)])
+    def test_make_scratch_where_others_cannot_exchange_it(self, bash, stub, open_folder, case):
+        mode, trusted, made = case
         stub("srun", SRUN)
         disk = f"disk={open_folder}/disk; mkdir --mode={mode} $disk $disk/deeper; chmod {mode} $disk; "
         call = 'SLIPWAY_LOCAL_DISK=$disk/deeper scratch_id=1; chmod 755 "$SLIPWAY_LOCAL_DISK"; make_scratch; echo made'

@@ -87,7 +87,7 @@ def test_bytes_that_are_no_text_are_a_path_too(project):
 def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
     project = make_project(tmp_path / "a\tb", tmp_path / "spool")
     for script in ("ddp.job", "ddp.pbs"):
-        ended = project.run(script, SLIPWAY_RUN_DIR=None, SLIPWAY_LOCAL_DISK="/tmp")
+        ended = project.run(script, SLIPWAY_RUN_DIR=None, SLIPWAY_LOCAL_DISK=str(tmp_path))
         assert (ended.code, slugs(ended.err)) == (78, ["bad-value"])
     assert not (project.folder / "runs").exists()
 

@@ -200,7 +200,9 @@ def _reasons(job: Job) -> Dict[str, str]:
     gpus = "a rank each" if each == 1 else f"{each} for each rank"
     if job.ranks_per_node > job.gpus_per_node:
         gpus = f"for {job.ranks_per_node} ranks"
+    one = {"nodes": "this script trains in one process"} if job.spec.backend == "single" else {}
     return {
+        **one,
         "gpus-per-node": gpus,
         "gpus-per-task": f"of a task; {gpus}",
         "gres": f"GPUs, {gpus}",
