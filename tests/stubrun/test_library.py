@@ -347,6 +347,25 @@ class TestSettings:
 
 
 class TestRunFolder:
+    def test_scheduler_ends_job(self, bash):
+        said = "scheduler_ends_job && echo yes || echo no"
+        assert bash(said)[1] == "yes\n"
+        assert bash(f"interactive=1; {said}")[1] == "no\n"
+        assert bash(said, scheduler="local")[1] == "no\n"
+
+    def test_processes_left_and_yield_to(self, bash, place):
+        """Of another script in the same allocation: a launch that goes on is named; this attempt's number is free."""
+        (place / "run/logs/1").mkdir(parents=True)
+        (place / "run/logs/1/job").write_text("slurm 4711\n")
+        begin = 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; find_beginner 1; '
+        start = f"{begin} SLIPWAY_LAUNCH=4711.1.77.9 sleep 60 & left=$!; until processes_left 1 | grep .; do :; done; "
+        _, out, _ = bash(f'{start} echo "$left"; kill "$left"; wait; processes_left 1')
+        assert len({*out.split()}) == 1
+        assert len(out.split()) == 2
+        assert_dies(bash(f"{begin} yield_to 1"), "folder-in-use", "job 4711 ")
+        assert not (place / "run/logs/2").exists()
+        assert (place / "run/logs/1").exists()
+
     def test_last_attempt(self, bash, place):
         assert bash("rm -r run/logs; mkdir run/logs; last_attempt")[1] == "0\n"
         for name in ("1", "9", "10", "08", "x", "-3", "12 3", "a[$(id)]"):
@@ -1352,6 +1371,31 @@ class TestAllocation:
         else:
             assert_dies(found, "uneven-gpus")
             assert sorted(numbers(found[2])) == counts
+
+    @pytest.mark.parametrize(
+        ("nodes", "expected"),
+        [("2:ppn=8:gpus=2", "2"), ("n1:gpus=1:ppn=4+n2:gpus=1", "1"), ("2:ppn=8", "0"), ("", "")],
+    )
+    def test_gpus_asked_for(self, bash, nodes, expected):
+        line = f"    Resource_List.nodes = {nodes}" if nodes else "    Resource_List.ncpus = 8"
+        assert bash('gpus_asked_for <<<"$1"', line, scheduler="pbs")[1].strip() == expected
+
+    def test_no_master(self, bash):
+        assert_dies(bash("no_master why"), "no-master-address", "why")
+        code, out, err = bash("restarts=1; no_master why || echo on")
+        assert (code, out) == (0, "on\n")
+        assert_error(err, "no-master-address", "why")
+
+    def test_refuse_lost_task(self, bash, place):
+        """A requeued job that Slurm does not show may be the task of an array that has begun a run."""
+        call = "run_dir=$PWD/runs/ddp-4711; refuse_lost_task"
+        task = {"SLURM_RESTART_COUNT": "1", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
+        assert bash(call, **task) == (0, "", "")
+        begun = place / "runs" / "ddp-90_3" / "job.sh"
+        begun.parent.mkdir(parents=True)
+        begun.touch()
+        assert_dies(bash(call, **task), "scheduler-silent", begun)
+        assert bash(call, **{**task, "SLURM_RESTART_COUNT": ""}) == (0, "", "")
 
     def test_level_gpus(self, bash):
         show = 'echo "$gpus_per_node"'
