@@ -107,7 +107,7 @@ class TestTwoAtOnce:
         path = project.folder / f"my.{script}"  # by a name of the user's
         shutil.copy(SCRIPTS / script, path)
         own = {"SLIPWAY_LIB": str(SCRIPTS / "lib"), "STUB_BATCH": "0", "ENVIRONMENT": None}
-        own["SLIPWAY_SCRIPT"] = "my train.py"
+        own |= {"SLIPWAY_SCRIPT": "my train.py", "SLURM_JOB_ID": "6120"}  # no other test ends its ranks
         first = project.start(path, STUB_ON_TRAIN=self.TRAIN, **own)
         first.until(Path(f"{project.log}.up"))
         if killed:

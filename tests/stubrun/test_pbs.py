@@ -363,3 +363,14 @@ class TestSsh:
         job.process.send_signal(signal.SIGTERM)
         assert job.end(20).code == 75
         assert job.left() == {}
+
+
+# once: attempt 2 of the old run, with its configuration
+def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(project):
+    env = {"SLIPWAY_RUN_DIR": None, **DONE}
+    first = project.run("ddp.pbs", STUB_RUNS="1", **env)
+    folder = project.folder / "runs" / "ddp-4711"
+    assert (first.code, (folder / "job.sh").exists()) == (0, True)
+    project.run("ddp.pbs", STUB_RUNS="1", **env).assert_refused("folder-holds-run", folder)
+    again = project.run("ddp.pbs", STUB_RUNS="2", **env)
+    assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "2")

@@ -51,7 +51,10 @@ cd -- "$PBS_O_WORKDIR" # PBS starts in the home folder
 submit_folder=$PWD
 job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
 job_id=${job_id/[/_}
-job_id=${job_id%]}"""
+job_id=${job_id%]}
+restarted=1 # empty in a new job, though one had its number before: PBS counts how often it began
+! PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null |
+    grep --line-regexp '[[:space:]]*\\(run\\|start\\)_count = 1' >/dev/null || restarted=''"""
 CONTRACT = Contract(
     stop="qdel JOB: the ranks save, if the site's kill_delay@{torchrun} lets them, the job ends, and "
     "nothing requeues it.",
