@@ -51,7 +51,7 @@ build_image() {
             "$SLIPWAY_IMAGE is a folder: move it away, or set SLIPWAY_IMAGE to another name"
     unfinished=$(mktemp --directory -- "$SLIPWAY_IMAGE.$job_id.XXXXXXXXXX" 2>/dev/null) ||
         die cannot-write \
-            "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to a path elsewhere"
+            "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to another path"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
         BUILD_ARGS=$SLIPWAY_BUILD_ARGS IMAGE_FOLDER=$unfinished build/image ||
             die build-failed "the image could not be built: see above"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# make_folder.sh TRUSTED FOLDER [BELOW]: make FOLDER on this node, which only the user may enter, and
-# BELOW in it; one of the user's may be there. Unless TRUSTED is 1, it ends with 78 and a line if
-# others can put another one in its place: where everybody may write a folder above, without the
-# sticky bit, and may come there (as refuse_shared_above).
+# make_folder.sh TRUSTED FOLDER [BELOW]: make FOLDER on this node, which only the user may enter,
+# and BELOW in it; one of the user's may be there. Unless TRUSTED is 1, it ends with 78 and a line
+# if others can put another one in its place: where everybody may write a folder above, without
+# the sticky bit, and may come there (as refuse_shared_above).
 # shellcheck disable=SC3067 # -O: dash and busybox have it
 set -eu
 trusted=$1 folder=$2

@@ -60,8 +60,8 @@ find_allocation() {
         warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
     elif [ -z "$left" ]; then
         warn no-time-limit \
-            "qstat shows no walltime of this job that can be read, so nothing is saved, and no next" \
-            "job submitted, before PBS ends it: submit it with -l walltime=HH:MM:SS"
+            "qstat shows no walltime of this job that can be read, so nothing is saved, and no" \
+            "next job submitted, before PBS ends it: submit it with -l walltime=HH:MM:SS"
     fi
     [ -z "$left" ] || ((left > save_seconds)) ||
         die time-too-short \

@@ -30,9 +30,9 @@ find_allocation() {
         # The variables of a heterogeneous job have its own number, and not that of a job inside.
         [ "${SLURM_JOB_ID_HET_GROUP_0:-$SLURM_JOB_ID}" = "$SLURM_JOB_ID" ] || size=1
         warn scheduler-silent \
-            "Slurm does not show this job: whether its nodes have equally many GPUs is unknown, and" \
-            "its steps ask for none by name${SLURM_ARRAY_JOB_ID:+; so is whether it is a task of the \
-array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
+            "Slurm does not show this job: whether its nodes have equally many GPUs is unknown," \
+            "and its steps ask for none by name${SLURM_ARRAY_JOB_ID:+; so is whether it is a task \
+of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     fi
     [ "$size" = 1 ] ||
         die heterogeneous-job \

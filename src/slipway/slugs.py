@@ -239,8 +239,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-library": Entry(
             EXIT_CONFIG,
-            "A job script does not find its library, jobscripts/lib, or `SLIPWAY_LIB` names a folder without job.bash, or "
-            "one that you may not list.",
+            "A job script does not find its library, jobscripts/lib, or `SLIPWAY_LIB` names a folder without job.bash, "
+            "or one that you may not list.",
             "Unset `SLIPWAY_LIB` if you set it, and submit in a clone; or generate the script by "
             "`jobgen render --standalone`.",
         ),
