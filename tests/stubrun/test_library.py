@@ -398,7 +398,7 @@ class TestRunFolder:
         assert (code, out) == (0, "2\n")
 
     def test_a_disk_that_takes_no_folder_is_named(self, bash, stub):
-        stub("mkdir", 'case "$*" in */logs/1) exit 1 ;; esac; exec /bin/mkdir "$@"')
+        stub("mkdir", 'case "$*" in */logs/.new.*) exit 1 ;; esac; exec /bin/mkdir "$@"')
         assert_dies(bash("run_dir=new; open_run_folder"), "cannot-write", "/new/logs")
 
     def test_its_mode_is_its_own(self, bash, place):

@@ -141,7 +141,7 @@ class TestCancel:
         while [[ $1 == --* ]]; do shift; done
         there=("${@/#"$SLIPWAY_LOCAL_DISK"/"$DISK_OF_NODE2"}")
         case $* in
-            *mkdir*) "${there[@]}" ;;
+            */make_folder.sh*) "${there[@]}" ;;
             */watch_scratch.sh*) exec "${there[@]}" ;;
         esac"""
         slow = SAVE.replace("trap '", "trap 'sleep 0.3; ") if moment == "STUB_ON_TRAIN" else f"{WAIT} &\nwait"
