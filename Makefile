@@ -24,7 +24,7 @@ setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing 
 train: ## train the digits example on this machine, on its GPUs, in the image if there is one (ARGS="--epochs 5" adds flags)
 	@build/train $(ARGS)
 
-test: ## set up, lint, and run the tests of ten minutes (PARTS="unit core": these parts)
+test: ## set up, lint, and run the quick tests (PARTS="unit core": these parts)
 	@build/test
 
 test-all: ## all tests that CI runs: of ranks, of the image, on a Slurm cluster (root, SYSTEM=1), and those of `make test`
