@@ -18,7 +18,7 @@ LAUNCH_REFUSALS+=(
 # second to save (version 5: none), so that is raised, and the signal blocked for version 5: the
 # ranks get it from the scheduler.
 use_mpirun() {
-    local path name option
+    local path name
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
     refuse_root
     export_variables OMPI_MCA_odls_base_sigkill_timeout=15

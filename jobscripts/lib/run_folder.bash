@@ -277,11 +277,7 @@ scheduler_ends_job() {
 processes_left() {
     [ ! -e "$RUN_DIR/logs/$1/code" ] && [ -n "$its_process" ] && [ "$its_host" = "$HOSTNAME" ] &&
         ! scheduler_ends_job || return 0
-    {
-        grep --files-with-matches --no-messages --null-data --line-regexp \
-            -e "SLIPWAY_LAUNCH=${its_job//./\\.}\.[0-9]*\.${its_process% *}\.[0-9]*" \
-            /proc/[0-9]*/environ || :
-    } | cut --delimiter=/ --fields=3
+    sh "$lib/find_ranks.sh" "$its_job.*.${its_process% *}.*" || :
 }
 
 # The number of the last attempt, by its folder or its verdict; 0 if there was none.
@@ -364,7 +360,7 @@ if [ -O "$kept_run_dir/job.sh" ]; then
         [ "${path##*/}" = job.sh ] && [ -e "$path" ] || continue
         [ "$path" -ef "$kept_run_dir/job.sh" ] && continue
         echo "$script_name: error[run-folder-moved]: $path is not $kept_run_dir/job.sh, the run" \
-            "that this script continues: submit that, or move its folder away first" >&2
+            "that this script continues: submit that, or move its folder away first" >&2 || :
         exit 78
     done
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
