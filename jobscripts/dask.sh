@@ -16,9 +16,8 @@
 #               still waits stays in the queue: it ends 15 s after its start.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
 #               small ones, 6 more for each attempt (and one of each node with GPUs), logs, and the
-#               checkpoints: the three newest and the best. A checkpoint has 3 or 4 files, together
-#               at most 4 times the size of the model's weights. The trainer keeps to this; a script
-#               of your own writes what it likes.
+#               checkpoints: the three newest and the best, each of 3 or 4 files, together at most 4
+#               times the size of the model's weights. A script of your own writes what it likes.
 # Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
 #               compilers' caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of
 #               image and data. Removed at the end; where a node or its job was lost, it stays for
@@ -26,12 +25,12 @@
 # Requeue:      By this script (which gives its nodes back and asks for new ones), at most
 #               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a further
 #               step. The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
-# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (the first 1 MB and the
-#               last 9 MB; until the end up to 20 MB), those of the nodes' jobs in dask/ beside it,
-#               and RUN_DIR/verdict.ATTEMPT. At the end a line says what the attempt has used; for
-#               that watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are.
-#               Exit codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings
-#               or nodes must be changed first; else failed.
+# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (its first 1 MB and last
+#               9 MB; up to 20 MB while it grows), those of the nodes' jobs in dask/ beside it, and
+#               RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used; for that
+#               watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are. Exit
+#               codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings or
+#               nodes must be changed first; else failed.
 # Needs:        Bash 4.4, GNU coreutils, awk, sed, grep, find, diff and flock, here and on the
 #               nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
 #               that all share, also with USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
@@ -42,10 +41,9 @@
 #               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or
 #               yours), and on others that NCCL and Gloo choose.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
-#               RUN_DIR and DATA set. For scripts written for other launchers lib/sitecustomize.py
-#               sets --local_rank, where the script has it, and variables such as SLURM_PROCID, and
-#               notes the size of the process group; SLIPWAY_ADAPT=0 switches that off. It saves,
-#               stops and resumes by itself, and its launcher's exit code is this script's.
+#               RUN_DIR and DATA set; lib/sitecustomize.py fits scripts of other launchers to that,
+#               and SLIPWAY_ADAPT=0 switches it off (docs/guide.md). It saves, stops and resumes by
+#               itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
@@ -62,42 +60,31 @@ submit_folder=$PWD
 readonly job_id
 
 # refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
-# nobody else may write it, but a private group. A mode shows what an ACL allows, and ls marks it
-# with a plus. The first PATH holds the others.
-# Column 6 of a mode is w where the group may write, column 9 where all others may.
+# nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
+# group. The first PATH holds the others.
 refuse_shared() {
-    local mode links owner group rest private='' found=''
+    local mode links owner group rest
     ! is_trusted "$2" || return 0
-    while [ -z "$found" ] && read -r mode links owner group rest; do
-        [[ " 0 $EUID $1 " == *" $owner "* ]] || found=1
-        case $mode in
-            ?????-??-*) ;;
-            ?????w??-? | ?????w??-?.)
-                private=${private:-$(private_groups "$EUID" "$1")}
-                [[ $private == *" $group "* ]] || found=1
-                ;;
-            *) found=1 ;;
+    while read -r mode links owner group rest; do
+        case " 0 $EUID $1 /$mode" in
+            *" $owner "*/?????-??-*) continue ;;
+            *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
         esac
+        echo "$script_name: error[writable-by-others]: this would be run, and others own it or" \
+            "can write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
+            "${2@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
+        exit 78
     done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
         -- "${@:2}" 2>&1)"
-    [ -n "$found" ] || return 0
-    echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
-        "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
-    exit 78
 }
 
-# private_groups USER...: print the numbers of the groups, with blanks around them, that each of
-# these users (numbers) has to itself: its primary group, which has its name and no other member.
-# RHEL and Debian make them, and with them the umask 002. Root has none.
-private_groups() {
-    local name user group
-    for user; do
-        IFS=: read -r name _ user group _ <<<"$(getent passwd "$user")"
-        [ -n "$name" ] && [ "$user" != 0 ] || continue
-        [[ ! $(getent group "$group") =~ ^"$name":[^:]*:"$group":("$name")?$ ]] ||
-            echo -n " $group "
-    done
+# is_private GROUP USER: whether the group (numbers) is the user's own: the primary one, of the same
+# name, without another member. RHEL and Debian make them, with the umask 002. Root has none.
+is_private() {
+    local name group
+    IFS=: read -r name _ _ group _ <<<"$(getent passwd "$2")"
+    [ "$2" != 0 ] && [ "$group" = "$1" ] &&
+        [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]]
 }
 
 # is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.

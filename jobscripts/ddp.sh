@@ -13,24 +13,22 @@
 #               there, on any number of ranks.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
 #               ones, 7 more for each attempt, logs, and the checkpoints: the three newest and the
-#               best. A checkpoint has 3 or 4 files, together at most 4 times the size of the
-#               model's weights. The trainer keeps to this; a script of your own writes what it
-#               likes.
+#               best, each of 3 or 4 files, together at most 4 times the size of the model's
+#               weights. A script of your own writes what it likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
 #               caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of image and data.
 #               Removed at the end.
-# Logs:         RUN_DIR/logs/ATTEMPT/stderr.log (of what the ranks wrote there the first 1 MB and
-#               the last 9 MB; until the end up to 20 MB) and RUN_DIR/verdict.ATTEMPT. At the end a
-#               line says what the attempt has used; for that watch_gpus.sh asks the driver every 10
-#               s how busy its GPUs are. Exit codes: 0 done; 75 stopped, and can be continued; 78
-#               settings must be changed first; else failed.
+# Logs:         RUN_DIR/logs/ATTEMPT/stderr.log (its first 1 MB and last 9 MB; up to 20 MB while it
+#               grows) and RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used;
+#               for that watch_gpus.sh asks the driver every 10 s how busy its GPUs are. Exit codes:
+#               0 done; 75 stopped, and can be continued; 78 settings must be changed first; else
+#               failed.
 # Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
 #               trainer's --download, an image that has a registry's name. torchrun listens on a
 #               port of this machine (MASTER_PORT), on all interfaces, without authentication.
-# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike. For
-#               scripts written for other launchers lib/sitecustomize.py sets --local_rank, where
-#               the script has it, and variables such as SLURM_PROCID, and notes the size of the
-#               process group; SLIPWAY_ADAPT=0 switches that off. It saves, stops and resumes by
+# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
+#               RUN_DIR and DATA set; lib/sitecustomize.py fits scripts of other launchers to that,
+#               and SLIPWAY_ADAPT=0 switches it off (docs/guide.md). It saves, stops and resumes by
 #               itself, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
@@ -47,42 +45,31 @@ submit_folder=$PWD
 readonly job_id
 
 # refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
-# nobody else may write it, but a private group. A mode shows what an ACL allows, and ls marks it
-# with a plus. The first PATH holds the others.
-# Column 6 of a mode is w where the group may write, column 9 where all others may.
+# nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
+# group. The first PATH holds the others.
 refuse_shared() {
-    local mode links owner group rest private='' found=''
+    local mode links owner group rest
     ! is_trusted "$2" || return 0
-    while [ -z "$found" ] && read -r mode links owner group rest; do
-        [[ " 0 $EUID $1 " == *" $owner "* ]] || found=1
-        case $mode in
-            ?????-??-*) ;;
-            ?????w??-? | ?????w??-?.)
-                private=${private:-$(private_groups "$EUID" "$1")}
-                [[ $private == *" $group "* ]] || found=1
-                ;;
-            *) found=1 ;;
+    while read -r mode links owner group rest; do
+        case " 0 $EUID $1 /$mode" in
+            *" $owner "*/?????-??-*) continue ;;
+            *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
         esac
+        echo "$script_name: error[writable-by-others]: this would be run, and others own it or" \
+            "can write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
+            "${2@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
+        exit 78
     done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
         -- "${@:2}" 2>&1)"
-    [ -n "$found" ] || return 0
-    echo "$script_name: error[writable-by-others]: this would be run, and others own it or can" \
-        "write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w ${2@Q}," \
-        "or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
-    exit 78
 }
 
-# private_groups USER...: print the numbers of the groups, with blanks around them, that each of
-# these users (numbers) has to itself: its primary group, which has its name and no other member.
-# RHEL and Debian make them, and with them the umask 002. Root has none.
-private_groups() {
-    local name user group
-    for user; do
-        IFS=: read -r name _ user group _ <<<"$(getent passwd "$user")"
-        [ -n "$name" ] && [ "$user" != 0 ] || continue
-        [[ ! $(getent group "$group") =~ ^"$name":[^:]*:"$group":("$name")?$ ]] ||
-            echo -n " $group "
-    done
+# is_private GROUP USER: whether the group (numbers) is the user's own: the primary one, of the same
+# name, without another member. RHEL and Debian make them, with the umask 002. Root has none.
+is_private() {
+    local name group
+    IFS=: read -r name _ _ group _ <<<"$(getent passwd "$2")"
+    [ "$2" != 0 ] && [ "$group" = "$1" ] &&
+        [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]]
 }
 
 # is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.

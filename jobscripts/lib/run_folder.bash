@@ -90,7 +90,7 @@ refuse_shared_above() {
         elif [[ $mode == ????????w* ]]; then
             open=$folder
         elif [ -O "$folder" ] && [[ $mode == ?????w* ]]; then
-            [[ $mode != *+ && $(private_groups "$EUID") == *" $group "* ]] || shared=$folder
+            [[ $mode != *+ ]] && is_private "$group" "$EUID" || shared=$folder
         fi
     done
     [ -z "$open" ] ||
@@ -370,7 +370,7 @@ elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     exit 78
 fi
 END
-    declare -f refuse_shared private_groups is_trusted # of this library, not of the script
+    declare -f refuse_shared is_private is_trusted # of this library, not of the script
     [ -z "${SLIPWAY_TRUSTED_FOLDER:-}" ] ||
         printf '[ -n "${SLIPWAY_TRUSTED_FOLDER:-}" ] || SLIPWAY_TRUSTED_FOLDER=%q\n' \
             "$SLIPWAY_TRUSTED_FOLDER"

@@ -20,8 +20,8 @@ BY_ITSELF = (
     "further step{restarts}."
 )
 WITH_RESTARTS = (
-    ", or has just lost a node; and after the death of a node or rank, if SLIPWAY_MAX_RESTARTS is not used up, too few "
-    "nodes start a process, though this script's own does, and it is not to train with fewer"
+    " or just lost a node; and after a death that leaves too few nodes, if restarts are left, and this script's own "
+    "node still starts a process"
 )
 DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
 BUILT = {

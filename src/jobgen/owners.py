@@ -7,7 +7,7 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from typing import Iterator, List, Optional, Set
+from typing import Iterator, List, Optional
 
 from jobgen.errors import JobgenError
 
@@ -22,13 +22,12 @@ def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> I
     """
     if trusted and Path(trusted).resolve() in [paths[0].resolve(), *paths[0].resolve().parents]:
         return
-    groups = _private_groups(os.geteuid(), owner)
     for path in paths:
         try:
             found = path.stat()
         except OSError:
             continue
-        by_group = found.st_mode & stat.S_IWGRP and (found.st_gid not in groups or _has_acl(path))
+        by_group = found.st_mode & stat.S_IWGRP and (not _is_private(found.st_gid, found.st_uid) or _has_acl(path))
         if found.st_uid not in {os.geteuid(), 0, owner} or found.st_mode & stat.S_IWOTH or by_group:
             yield JobgenError(
                 "writable-by-others",
@@ -59,21 +58,18 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
     yield from shared([folder, *files], trusted=trusted, owner=owner)
 
 
-def _private_groups(*users: Optional[int]) -> Set[int]:
-    """Return the groups that each of ``users`` has to itself: primary, with its name, and without other members.
+def _is_private(group: int, user: int) -> bool:
+    """Return whether the group is the user's own: the primary one, of the same name, without another member.
 
     Root has none.
     """
-    found = set()
-    for user in filter(None, users):
-        try:
-            account = pwd.getpwuid(user)
-            group = grp.getgrgid(account.pw_gid)
-        except KeyError:
-            continue
-        if group.gr_name == account.pw_name and not {*group.gr_mem} - {account.pw_name}:
-            found.add(account.pw_gid)
-    return found
+    try:
+        account = pwd.getpwuid(user)
+        found = grp.getgrgid(group)
+    except KeyError:
+        return False
+    name = account.pw_name
+    return user != 0 and account.pw_gid == group and found.gr_name == name and not {*found.gr_mem} - {name}
 
 
 def _has_acl(path: Path) -> bool:

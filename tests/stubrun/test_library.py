@@ -644,7 +644,7 @@ class TestScratch:
         assert bash("SLIPWAY_SCRIPT=x; ! is_foreign run/input.toml")[0] == 0, "it writes none"
 
     # once: a clone under umask 002 was refused, where it is the default since each user has a group
-    def test_refuse_shared_and_private_groups(self, bash, stub, open_folder):
+    def test_refuse_shared_and_is_private(self, bash, stub, open_folder):
         file = open_folder / "file"
         file.touch()
         user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())
@@ -661,10 +661,11 @@ class TestScratch:
         ):
             stub("getent", f"[ $1 = passwd ] && echo ann:x:{user}:{group}::/: || echo {name}:{group}:{members}")
             assert bash(*check)[0] == code, (members, name)
-            assert bash(f"private_groups {user}")[1] == ("" if code else f" {group} ")
+            assert (bash(f"is_private {group} {user}")[0] == 0) == (code == 0), (members, name)
         assert_dies(bash(*check), "writable-by-others", file, group, f"chmod -R go-w '{open_folder}'")
         stub("getent", f"[ $1 = passwd ] && echo ann:x:0:{group}::/: || echo ann:x:{group}:")
-        assert bash(f"private_groups {user}")[1] == "", "root shares its group"
+        assert bash(f"is_private {group} 0")[0] != 0, "root shares its group"
+        assert bash(f"is_private 0 {user}")[0] != 0, "not the user's primary group"
         stub("getent", f"[ $1 = passwd ] && echo ann:x:{user}:{group}::/: || echo ann:x:{group}:")
         assert_dies(bash(f"refuse_shared '' {file} {file}.gone"), "writable-by-others", f"{file}.gone")
         for mode in (0o666, 0o646):

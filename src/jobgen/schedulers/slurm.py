@@ -35,18 +35,13 @@ IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
     exit 78
 fi
 # The job as Slurm itself knows it: one that was submitted from inside another job inherits what the
-# environment says of that one, such as the task of an array.
-ask_slurm() {
-    timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
-        awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job'
-}
-slurm_record=$(ask_slurm) || slurm_record=''
-[ -n "$slurm_record" ] || [ -z "${sigterm_at:-}" ] || # it has ended scontrol, too
-    slurm_record=$(ask_slurm) || slurm_record=''
-for _ in ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+1 2 3 4 5 6}}; do
+# environment says of that one, such as the task of an array. Asked twice, as a SIGTERM ends
+# scontrol too, and for a minute where the run of a requeued task of an array is to be found.
+for nap in 0 0 ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+10 10 10 10 10 10}}; do
+    sleep "$nap"
+    slurm_record=$(timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
+        awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job') || slurm_record=''
     [ -z "$slurm_record" ] || break
-    sleep 10 # it may be a requeued task of an array, whose run has another name
-    slurm_record=$(ask_slurm) || slurm_record=''
 done
 job_id=$SLURM_JOB_ID
 [[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
@@ -68,12 +63,12 @@ CONTRACT = Contract(
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel a step that waits on each node for that does it (watch_scratch.sh). It stays where SIGKILL "
-    "comes first (KillWait), and on all nodes if the first one dies: for the site's epilog "
-    "(slipway-$SLURM_JOB_ID.*; docs/sites.md), or the next attempt of the run on that node.",
+    remains="After scancel a step on each node does that (watch_scratch.sh). They stay where SIGKILL comes first "
+    "(KillWait), and on all nodes if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
+    "docs/sites.md), or the run's next attempt there.",
     restart="Slurm itself requeues the job (--requeue) after preemption without a grace time, and after the loss of a "
-    "node that it notices before the ranks do; nothing here bounds that. A stray SIGTERM in its first minute requeues "
-    "it once more (docs/restarts.md). A preemption that gives the ranks time to save ends the job as scancel does.",
+    "node that it notices before the ranks do: without a limit. A preemption with a grace time ends the job as scancel does. A "
+    "stray SIGTERM in the first minute of a requeued job requeues it once more (docs/restarts.md).",
     needs="Slurm 20.11",
 )
 
