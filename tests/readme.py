@@ -370,6 +370,10 @@ NO_COMMANDS = {
     "rsync -a",
     "srun --pty",
     "torchrun --max-restarts",
+    "python eval.py",
+    "chmod o-w",
+    "chmod go-w",
+    "nodes_out_of_service NODE...",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 

@@ -23,6 +23,7 @@ while [[ $1 == --* ]]; do
     shift
 done
 started=() code=0
+trap 'kill "${started[@]}"' TERM
 for ((number = 0; number < tasks; number++)); do
     SLURM_PROCID=$number SLURM_LOCALID=$((number % each)) SLURM_NODEID=$((number / each)) SLURM_NTASKS=$tasks "$@" &
     started+=($!)

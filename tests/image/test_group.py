@@ -51,7 +51,7 @@ def colleague(*words: str) -> str:
 def test_the_group_reads_all_of_a_run_and_writes_nothing(user, project, script, where, umask):
     disk = user.home / "disk"
     disk.mkdir(exist_ok=True)
-    disk.chmod(0o777)
+    disk.chmod(0o1777)
     flags = ["--epochs", "1", "--tensorboard", "--arch", "mlp", "--record-samples"]
     run = project / where / "run"
     env = user.environment() | {
