@@ -15,7 +15,7 @@
 #               script or its Dask is killed. Only where both are, with the machine, a job that
 #               still waits stays in the queue: it ends 15 s after its start.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
-#               small ones, 6 more for each attempt (and one of each node with GPUs), logs, and the
+#               small ones, 10 more for each attempt (and one of each node with GPUs), logs, and the
 #               checkpoints: the three newest and the best, each of 3 or 4 files, together at most 4
 #               times the size of the model's weights. A script of your own writes what it likes.
 # Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the

@@ -12,7 +12,7 @@
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
 #               there, on any number of ranks.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
-#               ones, 7 more for each attempt, logs, and the checkpoints: the three newest and the
+#               ones, 10 more for each attempt, logs, and the checkpoints: the three newest and the
 #               best, each of 3 or 4 files, together at most 4 times the size of the model's
 #               weights. A script of your own writes what it likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'

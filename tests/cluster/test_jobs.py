@@ -62,6 +62,12 @@ def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluste
     assert "resumed at step" in job.output
     latest = "checkpoints/latest"
     assert digest(tmp_path / "run" / latest) == digest(tmp_path / "whole" / latest)
+    assert len(files_beside_checkpoints(tmp_path / "run")) <= 70 + 2 * (10 + 2), "as its header says"
+
+
+def files_beside_checkpoints(run: Path) -> list[Path]:
+    """Return what a run has left on the shared disk, of which administrators read in the script's header."""
+    return [path for path in run.rglob("*") if path.is_file() and "checkpoints" not in path.relative_to(run).parts]
 
 
 @pytest.mark.prove
