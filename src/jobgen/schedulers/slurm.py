@@ -67,8 +67,8 @@ CONTRACT = Contract(
     "(KillWait), and on all nodes if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
     "docs/sites.md), or the run's next attempt there.",
     restart="Slurm itself requeues the job (--requeue) after preemption without a grace time, and after the loss of a "
-    "node that it notices before the ranks do: without a limit. A preemption with a grace time ends the job as scancel does. A "
-    "stray SIGTERM in the first minute of a requeued job requeues it once more (docs/restarts.md).",
+    "node that it notices before the ranks do: without a limit. A preemption with a grace time ends the job as scancel "
+    "does. A stray SIGTERM in the first minute of a requeued job requeues it once more (docs/restarts.md).",
     needs="Slurm 20.11",
 )
 
