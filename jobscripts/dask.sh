@@ -8,7 +8,7 @@
 # Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, the nodes are
 #               given back. Or `echo user >RUN_DIR/STOP`, from anywhere.
 # Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
-#               that are kept there, on any number of nodes and GPUs.
+#               kept there unless others are given now, on any number of nodes and GPUs.
 # Nodes:        SLIPWAY_NODES jobs of one node each, which run a worker of Dask, as node_request
 #               below says. Where fewer have come after SLIPWAY_WAIT_SECONDS, training begins with
 #               them, if they are SLIPWAY_MIN_NODES. All are given back at the end, also where this
@@ -126,7 +126,7 @@ fi
 : "${SLIPWAY_MAX_REQUEUES:=10}"               # how often the script may requeue itself
 : "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
 : "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
-: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches, temporary files and copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
 : "${SLIPWAY_NODES:=2}"                       # nodes that Dask asks for
@@ -177,8 +177,8 @@ END_OF_REQUEST
 }
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission. They run if you own them, or root, or who owns what you named (this
-# script, SLIPWAY_LIB), and if nobody else can write them; a group may that has no other member.
+# the folder of submission. They run only if they belong to you, to root or to the owner of what you
+# named (this script, SLIPWAY_LIB), and no other user can write them.
 script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib

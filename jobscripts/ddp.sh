@@ -9,15 +9,17 @@
 #               refused. SLIPWAY_DEVICE=cpu leaves the GPUs alone.
 # Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, then end. Or
 #               `echo user >RUN_DIR/STOP`.
-# Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings that are kept
-#               there, on any number of ranks.
+# Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
+#               kept there unless others are given now, on any number of ranks.
+# Restart:      After the death of a rank all ranks are started again, at most SLIPWAY_MAX_RESTARTS
+#               times.
 # Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
 #               ones, 10 more for each attempt, logs, and the checkpoints: the three newest and the
 #               best, each of 3 or 4 files, together at most 4 times the size of the model's
 #               weights. A script of your own writes what it likes.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700): the compilers'
 #               caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of image and data.
-#               Removed at the end.
+#               Removed at the end; after SIGKILL when RUN_DIR/job.sh runs again.
 # Logs:         RUN_DIR/logs/ATTEMPT/stderr.log (its first 1 MB and last 9 MB; up to 20 MB while it
 #               grows) and RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used;
 #               for that watch_gpus.sh asks the driver every 10 s how busy its GPUs are. Exit codes:
@@ -28,8 +30,8 @@
 #               port of this machine (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
 #               RUN_DIR and DATA set; lib/sitecustomize.py fits scripts of other launchers to that,
-#               and SLIPWAY_ADAPT=0 switches it off (docs/guide.md). It saves, stops and resumes by
-#               itself, and its launcher's exit code is this script's.
+#               and SLIPWAY_ADAPT=0 switches it off (docs/guide.md). With slipway.Session it is
+#               restarted like the trainer. Without, its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
@@ -111,7 +113,7 @@ fi
 : "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
 : "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
 : "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
-: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches and staged copies
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches, temporary files and copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
 
@@ -120,8 +122,8 @@ launcher=local                                # processes start here
 container_runtime=apptainer                   # runs SLIPWAY_IMAGE where USE_CONTAINER is 1
 
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission. They run if you own them, or root, or who owns what you named (this
-# script, SLIPWAY_LIB), and if nobody else can write them; a group may that has no other member.
+# the folder of submission. They run only if they belong to you, to root or to the owner of what you
+# named (this script, SLIPWAY_LIB), and no other user can write them.
 script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib

@@ -571,8 +571,11 @@ continue_run() {
     # this script.
     trap '' TERM USR1 INT HUP
     [ "$cancelled" = 0 ] || return 0
+    if ! echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues"; then
+        warn no-requeue "$2, and $RUN_DIR/requeues cannot be written: is the disk full?"
+        return 0
+    fi
     warn requeued "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
-    echo "$((count + 1)) $job_id" >>"$RUN_DIR/requeues" || return 0
     next_job=''
     if ! again "$1"; then
         warn no-requeue "the scheduler does not let it go on by itself"

@@ -203,6 +203,10 @@ find_healthy_nodes() {
         sort_out lost
         [ ${#silent[@]} != 0 ] || break
     done
+    if [ ${#found[@]} = 0 ] && ! echo >>"$log_dir/answers"; then
+        warn no-restart "$log_dir/answers cannot be written: is the disk full? It is not restarted"
+        return 1
+    fi
     if [ ${#found[@]} = 0 ] || [[ " ${silent[*]} ${lost[*]} " == *" ${this_node:-/} "* ]]; then
         warn no-restart \
             "no process can be started on this node ($HOSTNAME): it is not restarted"

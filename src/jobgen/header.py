@@ -20,15 +20,16 @@ BY_ITSELF = (
     "further step{restarts}."
 )
 WITH_RESTARTS = (
-    " or just lost a node; and after a death that leaves too few nodes, if restarts are left, and this script's own "
+    " or has just lost a node; and after a death that leaves too few nodes, if restarts are left and this script's own "
     "node still starts a process"
 )
 DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
 BUILT = {
-    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), "
-    "and until it is whole a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after SIGKILL.",
+    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), in place of "
+    "an older one, and until it is whole a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays "
+    "after SIGKILL.",
     "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA, to which the link SLIPWAY_VENV leads; older "
-    "environments stay, and the log names them.",
+    "environments stay, and one that SIGKILL left unfinished; the log names them.",
 }
 """What a job that builds leaves on the shared disk."""
 ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloads"}
@@ -51,7 +52,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
         return _entries(fill("building_header.txt", {**values, **given}))
     differing = scheduler.contract._asdict() if scheduler.has_queue else {}
     torchrun = "torchrun" in values["launch"]
-    patience = " (and torchrun, 30 s)" if torchrun else ""
+    patience = " (torchrun gives them 30 s)" if torchrun else ""
     sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
     watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
     by_itself = scheduler.resumes.get(job.resume)

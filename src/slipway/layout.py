@@ -227,7 +227,7 @@ _TRAINING = (
     Setting("SLIPWAY_PROFILER", choice("nsys"), "nsys: profile each rank by Nsight Systems",
             "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves a report in the run "
             "folder ([report.md](report.md#profiles))", optional=True),
-    Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches and staged copies",
+    Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches, temporary files and copies",
             "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
             "1: image and data are copied to the local disk of each node first; a tar is unpacked there", "STAGE"),

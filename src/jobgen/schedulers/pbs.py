@@ -19,7 +19,7 @@ from jobgen.shell import Expansion, Word, one_line, words_of
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
 NODES = "any number of nodes, with GPUs, and cores for threads and data loaders; time of an attempt"
-SHELL = "else the user's login shell reads this script, which may be tcsh"
+SHELL = "otherwise the login shell, perhaps tcsh, would read this script"
 SITE = "asked for by the site"
 REASONS = {
     "S": SHELL,
@@ -56,8 +56,8 @@ restarted=1 # empty in a new job, though one had its number before: PBS counts h
 ! PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null |
     grep --line-regexp '[[:space:]]*\\(run\\|start\\)_count = 1' >/dev/null || restarted=''"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks save, if the site's kill_delay@{torchrun} lets them, the job ends, and "
-    "nothing requeues it.",
+    stop="qdel JOB: the ranks get SIGTERM and save, within the site's kill_delay@{torchrun}; the job ends, and nothing "
+    "requeues it.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
     remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "

@@ -14,7 +14,7 @@ REASONS = {
     "job-name": "what squeue shows",
     "account": "who pays",
     "nodes": "any number: the script counts them",
-    "time": "of one attempt",
+    "time": "from one start of the job to the next",
     "no-kill": "a lost node does not end the job: see above",
     "requeue": "lets it return to the queue: see above",
     "open-mode": "one log for all attempts",
@@ -56,19 +56,21 @@ script=$(realpath -- "$0")
 if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
     script=$(sed --quiet 's/^ *Command=//p' <<<"$slurm_record")
     script=${script%"${*:+ $*}"}
-    [[ $script == /* ]] || script=$0 # Slurm is silent, or has read the script from a pipe
+    [[ $script == /* ]] && script=$(realpath --canonicalize-missing -- "$script") ||
+        script=$0 # no record, or a script from standard input
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks save, if the site's KillWait@{torchrun} lets them, the job ends, and "
+    stop="scancel JOB: the ranks get SIGTERM and save, within the site's KillWait@{torchrun}; the job ends, and "
     "nothing requeues it.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel a step on each node does that (watch_scratch.sh). They stay where SIGKILL comes first "
+    remains="After scancel a step on each other node does that (watch_scratch.sh). They stay where SIGKILL comes first "
     "(KillWait), and on all nodes if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
     "docs/sites.md), or the run's next attempt there.",
-    restart="Slurm itself requeues the job (--requeue) after preemption without a grace time, and after the loss of a "
-    "node that it notices before the ranks do: without a limit. A preemption with a grace time ends the job as scancel "
-    "does. A stray SIGTERM in the first minute of a requeued job requeues it once more (docs/restarts.md).",
+    restart="Slurm itself requeues the job (--requeue) after preemption without a grace time (by REQUEUE), and after "
+    "the loss of a node that it notices before the ranks do: without a limit. A preemption with a grace time "
+    "ends the job as scancel does, or with send_user_signal requeues it as a time limit does. A stray SIGTERM "
+    "in the first minute of a requeued job requeues it once more (docs/restarts.md).",
     needs="Slurm 20.11",
 )
 
@@ -189,7 +191,12 @@ def _reasons(job: Job) -> Dict[str, str]:
         said, why = job.site.options, "where the GPUs are"
     partition = why if job.options.get("partition") == said.get("partition") else "asked for by the site"
     if job.spec.task in BUILDS:
-        return {"nodes": "one is enough", "cpus-per-task": "to compile and to compress", "partition": partition}
+        return {
+            "nodes": "one is enough",
+            "time": "of the job",
+            "cpus-per-task": "to compile and to compress",
+            "partition": partition,
+        }
     save = job.spec.save_seconds + EARLY_SECONDS
     each = job.spec.devices_per_rank
     gpus = "a rank each" if each == 1 else f"{each} for each rank"

@@ -1,6 +1,6 @@
 # The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission. They run if you own them, or root, or who owns what you named (this
-# script, SLIPWAY_LIB), and if nobody else can write them; a group may that has no other member.
+# the folder of submission. They run only if they belong to you, to root or to the owner of what you
+# named (this script, SLIPWAY_LIB), and no other user can write them.
 @{script_path}
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib
