@@ -3399,7 +3399,7 @@ class TestHeadAddress:
         assert address == "127.0.0.1"
         with socket.create_connection((address, int(port))):  # one that says nothing does not stop others
             assert self.try_head(f"{port} token") == (0, "a b\n", "")
-        code, out, err = self.try_head(f"{port} another")
+        code, out, err = self.try_head(f"{port} other")
         assert (code, out) == (78, "")
         assert_error(err, "no-network", "127.0.0.1", port, "MASTER_ADDR")
         answer.unlink()
