@@ -1707,7 +1707,7 @@ class TestEachNode:
         else:
             assert (ended[0], ended[1]) == (0, "on\n")
 
-    @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
+    @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow), "ssh", "local"])
     def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
         stub("srun", SRUN)
         stub("ssh", "exec bash")
@@ -2437,6 +2437,11 @@ class TestRestart:
             "2 first\n78 second\n": "<2> <first>",
             "1 no cause\n": "none",
             "078 x\n": "none",
+            "778 x\n": "none",
+            "0 x\n": "none",
+            "78\n": "none",
+            "78 \n": "none",
+            "2x": "none",
             "78 \x1b[2J\n": "none",
             "\n78 x\n": "none",
             "x" * 9999: "none",
