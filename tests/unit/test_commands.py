@@ -80,7 +80,7 @@ def test_the_help_of_the_trainer_lists_the_commands():
 @pytest.mark.parametrize(("name", "own"), [("evaluate", "--best"), ("export", "--best"), ("make-data", "--per-class")])
 def test_each_has_a_help_of_its_own(name, own, capsys):
     for flag in ("--help", "--version"):
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             find_command([name])([flag])
     said = capsys.readouterr()
     assert said.err == ""
