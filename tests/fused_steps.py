@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -60,12 +61,17 @@ def ours(name: str) -> Build:
     return lambda parameters: (FusedSGD if cls is SGD else cls)(parameters, lr=0.1, **arguments, fused=True)
 
 
-def parameters_on(device: torch.device) -> list[nn.Parameter]:
+@cache
+def normal(seed: int) -> tuple[Tensor, ...]:
     """Return an NHWC kernel, more values than one block of a CUDA kernel takes, and a few: float32, of about 1."""
-    generator = torch.Generator().manual_seed(0)
-    values = [torch.randn(shape, generator=generator) for shape in ((8, 3, 3, 3), (70_001,), (5,))]
-    values[0] = values[0].contiguous(memory_format=torch.channels_last)
-    return [nn.Parameter(value.to(device)) for value in values]
+    generator = torch.Generator().manual_seed(seed)
+    kernel, *others = (torch.randn(shape, generator=generator) for shape in ((8, 3, 3, 3), (70_001,), (5,)))
+    return kernel.contiguous(memory_format=torch.channels_last), *others
+
+
+def parameters_on(device: torch.device) -> list[nn.Parameter]:
+    """Return parameters of their own, with the same values in each call."""
+    return [nn.Parameter(value.to(device, copy=True)) for value in normal(0)]
 
 
 def steps(
@@ -93,9 +99,8 @@ def steps(
     for step in range(1, STEPS + 1):
         if step in left_out:
             continue
-        generator = torch.Generator().manual_seed(step)
         used = parameters if step >= late else parameters[:-1]
-        losses = [(value * torch.randn(value.shape, generator=generator).to(device)).sum() for value in used]
+        losses = [(value * factor.to(device)).sum() for value, factor in zip(used, normal(step), strict=False)]
         scaler.scale(torch.stack(losses).sum()).backward()
         if step in skipped:
             used[1].grad[-1] = torch.inf

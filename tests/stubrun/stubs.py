@@ -26,6 +26,8 @@ GONE = 30.0
 DONE = {"STUB_VERDICT": "done 9 trained"}
 JOIN = 'echo 4 >"$RUN_DIR/logs/$TRAINER_ATTEMPT/world.node1.7"'
 """What a script does whose four ranks join each other, for STUB_ON_TRAIN."""
+USED = re.compile(r"(?m)^[\w.-]+: .* = .*-hours.*$")
+"""The line that says what an attempt has used."""
 OUT_OF_TIME = {"STUB_VERDICT": "out-of-time 9 time-limit"}
 
 

@@ -1,6 +1,5 @@
-"""The line of account at the end of each committed script, and what its GPUs did, from stand-ins for the drivers."""
+"""The line of account at the end of a script (of each: test_scripts.py), and what its GPUs did, from stand-ins."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -8,14 +7,8 @@ import subprocess
 import pytest
 
 from messages import messages
-from stubs import DONE, JOIN, OUT_OF_TIME, ROOT, SCRIPTS, changed_library
+from stubs import DONE, JOIN, OUT_OF_TIME, ROOT, USED, changed_library
 
-TRAINS = sorted(
-    path.name
-    for path in SCRIPTS.iterdir()
-    if path.suffix in {".job", ".pbs", ".sh"} and path.name not in {"image_build.job", "venv_build.job", "dask.sh"}
-)
-USED = re.compile(r"(?m)^[\w.-]+: .* = .*-hours.*$")
 ENDS = [
     (DONE, 0),
     (OUT_OF_TIME, 75),
@@ -26,25 +19,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("script", TRAINS)
-def test_every_script_says_what_it_has_used(project, script):
-    ended = project.run(script, **DONE)
-    [line] = USED.findall(ended.err)
-    shape, rest = "2 nodes x 2 GPUs", ""
-    if script == "ddp.sh":
-        shape = r"1 node x \d+ cores?"  # SLIPWAY_DEVICE is auto
-    if script == "single.job":
-        shape = "1 node x 1 GPU"
-    if script == "cpu.job":  # whatever this stand-in of a scheduler gives it
-        shape, rest = "2 nodes x 8 cores", "; .*4 .*GPUs .*"
-    unit = "core" if "core" in shape else "GPU"
-    assert re.fullmatch(rf"{script}: .*{shape} x \d+ s = \d+\.\d+ {unit}-hours{rest}", line), line
-    kept = json.loads((ended.run_dir / "logs" / "1" / "account.json").read_text())
-    assert (kept["unit"], kept["gpus_seen"]) == (unit, 0)
-
-
-@pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
-@pytest.mark.parametrize(("env", "code"), ENDS)
+@pytest.mark.parametrize(("script", "env", "code"), [*(("ddp.job", *end) for end in ENDS), ("ddp.pbs", *ENDS[1])])
 def test_it_says_so_once_however_it_ends_and_before_it_goes_on(project, script, env, code):
     ended = project.run(script, **env)
     assert ended.code == code

@@ -1708,7 +1708,7 @@ class TestEachNode:
         else:
             assert (ended[0], ended[1]) == (0, "on\n")
 
-    @pytest.mark.parametrize("launcher", ["srun", "mpirun", "ssh", "local"])
+    @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow), "ssh", "local"])
     def test_step_on_each_node_and_explain_failure(self, bash, stub, launcher):
         stub("srun", SRUN)
         stub("ssh", "exec bash")
@@ -2438,6 +2438,11 @@ class TestRestart:
             "2 first\n78 second\n": "<2> <first>",
             "1 no cause\n": "none",
             "078 x\n": "none",
+            "778 x\n": "none",
+            "0 x\n": "none",
+            "78\n": "none",
+            "78 \n": "none",
+            "2x": "none",
             "78 \x1b[2J\n": "none",
             "\n78 x\n": "none",
             "x" * 9999: "none",
@@ -3400,7 +3405,7 @@ class TestHeadAddress:
         assert address == "127.0.0.1"
         with socket.create_connection((address, int(port))):  # one that says nothing does not stop others
             assert self.try_head(f"{port} token") == (0, "a b\n", "")
-        code, out, err = self.try_head(f"{port} another")
+        code, out, err = self.try_head(f"{port} other")
         assert (code, out) == (78, "")
         assert_error(err, "no-network", "127.0.0.1", port, "MASTER_ADDR")
         answer.unlink()

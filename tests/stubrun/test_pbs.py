@@ -150,7 +150,10 @@ class TestAllocation:
 
     def test_one_that_hangs_too(self, project):
         lib = changed_library(project, "pbs.bash", "ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
-        ended = project.run("ddp.pbs", SLIPWAY_LIB=str(lib), STUB_ON_QSTAT="exec sleep 60", **DONE)
+        script = project.spool / "ddp.pbs"
+        script.write_text((SCRIPTS / "ddp.pbs").read_text().replace("timeout 20 qstat", "timeout 1 qstat"))
+        script.chmod(0o755)
+        ended = project.run(script, SLIPWAY_LIB=str(lib), STUB_ON_QSTAT="exec sleep 60", **DONE)
         assert ended.code == 0
         assert_warning(ended.err, "scheduler-silent", "qstat")
 

@@ -185,9 +185,7 @@ class TestWhen:
         ended = run(STUB_ON_TRAIN=dies(1, before=late))
         assert (ended.code, len(launches(ended))) == (0, 2), ended
 
-    @pytest.mark.parametrize(
-        "text", ["", "1 x\\n", "78\\n", "78 \\n", "0 x\\n", "778 x\\n", "78 \\033[2Jx\\n", "a[$(id)] x", "2x"]
-    )
+    @pytest.mark.parametrize("text", ["", "1 x\\n", "a[$(id)] x"])  # others: TestRestart.test_attempt_has_cause
     def test_what_is_no_cause_is_passed_over(self, run, text):
         leave = f"""printf '{text}' >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; """
         ended = run(STUB_ON_TRAIN=dies(1, before=leave))

@@ -12,7 +12,7 @@ import pytest
 from jobgen.cli import main
 from messages import assert_error, assert_warning, slugs
 from slipway.flags import read_arguments
-from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, launches_of, payload_of, read_env
+from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, USED, launches_of, payload_of, read_env
 from trainer.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
@@ -56,6 +56,19 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert {"code", "job", "stderr.log"} <= {path.name for path in (ended.run_dir / "logs/1").iterdir()}
     assert not (ended.run_dir / "logs/1/scratch").exists()  # nothing is left there
     assert (ended.run_dir / "logs" / "1" / "code").read_text() == "0\n"
+    # what it has used
+    [line] = USED.findall(ended.err)
+    shape, rest = "2 nodes x 2 GPUs", ""
+    if script == "ddp.sh":
+        shape = r"1 node x \d+ cores?"  # SLIPWAY_DEVICE is auto
+    if script == "single.job":
+        shape = "1 node x 1 GPU"
+    if script == "cpu.job":  # whatever this stand-in of a scheduler gives it
+        shape, rest = "2 nodes x 8 cores", "; .*4 .*GPUs .*"
+    unit = "core" if "core" in shape else "GPU"
+    assert re.fullmatch(rf"{script}: .*{shape} x \d+ s = \d+\.\d+ {unit}-hours{rest}", line), line
+    kept = json.loads((ended.run_dir / "logs" / "1" / "account.json").read_text())
+    assert (kept["unit"], kept["gpus_seen"]) == (unit, 0)
 
 
 @pytest.mark.parametrize("script", DIFFERENT)
@@ -327,7 +340,7 @@ class TestRanks:
     def test_a_job_says_before_the_launch_how_many_run_where(self, project, script, ranks, each, meeting_point):
         nodes = r"2 node.*\(node1, node2\)" if script != "single.job" else r"1 node.*\(node1\)"
         line = rf"{script}: {ranks} rank.* {each} .*{nodes}(, .* )?{re.escape(meeting_point)}"
-        for own in ({}, {"SLIPWAY_SCRIPT": "my train.py"}):
+        for own in ({}, {"SLIPWAY_SCRIPT": "my train.py"})[: 2 if script == "ddp.job" else 1]:
             ended = project.run(script, STUB_ON_TRAIN="echo trains >&2", **own, **DONE)
             before = ended.err.partition("\ntrains\n")[0].splitlines()
             assert [said for said in before if re.fullmatch(line, said)] != [], ended

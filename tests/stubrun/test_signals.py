@@ -118,7 +118,7 @@ class TestCancel:
         assert (ended.code, ended.way_on[0]) == (75, "sbatch")
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
 
-    @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
+    @pytest.mark.parametrize("script", ["ddp.job", pytest.param("ddp.pbs", marks=pytest.mark.slow), "ddp.sh"])
     def test_during_the_preflight_it_ends_at_once(self, project, script):
         job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 600')
         job.until(up(project))

@@ -78,14 +78,17 @@ def test_the_help_of_the_trainer_lists_the_commands():
 
 
 @pytest.mark.parametrize(("name", "own"), [("evaluate", "--best"), ("export", "--best"), ("make-data", "--per-class")])
-def test_each_has_a_help_of_its_own(name, own):
-    done = trainer(name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: trainer {name} {COMMANDS[name].usage}\n")
-    assert own in done.stdout
-    assert ("RUN" in done.stdout.partition("\n")[2]) == ("RUN" in COMMANDS[name].usage)
-    assert "--epochs" not in done.stdout
-    assert trainer(name, "--version").stdout == f"slipway {VERSION}\n"
+def test_each_has_a_help_of_its_own(name, own, capsys):
+    for flag in ("--help", "--version"):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            find_command([name])([flag])
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"usage: trainer {name} {COMMANDS[name].usage}\n")
+    assert own in said.out
+    assert ("RUN" in said.out.partition("\n")[2]) == ("RUN" in COMMANDS[name].usage)
+    assert "--epochs" not in said.out
+    assert said.out.endswith(f"\nslipway {VERSION}\n")
 
 
 @pytest.mark.parametrize(

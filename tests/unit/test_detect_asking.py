@@ -103,7 +103,14 @@ class Played(Asker):
         return Answer(command, "BEGIN MODULES\n" * (words[0] == "bash") + text, "")
 
 
-@pytest.mark.parametrize("kind", sorted(path.name for path in recorded.CLUSTERS.iterdir() if path.is_dir()))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(path.name, marks=[pytest.mark.slow] * (path.name in {"amd", "condo", "routed", "typed-gres"}))
+        for path in sorted(recorded.CLUSTERS.iterdir())
+        if path.is_dir()
+    ],
+)
 def test_rubbish_costs_its_own_answers_alone(tmp_path, monkeypatch, kind):
     folder = recorded.login_node(kind, tmp_path, monkeypatch)
     monkeypatch.setattr(jobgen.detect, "Asker", Played)

@@ -139,6 +139,7 @@ class TestScript:
         (tmp_path / "bin" / "scontrol").chmod(0o755)
         settings = ["--set", 'modules=["x"]', "--set", "purge_modules=false"]
         monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # as build/test sets it
         handlers = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         assert main(["shell", "--site", "example", *settings, "--", "sh", "-c", "env; exit 7"]) == 7
         assert handlers == [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]

@@ -140,7 +140,7 @@ class TestPack:
         whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
         main([str(photos), str(whole)])
         sizes = set()
-        for number in range(0, 40, 7):
+        for number in range(0, 40, 13):
             script = KILLED.format(number=number)
             killed = subprocess.run([sys.executable, "-c", script, str(photos), str(target)], check=False)
             assert killed.returncode == -9
@@ -148,7 +148,7 @@ class TestPack:
             main([str(photos), str(target)])
             assert target.read_bytes() == whole.read_bytes()
             target.unlink()
-        assert len(sizes) > 3
+        assert len(sizes) > 2
 
     def test_one_whose_start_was_damaged_meanwhile_is_mended(self, photos):
         whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"

@@ -60,11 +60,14 @@ def waits(request, environment):
     with request.ending_at_once("rank", "for the other ranks"):
         time.sleep(600)
 
-def fails_because_of_it(request, environment):
+def fails_because_of_it(request, environment, seconds=0.0):
     if environment.local_rank == 1:
-        time.sleep(float(sys.argv[2]))
+        time.sleep(seconds)
         raise ConfigError("bad-value", "refused")
     raise RuntimeError("lost contact")
+
+def fails_before_it(request, environment):
+    fails_because_of_it(request, environment, 1.0)
 
 def saves(request, environment):
     if environment.local_rank == 1:
@@ -72,44 +75,32 @@ def saves(request, environment):
     while not request.reason:
         time.sleep(0.1)
     time.sleep(2)
-    Path(sys.argv[2]).touch()
+    Path("saved").touch()
     return 75
 
-work = globals()[sys.argv[1]]
 launch = Launch(nproc_per_node=2, device="cpu")
-began = time.monotonic()
 trainer.spawn.GRACE = 900.0
-code = trainer.spawn.spawn(lambda _, *rest: work(*rest), Settings(launch=launch), StopRequest(), read_environment({}))
-print(f"{code} {time.monotonic() - began:.1f}")
+for work in waits, fails_because_of_it, fails_before_it, saves:
+    began = time.monotonic()
+    do = lambda _, *rest: work(*rest)
+    code = trainer.spawn.spawn(do, Settings(launch=launch), StopRequest(), read_environment({}))
+    print(code, time.monotonic() - began, flush=True)
 """
 
 
-def first_failure(tmp_path, *arguments):
-    """Return the exit code of two ranks, the second of which fails, and the seconds that they took."""
+def test_the_first_failure_of_two_ranks_decides_and_ends_the_other_one(tmp_path):
+    """In one process, as it imports for seconds what its forks share."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True, timeout=600)
-    code, seconds = done.stdout.split()
-    return int(code), float(seconds)
-
-
-# once: 30 s, after which the others were killed
-def test_ranks_that_wait_for_one_that_has_failed_end_at_once(tmp_path):
-    code, seconds = first_failure(tmp_path, "waits")
-    assert code == 78
-    assert seconds < 300
-
-
-@pytest.mark.parametrize("later", ["0", "1"])
-def test_what_was_refused_decides_and_not_what_failed_because_of_it(later, tmp_path):
-    """Also if it ends after the other one."""
-    assert first_failure(tmp_path, "fails_because_of_it", later)[0] == 78
-
-
-def test_one_that_still_saves_is_waited_for(tmp_path):
-    saved = tmp_path / "saved"
-    assert first_failure(tmp_path, "saves", saved)[0] == 1
-    assert saved.exists()
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=600
+    )
+    waits, *refused, saves = (line.split() for line in done.stdout.splitlines())
+    assert waits[0] == "78"
+    assert float(waits[1]) < 300  # once: 30 s, after which the others were killed
+    assert [code for code, _ in refused] == ["78", "78"]  # not what failed because of it, before it or after
+    assert saves[0] == "1"
+    assert (tmp_path / "saved").exists()  # by the one that was waited for
 
 
 SEES = """
