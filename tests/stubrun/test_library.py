@@ -2211,6 +2211,14 @@ class TestRestart:
         assert bash("attempt_has_session || echo no")[1] == ""
         assert bash("attempt=1; attempt_has_session || echo no; run_has_session && echo yes")[1] == "no\nyes\n"
 
+    # once: "no process can be started on this node", for which administrators drain nodes
+    def test_find_healthy_nodes_on_a_full_disk(self, bash, place, stub):
+        (place / "run" / "logs" / "2" / "answers").mkdir(parents=True)  # so that nothing can be written
+        stub("srun", SRUN)
+        code, said, err = bash("launcher=srun allocation=(n1 n2); find_healthy_nodes || echo no")
+        assert (code, said, set(slugs(err))) == (0, "no\n", {"no-restart"})
+        assert "run/logs/2/answers" in err
+
     @pytest.mark.parametrize("launcher", ["srun", "ssh", "mpirun", "local"])
     def test_find_healthy_nodes(self, bash, stub, launcher):
         stub("srun", '[[ "$*" == *n1* ]] || exit 1; ' + SRUN)
@@ -2962,6 +2970,10 @@ class TestLaunch:
         assert bash("requeues_of_job")[1] == "3\n"
         assert bash(again)[:2] == (0, "still here\n")
         assert bash("again() { return 1; }; SLIPWAY_MAX_REQUEUES=9; continue_run chain 9; echo on")[:2] == (0, "on\n")
+        full = "rm run/requeues; ln -s /dev/full run/requeues; SLIPWAY_MAX_REQUEUES=9; continue_run chain 9"
+        assert slugs(bash(full)[2]) == ["no-requeue"]
+        (place / "run" / "requeues").unlink()
+        (place / "run" / "requeues").touch()
         assert bash("cancelled=1; again() { exit 99; }; rm run/requeues; continue_run requeue 9; echo on")[:2] == (
             0,
             "on\n",

@@ -271,6 +271,14 @@ class TestLibraryIsFound:
         ended = project.run(spooled, **said, **DONE)
         assert (ended.code, ended.notes[0]) == (0, f"ddp.job: from {lib}/slurm.bash")
 
+    def test_beside_what_a_link_leads_to(self, project, spooled, library):
+        lib = library(project.folder / "clone" / "lib")
+        library(project.folder / "lib")  # beside the link
+        (lib.parent / "ddp.job").touch()
+        (project.folder / "my.job").symlink_to("clone/ddp.job")
+        ended = project.run(spooled, STUB_COMMAND=str(project.folder / "my.job"), **DONE)
+        assert (ended.code, ended.notes[0]) == (0, f"ddp.job: from {lib}/slurm.bash")
+
     def test_for_each_task_of_an_array(self, project, spooled, library):
         """`scontrol show job 4700` shows all tasks of the array 4700; one of them has the array's own number."""
         lib = library(project.folder / "my scripts" / "lib")
