@@ -1,23 +1,6 @@
 # shellcheck shell=bash
 # Jobs that build, on one node, what other jobs run in: the image, or a virtual environment.
 
-# check_clone FILE: builds need the project's folder, and run or install what is in it, as the
-# library is run. Git runs programs that its configuration names.
-check_clone() {
-    local path parts=()
-    # What is looked at is what is run, whatever becomes of a link.
-    cd -P . || die cannot-read "cannot enter $PWD"
-    [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
-    shopt -s globstar
-    for path in "$PWD" "$PWD"/{build,configs,containers,jobscripts,src}/** \
-        "$PWD"/{apptainer.def,Dockerfile,LICENSE,README.md,pyproject.toml,.git,.git/config}; do
-        [ ! -e "$path" ] || parts+=("$path")
-    done
-    shopt -u globstar
-    refuse_shared "$(stat --dereference --format=%u -- "$lib" 2>/dev/null)" "${parts[@]}"
-    refuse_shared_above "$PWD"
-}
-
 # make_build_scratch: a private folder on the local disk, with caches and temporary files, removed
 # at the end: nothing of a build is written to the home folder. Sets scratch.
 make_build_scratch() {

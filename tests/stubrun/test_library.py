@@ -864,7 +864,10 @@ class TestScratch:
         assert out[:2] == [f"{venv} cpu train", venv]
         assert f"{venv}/bin".startswith(out[2])
         (place / "build" / "setup").write_text("#!/bin/bash\nexit 1\n")
-        assert bash(f"{local}scratch=x; build_local_venv")[0] == 78
+        assert_dies(bash(f"{local}scratch=x; build_local_venv"), "build-failed")
+        # once: the builds refused what others could write, and a job ran it
+        (place / "build" / "setup").chmod(0o777)
+        assert_dies(bash(f"{local}scratch=x; build_local_venv"), "writable-by-others", "build/setup")
 
 
 class TestData:
