@@ -163,12 +163,13 @@ def assert_dies(done, slug, *values, code=78, lines=1):
     assert_error(done[2], slug, *values)
 
 
-def give_rights(path, user, rights):
-    """Give a user rights to a file by an ACL, which becomes one that its owner has made."""
-    entries = [(0x01, 6, -1), (0x02, rights, user), (0x04, 4, -1), (0x10, rights | 4, -1), (0x20, 4, -1)]
+def give_rights(path, user, rights, kind="access"):
+    """Give a user rights to a file by an ACL, which becomes one that its owner has made; default: to a folder's new."""
+    mine, others = (6, 4) if kind == "access" else (7, 5)
+    entries = [(1, mine, -1), (2, rights, user), (4, others, -1), (0x10, rights | others, -1), (0x20, others, -1)]
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
     try:
-        os.setxattr(path, "system.posix_acl_access", acl)
+        os.setxattr(path, f"system.posix_acl_{kind}", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error}")
 
@@ -715,6 +716,25 @@ class TestScratch:
         assert bash("rm -r run/logs; chmod 777 run; keep_others_out; stat --format=%a run")[:2] == (0, "755\n")
         (place / "run").chmod(0o757)
         assert_dies(bash("keep_others_out"), "writable-by-others", place / "run")
+
+    # once: under a default ACL, which undoes the umask, others could write logs, verdicts and checkpoints
+    def test_refuse_shared_files(self, bash, place):
+        own = place / "own"
+        own.mkdir(0o755)
+        call = "umask go-w; RUN_DIR=$1; keep_others_out", str(own)
+        give_rights(own, 23456, 0o5, "default")
+        assert bash(*call) == (0, "", "")
+        give_rights(own, 23456, 0o7, "default")
+        assert_dies(bash(*call), "writable-by-others", own, "chmod 700", "SLIPWAY_OUTPUT")
+        assert [*own.iterdir()] == []
+        (own / "logs").mkdir()
+        own.chmod(0o700)
+        assert bash(*call) == (0, "", ""), "nobody else can enter it"
+        os.removexattr(own, "system.posix_acl_default")
+        own.chmod(0o755)
+        assert_dies(bash(*call), "writable-by-others", own / "logs")
+        (own / "logs").chmod(0o755)
+        assert bash(*call) == (0, "", "")
 
     @pytest.mark.parametrize(
         ("folders", "code"),
