@@ -53,7 +53,8 @@ open_run_folder() {
 }
 
 # keep_others_out: fails if others could have changed what is run from RUN_DIR, or can exchange it,
-# or could write what is made there. Where it is still empty, as made by hand under umask 002, it is closed to them.
+# or could write what is made there. Where it is still empty, as made by hand under umask 002, it is
+# closed to them.
 keep_others_out() {
     local path mode parts=("$RUN_DIR")
     ! is_trusted "$RUN_DIR" || return 0
@@ -86,9 +87,9 @@ refuse_shared_files() {
     rm -f -- "$new"
     [ -z "$shared" ] ||
         die writable-by-others \
-            "others could write what is made in $RUN_DIR, by an ACL that new files inherit: chmod" \
-            "700 ${RUN_DIR@Q}, or setfacl --remove-default there, or set SLIPWAY_OUTPUT to another" \
-            "folder"
+            "others could write what is made in $RUN_DIR, by an ACL that new files inherit:" \
+            "chmod 700 ${RUN_DIR@Q}, or setfacl --remove-default there, or set SLIPWAY_OUTPUT to" \
+            "another folder"
 }
 
 # refuse_shared_above PATH: fails if others may put something else in the place of a folder on the

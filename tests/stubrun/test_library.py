@@ -645,7 +645,7 @@ class TestScratch:
         assert bash("SLIPWAY_SCRIPT=x; ! is_foreign run/input.toml")[0] == 0, "it writes none"
 
     # once: a clone under umask 002 was refused, where it is the default since each user has a group
-    def test_refuse_shared_and_is_private(self, bash, stub, open_folder):
+    def test_refuse_shared_and_is_private(self, bash, stub, place, open_folder):
         file = open_folder / "file"
         file.touch()
         user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())
@@ -664,6 +664,20 @@ class TestScratch:
             assert bash(*check)[0] == code, (members, name)
             assert (bash(f"is_private {group} {user}")[0] == 0) == (code == 0), (members, name)
         assert_dies(bash(*check), "writable-by-others", file, group, f"chmod -R go-w '{open_folder}'")
+        # once: whose primary group it is was not among its members
+        ann = f"[ $1 = passwd ] && echo ann:x:{user}:{group}::/: || echo ann:x:{group}:"
+        for other, code in (
+            (f"bob:x:1{user}:{group}", 78),
+            (f"bob:x:1{user}:1{group}", 0),
+            (f"nna:x:{user}:{group}", 0),
+        ):
+            stub("getent", f'echo "$*" >>asked; {ann}; [ "$*" != passwd ] || echo {other}::/:')
+            assert bash(*check)[0] == code, other
+        (place / "asked").unlink()
+        assert bash(*check, *[str(file)] * 9)[0] == 0
+        assert len((place / "asked").read_text().splitlines()) == 3, "once for all of them"
+        stub("getent", f"[ $# = 1 ] && exit 1; {ann}")
+        assert bash(*check)[0] == 78, "nobody knows"
         stub("getent", f"[ $1 = passwd ] && echo ann:x:0:{group}::/: || echo ann:x:{group}:")
         assert bash(f"is_private {group} 0")[0] != 0, "root shares its group"
         assert bash(f"is_private 0 {user}")[0] != 0, "not the user's primary group"
