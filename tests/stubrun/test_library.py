@@ -748,7 +748,7 @@ class TestScratch:
         own.chmod(0o755)
         assert_dies(bash(*call), "writable-by-others", own / "logs")
         (own / "logs").chmod(0o755)
-        assert bash(*call) == (0, "", "")
+        assert bash("umask go-w; RUN_DIR=$1; refuse_shared_files", str(own)) == (0, "", "")
 
     @pytest.mark.parametrize(
         ("folders", "code"),
@@ -3287,6 +3287,13 @@ class TestBuilds:
         assert list((place / "disk").iterdir()) == []
         assert bash("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3")[0] == 3
         assert bash("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch")[0] == 78
+
+    def test_run_build_end_build_and_kill_build(self, bash):
+        run = "make_build_scratch; end_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?"
+        assert bash(run)[:2] == (0, "a\n3\n")
+        # what has outlived the first process of a build that failed
+        left = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill -0 \"$pid\" 2>/dev/null"
+        assert bash(f"make_build_scratch; {left}")[0] == 0
 
     def test_build_image(self, bash, stub, place):
         stub("apptainer", "")
