@@ -9,6 +9,7 @@ make_build_scratch() {
     [ -w "$SLIPWAY_LOCAL_DISK" ] ||
         die cannot-write \
             "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
+    refuse_shared_above "$SLIPWAY_LOCAL_DISK/slipway"
     scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
     trap remove_build_scratch EXIT
     trap 'exit 143' TERM
@@ -72,6 +73,7 @@ build_image() {
     unfinished=$(mktemp --directory -- "$SLIPWAY_IMAGE.$job_id.XXXXXXXXXX" 2>/dev/null) ||
         die cannot-write \
             "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to another path"
+    refuse_shared_above "$unfinished"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
         BUILD_ARGS=$SLIPWAY_BUILD_ARGS IMAGE_FOLDER=$unfinished run_build build/image ||
             die build-failed "the image could not be built: see above"
@@ -96,6 +98,9 @@ build_venv() {
             "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"
     built=$SLIPWAY_VENV.$(date +%Y%m%d-%H%M%S)-$$
+    mkdir --parents -- "${built%/*}" ||
+        die cannot-write "cannot write ${built%/*}: set SLIPWAY_VENV to another path"
+    refuse_shared_above "$built"
     unfinished=$built
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP
     if [ -n "$SLIPWAY_NCCL_PATH" ]; then

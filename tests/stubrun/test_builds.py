@@ -149,6 +149,27 @@ def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, ba
     assert sorted(place.rglob("*")) == before
 
 
+# once: they built where others could exchange what is run; jobs refuse such a local disk
+@pytest.mark.parametrize(
+    ("script", "setting"),
+    [
+        ("venv_build.job", ("SLIPWAY_LOCAL_DISK", "")),
+        ("venv_build.job", ("SLIPWAY_VENV", "new/.venv")),
+        ("image_build.job", ("SLIPWAY_IMAGE", "x.sif")),
+    ],
+)
+def test_where_others_could_exchange_it_nothing_is_built(run, place, open_folder, script, setting):
+    open_folder.chmod(0o777)
+    name, path = setting[0], open_folder / setting[1]
+    env = {name: str(path)}
+    done = run(script, **env)
+    assert done.returncode == 78
+    assert_error(done.stderr, "writable-by-others", open_folder, path)
+    assert [path for path in open_folder.rglob("*") if path.name != "new"] == []
+    assert not (place / "seen").exists()
+    assert run(script, **env, SLIPWAY_TRUSTED_FOLDER=str(open_folder)).returncode == 0
+
+
 # once: they were removed, and what lived on of the build made them anew
 @pytest.mark.parametrize(("script", "number"), [("venv_build.job", signal.SIGTERM), ("image_build.job", signal.SIGHUP)])
 def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path, script, number):
