@@ -1,41 +1,62 @@
 # shellcheck shell=bash
 # Jobs that build, on one node, what other jobs run in: the image, or a virtual environment.
 
-# check_clone FILE: builds need the project's folder, and run or install what is in it, as the
-# library is run. Git runs programs that its configuration names.
-check_clone() {
-    local path parts=()
-    # What is looked at is what is run, whatever becomes of a link.
-    cd -P . || die cannot-read "cannot enter $PWD"
-    [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
-    shopt -s globstar
-    for path in "$PWD" "$PWD"/{build,configs,containers,jobscripts,src}/** \
-        "$PWD"/{apptainer.def,Dockerfile,LICENSE,README.md,pyproject.toml,.git,.git/config}; do
-        [ ! -e "$path" ] || parts+=("$path")
-    done
-    shopt -u globstar
-    refuse_shared "$(stat --dereference --format=%u -- "$lib" 2>/dev/null)" "${parts[@]}"
-    refuse_shared_above "$PWD"
-}
-
 # make_build_scratch: a private folder on the local disk, with caches and temporary files, removed
-# at the end: nothing of a build is written to the home folder. Sets scratch.
+# at the end: nothing of a build is written to the home folder. Sets scratch. From now on a signal
+# ends what run_build has started first.
 make_build_scratch() {
+    unfinished='' build_may_run=''
     [ -w "$SLIPWAY_LOCAL_DISK" ] ||
         die cannot-write \
             "cannot write $SLIPWAY_LOCAL_DISK: set SLIPWAY_LOCAL_DISK to another folder"
+    refuse_shared_above "$SLIPWAY_LOCAL_DISK/slipway"
     scratch=$(mktemp --directory -- "$SLIPWAY_LOCAL_DISK/slipway-$job_id.XXXXXXXXXX")
     trap remove_build_scratch EXIT
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
+    trap 'exit 130' INT
     export TMPDIR=$scratch XDG_CACHE_HOME=$scratch/cache PIP_CACHE_DIR=$scratch/pip
 }
 
 # remove_build_scratch: at the end, however it comes; the exit code stays.
 remove_build_scratch() {
     local code=$?
+    trap '' TERM USR1 INT HUP
+    end_build
     # What an unprivileged build leaves may be locked.
     chmod --recursive u+rwX -- "$scratch" 2>/dev/null || :
     rm -rf -- "$scratch" ${unfinished:+"$unfinished"} || :
     exit "$code"
+}
+
+# run_build COMMAND...: in the background, as Bash runs traps only between commands in the
+# foreground; in a process group of its own, by timeout(1), which passes SIGTERM on to that.
+run_build() {
+    local code=0
+    build_may_run=1
+    timeout --kill-after=10 0 "$@" </dev/null &
+    wait $! || code=$?
+    kill_build
+    build_may_run=''
+    return "$code"
+}
+
+# end_build: what run_build has started would write on, and make removed folders anew. It is $!, as
+# in end_step. build/image ends what it has started in another session, within 6 s.
+end_build() {
+    [ -n "${build_may_run:-}" ] && [ -n "${!:-}" ] || return 0
+    kill -TERM $! 2>/dev/null || :
+    wait $! 2>/dev/null || :
+    kill_build
+}
+
+# kill_build: those of its group that have outlived the first one; for at most 5 s.
+kill_build() {
+    local look
+    for ((look = 0; look < 100; look++)); do
+        kill -KILL -- "-${!:-}" 2>/dev/null || return 0
+        sleep 0.05
+    done
 }
 
 # build_image: by Apptainer alone, without root: it gets the base itself, runs apptainer.def, and
@@ -52,8 +73,9 @@ build_image() {
     unfinished=$(mktemp --directory -- "$SLIPWAY_IMAGE.$job_id.XXXXXXXXXX" 2>/dev/null) ||
         die cannot-write \
             "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to another path"
+    refuse_shared_above "$unfinished"
     SCRATCH=$scratch ROUTES=registry VARIANT=$SLIPWAY_VARIANT BASE_IMAGE=$SLIPWAY_BASE_IMAGE \
-        BUILD_ARGS=$SLIPWAY_BUILD_ARGS IMAGE_FOLDER=$unfinished build/image ||
+        BUILD_ARGS=$SLIPWAY_BUILD_ARGS IMAGE_FOLDER=$unfinished run_build build/image ||
             die build-failed "the image could not be built: see above"
     local built=$unfinished/slipway-$SLIPWAY_VARIANT.sif
     mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" || {
@@ -76,6 +98,9 @@ build_venv() {
             "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"
     built=$SLIPWAY_VENV.$(date +%Y%m%d-%H%M%S)-$$
+    mkdir --parents -- "${built%/*}" ||
+        die cannot-write "cannot write ${built%/*}: set SLIPWAY_VENV to another path"
+    refuse_shared_above "$built"
     unfinished=$built
     unset -v PYTHONPATH PYTHONHOME PYTHONSTARTUP
     if [ -n "$SLIPWAY_NCCL_PATH" ]; then
@@ -85,7 +110,7 @@ build_venv() {
     fi
     [ "$SLIPWAY_HOROVOD" = 0 ] || level=horovod
     PYTHONNOUSERSITE=1 VENV=$built VARIANT=$SLIPWAY_VARIANT WHEELHOUSE=$SLIPWAY_WHEELHOUSE \
-        PYTHON=$SLIPWAY_PYTHON build/setup "$level" ||
+        PYTHON=$SLIPWAY_PYTHON run_build build/setup "$level" ||
         die build-failed "the environment could not be built: see above"
     try_venv "$built"
     ln --symbolic -- "${built##*/}" "$scratch/link"
@@ -99,9 +124,11 @@ build_venv() {
 
 # try_venv FOLDER: train a step in it.
 try_venv() {
-    "$1/bin/trainer" --dry-run --device cpu --output-dir "$scratch/try" >"$scratch/log" 2>&1 ||
+    run_build "$1/bin/trainer" --dry-run --device cpu --output-dir "$scratch/try" \
+        >"$scratch/log" 2>&1 ||
         die build-failed "the environment does not work: $(tail --lines=1 "$scratch/log")"
-    [ "$SLIPWAY_HOROVOD" = 0 ] || "$1/bin/python" -c 'import horovod.torch' 2>"$scratch/log" ||
+    [ "$SLIPWAY_HOROVOD" = 0 ] ||
+        run_build "$1/bin/python" -c 'import horovod.torch' 2>"$scratch/log" ||
         die build-failed "Horovod does not work: $(tail --lines=1 "$scratch/log")"
 }
 

@@ -6,15 +6,17 @@
 # nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
 # group. The first PATH holds the others.
 refuse_shared() {
-    local mode links owner group rest
+    local mode links owner group rest private=''
     ! is_trusted "$2" || return 0
     while read -r mode links owner group rest; do
         case " 0 $EUID $1 /$mode" in
             *" $owner "*/?????-??-*) continue ;;
-            *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
+            *" $owner "*/?????w??-*[!+])
+                [ "$private" = "$group $owner" ] || is_private "$group" "$owner" &&
+                    private="$group $owner" && continue ;;
         esac
-        echo "$script_name: error[writable-by-others]: this would be run, and others own it or" \
-            "can write it ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
+        echo "$script_name: error[writable-by-others]: others own or can write this, which would" \
+            "be run or used ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
             "${2@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
         exit 78
     done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
@@ -22,12 +24,13 @@ refuse_shared() {
 }
 
 # is_private GROUP USER: whether the group (numbers) is the user's own: the primary one, of the same
-# name, without another member. RHEL and Debian make them, with the umask 002. Root has none.
+# name, without another member, and of nobody else whom `getent passwd` lists. Root has none.
 is_private() {
     local name group
     IFS=: read -r name _ _ group _ <<<"$(getent passwd "$2")"
     [ "$2" != 0 ] && [ "$group" = "$1" ] &&
-        [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]]
+        [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]] &&
+        getent passwd | awk -F: -v group="$1" -v user="$2" '$4 == group && $3 != user { exit 1 }'
 }
 
 # is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.

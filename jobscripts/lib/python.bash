@@ -118,15 +118,33 @@ activate_conda() {
     done
 }
 
+# check_clone FILE: what builds needs the project's folder, and runs or installs what is in it, as
+# the library is run: fails if others can write that. Git runs programs that its configuration
+# names.
+check_clone() {
+    local path parts=()
+    # What is looked at is what is run, whatever becomes of a link.
+    cd -P . || die cannot-read "cannot enter $PWD"
+    [ -x "$1" ] || die no-clone "no $1 in $PWD: submit this job in a clone of the project"
+    shopt -s globstar
+    for path in "$PWD" "$PWD"/{build,configs,containers,jobscripts,src}/** \
+        "$PWD"/{apptainer.def,Dockerfile,LICENSE,README.md,pyproject.toml,.git,.git/config}; do
+        [ ! -e "$path" ] || parts+=("$path")
+    done
+    shopt -u globstar
+    refuse_shared "$(stat --dereference --format=%u -- "$lib" 2>/dev/null)" "${parts[@]}"
+    refuse_shared_above "$PWD"
+}
+
 # build_local_venv: with SLIPWAY_VENV=local a virtual environment on the local disk of every node,
-# for sites whose shared disk is slow with many small files. Sets venv.
+# for sites whose shared disk is slow with many small files. Sets venv. Fails if others can write
+# the clone: the run folder's own library does not vouch for the owner of one.
 build_local_venv() {
     [ "$USE_CONTAINER" = 0 ] && [ "$SLIPWAY_VENV" = local ] || return 0
     cleanup_seconds=60 # it has thousands of files
     venv=$scratch/venv
     PATH=$venv/bin:$PATH
-    [ -x build/setup ] ||
-        die no-clone "no build/setup in $PWD: submit this job in a clone of the project"
+    check_clone build/setup
     step_on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
         WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
         build/setup train ||

@@ -52,8 +52,9 @@ open_run_folder() {
     note_settings
 }
 
-# keep_others_out: fails if others could have changed what is run from RUN_DIR, or can exchange it.
-# Where it is still empty, as made by hand under umask 002, it is closed to them.
+# keep_others_out: fails if others could have changed what is run from RUN_DIR, or can exchange it,
+# or could write what is made there. Where it is still empty, as made by hand under umask 002, it is
+# closed to them.
 keep_others_out() {
     local path mode parts=("$RUN_DIR")
     ! is_trusted "$RUN_DIR" || return 0
@@ -68,6 +69,27 @@ keep_others_out() {
     done
     refuse_shared "$EUID" "${parts[@]}"
     refuse_shared_above "$RUN_DIR"
+    refuse_shared_files
+}
+
+# refuse_shared_files: fails if others can write what has been written in RUN_DIR, or will be: an
+# ACL that new files inherit makes them so, whatever the umask. Where nobody else can enter RUN_DIR,
+# that is all the same. What shows it is the mode of a new file, as `ls` shows no such ACL.
+refuse_shared_files() {
+    local new=$RUN_DIR/.new.$HOSTNAME.$$ shared='' path logs=()
+    [[ $(stat --format=%A -- "$RUN_DIR") != ??????[-S]??[-T] ]] || return 0
+    for path in "$RUN_DIR"/{logs,logs/*}; do
+        [ ! -d "$path" ] || logs+=("$path")
+    done
+    [ ${#logs[@]} = 0 ] || refuse_shared "$EUID" "${logs[@]}"
+    : >"$new" || die cannot-write "cannot write $RUN_DIR: is the disk full?"
+    (refuse_shared "$EUID" "$new") 2>/dev/null || shared=1
+    rm -f -- "$new"
+    [ -z "$shared" ] ||
+        die writable-by-others \
+            "others could write what is made in $RUN_DIR, by an ACL that new files inherit:" \
+            "chmod 700 ${RUN_DIR@Q}, or setfacl --remove-default there, or set SLIPWAY_OUTPUT to" \
+            "another folder"
 }
 
 # refuse_shared_above PATH: fails if others may put something else in the place of a folder on the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import pwd
@@ -22,12 +23,13 @@ def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> I
     """
     if trusted and Path(trusted).resolve() in [paths[0].resolve(), *paths[0].resolve().parents]:
         return
+    is_private = functools.lru_cache(maxsize=None)(_is_private)  # asked once for all of them
     for path in paths:
         try:
             found = path.stat()
         except OSError:
             continue
-        by_group = found.st_mode & stat.S_IWGRP and (not _is_private(found.st_gid, found.st_uid) or _has_acl(path))
+        by_group = found.st_mode & stat.S_IWGRP and (not is_private(found.st_gid, found.st_uid) or _has_acl(path))
         if found.st_uid not in {os.geteuid(), 0, owner} or found.st_mode & stat.S_IWOTH or by_group:
             yield JobgenError(
                 "writable-by-others",
@@ -61,7 +63,7 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
 def _is_private(group: int, user: int) -> bool:
     """Return whether the group is the user's own: the primary one, of the same name, without another member.
 
-    Root has none.
+    Nor may it be the primary one of another user whom the system lists. Root has none.
     """
     try:
         account = pwd.getpwuid(user)
@@ -69,7 +71,9 @@ def _is_private(group: int, user: int) -> bool:
     except KeyError:
         return False
     name = account.pw_name
-    return user != 0 and account.pw_gid == group and found.gr_name == name and not {*found.gr_mem} - {name}
+    if user == 0 or account.pw_gid != group or found.gr_name != name or {*found.gr_mem} - {name}:
+        return False
+    return all(other.pw_uid == user for other in pwd.getpwall() if other.pw_gid == group)
 
 
 def _has_acl(path: Path) -> bool:

@@ -1,8 +1,11 @@
 """venv_build.job and image_build.job, in a project whose build scripts only pretend; and what build/setup refuses."""
 
 import platform
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +18,8 @@ SETUP = """#!/bin/bash
 env >"$HOME/seen"
 mkdir -p "$VENV/bin"
 [ "$STUB" != setup ] || exit 1
+late() { while mkdir -p "$VENV/late" "$TMPDIR/late"; do touch "$HOME/slow"; done; }
+[ "$STUB" != slow ] || { (trap "" TERM; late) & wait; }
 printf '#!/bin/bash\\necho "no torch"; [ "$STUB" != trainer ]\\n' >"$VENV/bin/trainer"
 printf '#!/bin/bash\\necho "no libmpi" >&2; [ "$STUB" != horovod ]\\n' >"$VENV/bin/python"
 chmod +x "$VENV/bin/trainer" "$VENV/bin/python"
@@ -23,6 +28,8 @@ echo "$1" >"$VENV/level"
 IMAGE = """#!/bin/bash
 env >"$HOME/seen"
 [ "$STUB" != image ] || exit 1
+trap "" TERM
+while [ "$STUB" = slow ] && mkdir -p "$IMAGE_FOLDER/late" "$SCRATCH/late"; do touch "$HOME/slow"; done
 mkdir -p "${IMAGE_FOLDER:=dist}"
 [ "$STUB" != pair ] || touch "$HOME/$SLURM_JOB_ID"
 echo "${SLURM_JOB_ID/4711/new}" >"$IMAGE_FOLDER/slipway-$VARIANT.sif"
@@ -44,7 +51,7 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def run(place):
-    def run(script, *, stub="", **env):
+    def run(script, *, stub="", start=False, **env):
         fixed = {
             "PATH": f"{place}/bin:/usr/bin:/bin",
             "HOME": str(place),
@@ -53,6 +60,8 @@ def run(place):
             "STUB": stub,
         }
         words = [ROOT / "jobscripts" / script]
+        if start:
+            return subprocess.Popen(words, cwd=place, env=fixed | env, stderr=subprocess.PIPE)
         return subprocess.run(
             words, cwd=place, env=fixed | env, capture_output=True, text=True, timeout=600, check=False
         )
@@ -138,6 +147,48 @@ def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, ba
     assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
     assert_error(done.stderr, slug, *bad)
     assert sorted(place.rglob("*")) == before
+
+
+# once: they built where others could exchange what is run; jobs refuse such a local disk
+@pytest.mark.parametrize(
+    ("script", "setting"),
+    [
+        ("venv_build.job", ("SLIPWAY_LOCAL_DISK", "")),
+        ("venv_build.job", ("SLIPWAY_VENV", "new/.venv")),
+        ("image_build.job", ("SLIPWAY_IMAGE", "x.sif")),
+    ],
+)
+def test_where_others_could_exchange_it_nothing_is_built(run, place, open_folder, script, setting):
+    open_folder.chmod(0o777)
+    name, path = setting[0], open_folder / setting[1]
+    env = {name: str(path)}
+    done = run(script, **env)
+    assert done.returncode == 78
+    assert_error(done.stderr, "writable-by-others", open_folder, path)
+    assert [path for path in open_folder.rglob("*") if path.name != "new"] == []
+    assert not (place / "seen").exists()
+    assert run(script, **env, SLIPWAY_TRUSTED_FOLDER=str(open_folder)).returncode == 0
+
+
+# once: they were removed, and what lived on of the build made them anew
+@pytest.mark.parametrize(("script", "number"), [("venv_build.job", signal.SIGTERM), ("image_build.job", signal.SIGHUP)])
+def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path, script, number):
+    lib = tmp_path / "lib"
+    shutil.copytree(ROOT / "jobscripts" / "lib", lib)
+    text = (lib / "build.bash").read_text()
+    assert "--kill-after=10 " in text
+    (lib / "build.bash").write_text(text.replace("--kill-after=10 ", "--kill-after=0.3 "))
+    build = run(script, stub="slow", start=True, SLIPWAY_LIB=str(lib))
+    while not (place / "slow").exists():
+        assert build.poll() is None, build.communicate()
+        time.sleep(0.01)
+    build.send_signal(number)
+    build.communicate(timeout=600)
+    assert build.returncode == 128 + number
+    (place / "slow").unlink()
+    time.sleep(0.1)
+    left = [path.name for path in place.iterdir() if path.name.startswith((".venv", "slipway.sif"))]
+    assert (left, [*(place / "disk").iterdir()], (place / "slow").exists()) == ([], [], False)
 
 
 class TestImage:

@@ -163,12 +163,13 @@ def assert_dies(done, slug, *values, code=78, lines=1):
     assert_error(done[2], slug, *values)
 
 
-def give_rights(path, user, rights):
-    """Give a user rights to a file by an ACL, which becomes one that its owner has made."""
-    entries = [(0x01, 6, -1), (0x02, rights, user), (0x04, 4, -1), (0x10, rights | 4, -1), (0x20, 4, -1)]
+def give_rights(path, user, rights, kind="access"):
+    """Give a user rights to a file by an ACL, which becomes one that its owner has made; default: to a folder's new."""
+    mine, others = (6, 4) if kind == "access" else (7, 5)
+    entries = [(1, mine, -1), (2, rights, user), (4, others, -1), (0x10, rights | others, -1), (0x20, others, -1)]
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
     try:
-        os.setxattr(path, "system.posix_acl_access", acl)
+        os.setxattr(path, f"system.posix_acl_{kind}", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error}")
 
@@ -644,7 +645,7 @@ class TestScratch:
         assert bash("SLIPWAY_SCRIPT=x; ! is_foreign run/input.toml")[0] == 0, "it writes none"
 
     # once: a clone under umask 002 was refused, where it is the default since each user has a group
-    def test_refuse_shared_and_is_private(self, bash, stub, open_folder):
+    def test_refuse_shared_and_is_private(self, bash, stub, place, open_folder):
         file = open_folder / "file"
         file.touch()
         user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())
@@ -663,6 +664,20 @@ class TestScratch:
             assert bash(*check)[0] == code, (members, name)
             assert (bash(f"is_private {group} {user}")[0] == 0) == (code == 0), (members, name)
         assert_dies(bash(*check), "writable-by-others", file, group, f"chmod -R go-w '{open_folder}'")
+        # once: whose primary group it is was not among its members
+        ann = f"[ $1 = passwd ] && echo ann:x:{user}:{group}::/: || echo ann:x:{group}:"
+        for other, code in (
+            (f"bob:x:1{user}:{group}", 78),
+            (f"bob:x:1{user}:1{group}", 0),
+            (f"nna:x:{user}:{group}", 0),
+        ):
+            stub("getent", f'echo "$*" >>asked; {ann}; [ "$*" != passwd ] || echo {other}::/:')
+            assert bash(*check)[0] == code, other
+        (place / "asked").unlink()
+        assert bash(*check, *[str(file)] * 9)[0] == 0
+        assert len((place / "asked").read_text().splitlines()) == 3, "once for all of them"
+        stub("getent", f"[ $# = 1 ] && exit 1; {ann}")
+        assert bash(*check)[0] == 78, "nobody knows"
         stub("getent", f"[ $1 = passwd ] && echo ann:x:0:{group}::/: || echo ann:x:{group}:")
         assert bash(f"is_private {group} 0")[0] != 0, "root shares its group"
         assert bash(f"is_private 0 {user}")[0] != 0, "not the user's primary group"
@@ -715,6 +730,25 @@ class TestScratch:
         assert bash("rm -r run/logs; chmod 777 run; keep_others_out; stat --format=%a run")[:2] == (0, "755\n")
         (place / "run").chmod(0o757)
         assert_dies(bash("keep_others_out"), "writable-by-others", place / "run")
+
+    # once: under a default ACL, which undoes the umask, others could write logs, verdicts and checkpoints
+    def test_refuse_shared_files(self, bash, place):
+        own = place / "own"
+        own.mkdir(0o755)
+        call = "umask go-w; RUN_DIR=$1; keep_others_out", str(own)
+        give_rights(own, 23456, 0o5, "default")
+        assert bash(*call) == (0, "", "")
+        give_rights(own, 23456, 0o7, "default")
+        assert_dies(bash(*call), "writable-by-others", own, "chmod 700", "SLIPWAY_OUTPUT")
+        assert [*own.iterdir()] == []
+        (own / "logs").mkdir()
+        own.chmod(0o700)
+        assert bash(*call) == (0, "", ""), "nobody else can enter it"
+        os.removexattr(own, "system.posix_acl_default")
+        own.chmod(0o755)
+        assert_dies(bash(*call), "writable-by-others", own / "logs")
+        (own / "logs").chmod(0o755)
+        assert bash("umask go-w; RUN_DIR=$1; refuse_shared_files", str(own)) == (0, "", "")
 
     @pytest.mark.parametrize(
         ("folders", "code"),
@@ -864,7 +898,10 @@ class TestScratch:
         assert out[:2] == [f"{venv} cpu train", venv]
         assert f"{venv}/bin".startswith(out[2])
         (place / "build" / "setup").write_text("#!/bin/bash\nexit 1\n")
-        assert bash(f"{local}scratch=x; build_local_venv")[0] == 78
+        assert_dies(bash(f"{local}scratch=x; build_local_venv"), "build-failed")
+        # once: the builds refused what others could write, and a job ran it
+        (place / "build" / "setup").chmod(0o777)
+        assert_dies(bash(f"{local}scratch=x; build_local_venv"), "writable-by-others", "build/setup")
 
 
 class TestData:
@@ -3267,6 +3304,13 @@ class TestBuilds:
         assert list((place / "disk").iterdir()) == []
         assert bash("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3")[0] == 3
         assert bash("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch")[0] == 78
+
+    def test_run_build_end_build_and_kill_build(self, bash):
+        run = "make_build_scratch; end_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?"
+        assert bash(run)[:2] == (0, "a\n3\n")
+        # what has outlived the first process of a build that failed
+        left = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill -0 \"$pid\" 2>/dev/null"
+        assert bash(f"make_build_scratch; {left}")[0] == 0
 
     def test_build_image(self, bash, stub, place):
         stub("apptainer", "")

@@ -384,6 +384,10 @@ class TestWhatIsMissing:
                 submit(capsys)
             else:
                 refused(capsys, "writable-by-others", library, group, f"chmod -R go-w {library}")
+        monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("ann", "x", group, [])))
+        bob = pwd.struct_passwd(("bob", "x", user + 1, group, "", "/", ""))
+        monkeypatch.setattr(pwd, "getpwall", lambda: [bob])
+        refused(capsys, "writable-by-others", library, group)
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
         submit(capsys)
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library / "job"))
