@@ -37,10 +37,12 @@
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
 set -euo pipefail +o noglob
 readonly script_name=ddp.sh scheduler=local
+# Not what the environment holds under names that this script may leave unset.
+unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \
+    bound_backends numa_binding site_downloads container_options
 # A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
-unset -v slipway_began
 trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended
 job_id=$(date +%Y%m%d-%H%M%S)-$$
 submit_folder=$PWD

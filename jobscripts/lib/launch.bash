@@ -423,7 +423,8 @@ request_stop() {
 # finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
 # verdict does, since launchers hide exit codes. A run that is out of time and has gained a step,
 # and one for which go_on names a reason, go on by METHOD: requeue, chain, or none. A user's script
-# that leaves neither cause nor verdict is known by its exit code.
+# that leaves neither cause nor verdict is known by its exit code; but by 0 not where its session,
+# which leaves a verdict where all is well, has begun.
 finish() {
     account || :
     if attempt_has_cause; then
@@ -443,7 +444,8 @@ finish() {
     if [ "$1" != none ] && [ -n "${go_on:-}" ] && attempt_has_died; then
         continue_run "$1" "$go_on"
     fi
-    if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ]; then
+    if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ] &&
+        { [ "$code" != 0 ] || ! attempt_has_session; }; then
         [ "$code" = 0 ] || ! run_has_session ||
             note "ended with $code; to continue: $(continue_command)"
         exit "$code"

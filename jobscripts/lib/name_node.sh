@@ -1,13 +1,12 @@
 #!/bin/sh
 # name_node.sh SOURCE COMMAND...: run the command, of which there is one on each node, with the
 # number of its node in NODE_RANK, and for torchrun in PET_NODE_RANK. SOURCE is what started it:
-# slurm (srun) or openmpi (mpirun).
+# slurm (srun) or openmpi (mpirun). No other variable: the command would inherit it.
 set -eu
-source=$1
-shift
-case $source in
+case $1 in
     slurm) NODE_RANK=$SLURM_NODEID ;;
     openmpi) NODE_RANK=$OMPI_COMM_WORLD_RANK ;;
 esac
+shift
 export NODE_RANK PET_NODE_RANK="$NODE_RANK"
 exec "$@"

@@ -1,11 +1,9 @@
 #!/bin/sh
 # name_rank.sh SOURCE COMMAND...: run the command as the rank that its launcher made it, in torch's
 # and in Horovod's words. SOURCE is what numbered the process: slurm (srun), openmpi (mpirun), or
-# given (RANK and LOCAL_RANK are set).
+# given (RANK and LOCAL_RANK are set). No other variable: the command would inherit it.
 set -eu
-source=$1
-shift
-case $source in
+case $1 in
     slurm)
         RANK=$SLURM_PROCID
         LOCAL_RANK=$SLURM_LOCALID
@@ -16,13 +14,14 @@ case $source in
         ;;
     given) ;;
 esac
+shift
 WORLD_SIZE=$TRAINER_WORLD_SIZE
 LOCAL_WORLD_SIZE=$TRAINER_RANKS_PER_NODE
 export RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
 if [ -n "${HOROVOD_SIZE:-}" ]; then
     # To Horovod a node is any name that its ranks share: here the number of the node.
-    node=$((RANK / LOCAL_WORLD_SIZE))
+    HOROVOD_CROSS_RANK=$((RANK / LOCAL_WORLD_SIZE))
     export HOROVOD_RANK="$RANK" HOROVOD_LOCAL_RANK="$LOCAL_RANK"
-    export HOROVOD_CROSS_RANK="$node" HOROVOD_HOSTNAME="$node"
+    export HOROVOD_CROSS_RANK HOROVOD_HOSTNAME="$HOROVOD_CROSS_RANK"
 fi
 exec "$@"

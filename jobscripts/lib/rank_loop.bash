@@ -4,6 +4,7 @@
 # and SIGKILL to those that live KILL_SECONDS later.
 set -euo pipefail
 readonly KILL_SECONDS=30 # as torchrun
+unset -v here ranks killer local_rank # where they are exported, ranks would see other values
 here=$(dirname -- "$0")
 ranks=()
 killer=''

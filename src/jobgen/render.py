@@ -29,7 +29,6 @@ SIGNALS = """\
 # A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
-unset -v slipway_began
 trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended"""
 """Of scripts that train; one that builds just ends."""
 NOTHING: Mapping[str, str] = MappingProxyType({})

@@ -178,6 +178,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A variable has the name of an old setting, which other programs use too. It has no effect.",
             "Set the new name, which the warning has, if you meant the setting.",
         ),
+        "taken-name": Entry(
+            WARNING,
+            "A variable that is set outside, often by a profile (`export scratch=...`), has the name of one that job "
+            "scripts use themselves. They do not read it, and what they start does not see it.",
+            "If your program reads it, give it another name, such as one in upper case, there and where it is set.",
+        ),
         "kept-variable": Entry(
             WARNING,
             "A variable that the job would set was set outside, and is kept.",

@@ -105,7 +105,7 @@ class Project:
         """Return where the stubs record their calls."""
         return self.spool / "calls"
 
-    def environment(self, script: Path, *arguments: str, **env: str | None) -> dict[str, str]:
+    def environment(self, script: Path, /, *arguments: str, **env: str | None) -> dict[str, str]:
         """Return what a scheduler gives to ``script``; None in ``env`` takes something away."""
         fixed = {
             "PATH": f"{STUBS}:/usr/bin:/bin",
@@ -141,7 +141,7 @@ class Project:
         found: dict[str, str | None] = {**fixed, **(pbs if is_pbs(script) else slurm), **env}
         return {name: value for name, value in found.items() if value is not None}
 
-    def start(self, script: str | Path, *arguments: str, cwd: Path | None = None, **env: str | None) -> "Started":
+    def start(self, script: str | Path, /, *arguments: str, cwd: Path | None = None, **env: str | None) -> "Started":
         """Start a script: a committed one by its name, another by its path."""
         path = SCRIPTS / script
         env = {"SLIPWAY_RUN_DIR": str(self.new_run_dir()), **env}
@@ -163,7 +163,7 @@ class Project:
         self.started.append(Started(process, self, Path(env["SLIPWAY_RUN_DIR"] or path.parent)))
         return self.started[-1]
 
-    def run(self, script: str | Path, *arguments: str, cwd: Path | None = None, **env: str | None) -> Ended:
+    def run(self, script: str | Path, /, *arguments: str, cwd: Path | None = None, **env: str | None) -> Ended:
         """Run a script to its end."""
         return self.start(script, *arguments, cwd=cwd, **env).end()
 

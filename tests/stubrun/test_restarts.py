@@ -18,6 +18,8 @@ DEAD = {"STUB_ON_SRUN": REFUSES, "STUB_DOWN": "node2"}
 """And Slurm knows of it."""
 SAVE = 'mkdir -p "$RUN_DIR/checkpoints"; ln -sfn step_0000000$TRAINER_ATTEMPT "$RUN_DIR/checkpoints/latest"; '
 """For STUB_ON_TRAIN: an attempt saves one step more than the one before."""
+BEGUN = 'echo "{\\"attempt\\": $TRAINER_ATTEMPT, \\"state\\": \\"running\\"}" >"$RUN_DIR/status.json"; '
+"""For STUB_ON_TRAIN: a script whose session has begun."""
 
 
 def dies(times, *, before=""):
@@ -243,9 +245,18 @@ class TestWhen:
         assert (ended.code, len(launches(ended)), ended.notes) == (7, 1, [])
 
     def test_one_with_a_session_is_restarted(self, run):
-        status = 'echo "{\\"attempt\\": $TRAINER_ATTEMPT, \\"state\\": \\"running\\"}" >"$RUN_DIR/status.json"; '
-        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=dies(1, before=status))
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=dies(1, before=BEGUN))
         assert (ended.code, len(launches(ended))) == (0, 2), ended
+
+    # once: 0, so the scheduler said COMPLETED
+    def test_its_0_without_a_verdict_is_no_success(self, run):
+        for restarts in ("1", "0"):
+            ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=f"{BEGUN}exit 0", SLIPWAY_MAX_RESTARTS=restarts)
+            assert (ended.code, len(launches(ended)), ended.requeued) == (1, 1 + int(restarts), False), ended
+            assert_error(ended.err, "rank-failed")
+        kill = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; '
+        ended = run(SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=f"{BEGUN}{kill}exit 0")
+        assert (ended.code, len(launches(ended))) == (75, 1), ended
 
     def test_a_time_limit_meanwhile_lets_the_next_job_go_on(self, run):
         dies_late = 'kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1'
