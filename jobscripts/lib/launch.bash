@@ -611,6 +611,7 @@ end_job() {
     end_guard
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
+    note_own_end "$code" || :
     notify_of_end "$code"
     exit "$code"
 }

@@ -18,8 +18,8 @@ readonly verdict_seconds=20 # after scancel srun can end while the ranks still s
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
 # slurm_record says. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
-# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options and
-# first_port; adds to srun_options the name and memory of steps.
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options,
+# cluster and first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1} counts
     srun_options+=(--job-name="$STEP-$run_mark")
@@ -55,6 +55,7 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     [ -z "${interactive:-}" ] || join_interactively
     level_gpus "${counts[@]}"
     find_gpu_options
+    cluster=${SLURM_CLUSTER_NAME:-}
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
@@ -334,15 +335,23 @@ nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }
 
-# job_is_over JOB: whether Slurm says so, or has forgotten it, or it is this very job under another
-# name (a task of an array by its own number); 2: Slurm does not answer.
+# job_is_over JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job under
+# another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's own.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
-    said=$(ask_scheduler scontrol --oneliner show job "$1" 2>&1) || code=$?
+    said=$(ask_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?
     case $code in
-        0) [[ ! $said =~ JobState=($running) ]] || [[ $said == "JobId=${SLURM_JOB_ID:-} "* ]] ;;
+        0)
+            [[ ! $said =~ JobState=($running) ]] ||
+                { [ -z "${2:-}" ] && [[ $said == "JobId=${SLURM_JOB_ID:-} "* ]]; }
+            ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
     esac
+}
+
+# foreign_job_is_over JOB CLUSTER: clusters that have a database in common know each other.
+foreign_job_is_over() {
+    job_is_over "$@"
 }
 
 # job_field NAME: of `scontrol show job`.

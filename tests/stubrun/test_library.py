@@ -781,11 +781,54 @@ class TestScratch:
         stub("scontrol", "echo JobState=COMPLETED X=y")
         assert bash("refuse_company") == (0, "", "")
         stub("scontrol", "exit 1")
-        assert bash("refuse_company") == (0, "", "")
-        for job in ("slurm 4711", "pbs 99", "slurm", ""):
+        code, out, err = bash("log_dir=; refuse_company")  # once: nothing said that two may train in one folder
+        assert (code, out) == (0, "")
+        assert_warning(err, "folder-in-use", 99, place / "run")
+        assert bash("refuse_company") == (0, "", "")  # that has been said
+        (place / "run" / "logs" / "1" / "process").write_text("n1 77 5\nended 75\n")
+        assert bash("log_dir=; refuse_company") == (0, "", "")
+        for job in ("slurm 4711", "slurm", ""):
             stub("scontrol", "echo JobState=RUNNING X=y")
             (place / "run" / "logs" / "1" / "job").write_text(job)
             assert bash("refuse_company") == (0, "", ""), job
+
+    def test_what_a_job_has_noted_of_itself_and_its_end(self, bash, place):
+        code = "cluster=near; begin_attempt 3; has_noted_end 3 || echo lives; find_beginner 3; is_own_job && echo own; "
+        code += "cluster=far; is_foreign_job && echo foreign; note_own_end 7; has_noted_end 3 && echo over; "
+        code += "foreign_job_is_over 1 x || echo $?; (refuse_unknown 3) || echo $?; log_dir=; note_own_end 7"
+        assert bash(code, scheduler="pbs")[:2] == (0, "lives\nown\nforeign\nover\n2\n78\n")
+        assert not (place / "run" / "logs" / "3").exists()
+
+    # once: a job of another cluster, which the scheduler does not know, counted as over
+    @pytest.mark.parametrize("job", ["slurm 99 far", "slurm 4711 far", "pbs 99 head"])
+    def test_refuse_company_of_another_cluster(self, bash, stub, place, job):
+        log = place / "run" / "logs" / "1"
+        log.mkdir(parents=True)
+        (log / "job").write_text(f"{job}\n")
+        (log / "process").write_text("elsewhere 77 5\n")
+        unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+        stub("scontrol", f'case "$*" in *--clusters=far*) exit 1 ;; esac; {unknown}')
+        code = "log_dir=; cluster=near; refuse_company"
+        assert_dies(bash(code), "folder-in-use", job.split()[1], place / "run", "ended", "logs/1/process")
+        if job == "slurm 99 far":
+            stub("scontrol", "echo JobState=RUNNING X=y")
+            assert_dies(bash(code), "folder-in-use", "99")
+            stub("scontrol", unknown)  # what `scontrol --clusters=far` says
+            assert bash(code) == (0, "", "")
+            stub("scontrol", "exit 1")
+        for verdict, over in (
+            ("done 9 trained", True),
+            ("out-of-time 9 time-limit", True),
+            ("stopped 9 user", True),
+            ("stopped 9 launcher", False),  # its script may start the ranks again
+            ("stopped 9 signal", True),
+            ("", False),
+        ):
+            (place / "run" / "verdict.1").write_text(f"{verdict}\n")
+            assert (bash(code)[0] == 0) == over, verdict
+        with (log / "process").open("a") as file:
+            file.write("ended\n")
+        assert bash(code) == (0, "", "")
 
     # once: only the last attempt's job was asked for
     def test_refuse_company_of_all_earlier_attempts(self, bash, stub, place):
@@ -815,6 +858,7 @@ class TestScratch:
             ('"$HOSTNAME $(process_of $PPID)"', "", 1),
             ('"$HOSTNAME ${PPID} 1"', "1", 0),  # its number is another's by now
             ('"elsewhere $(process_of $PPID)"', "1", 3),
+            ('"elsewhere 1 1" "ended 75"', "1", 0),
             ('"elsewhere $(process_of $PPID)"', "", 0),  # requeued onto another node
             ('""', "1", 0),
         ):
