@@ -226,7 +226,7 @@ launch_ddp() {
         "${container[@]}" \
         sh "$lib/watch_gpus.sh" "$SLIPWAY_DEVICE" \
         torchrun --nnodes="$nnodes" --nproc-per-node="$ranks_per_node" \
-            --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --rdzv-id="$job_id.$attempt" \
+            --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --rdzv-id="$launch_id" \
             --log-dir="$scratch/torchrun" \
         "${program[@]}"
 }

@@ -82,21 +82,13 @@ make_folder_on_each_node() {
 # after scancel. Not those of another job that still runs, or may run, as the scheduler is silent;
 # and only what has our own names.
 remove_old_scratch() {
-    local folder path number silent='' code old=()
-    local its_scheduler its_job its_host its_process
+    local folder path number silent='' old=() # silent: it can take 80 s to ask once more
     for folder in "$RUN_DIR"/logs/*/; do
         [ -f "$folder/job" ] && [ -f "$folder/scratch" ] || continue
         number=${folder%/}
         read -r path <"$folder/scratch" || :
         [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
-        find_beginner "${number##*/}"
-        # a question to a silent scheduler can take 80 s
-        [ -z "$silent" ] || [ "$its_job" = "$job_id" ] || continue
-        code=0
-        attempt_is_over "${number##*/}" || code=$?
-        [ "$code" != 2 ] || silent=1
-        [ "$code" = 0 ] || continue
-        old+=("$path")
+        ! attempt_is_over "${number##*/}" || old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||
         remove_on_each_node 60 "${old[@]}" ||

@@ -80,6 +80,7 @@ readonly EXIT_CONFIG=78  # EX_CONFIG: trying again unchanged cannot help
 mapfile -d '' -t start_environment < <(env --null)
 
 began_at=$(now) # for goodput.jsonl
+run_mark=none   # of builds, and of sessions
 
 # This script's own file, which no change of the folder makes another one.
 script_file=$(realpath -- "$0")
@@ -164,8 +165,9 @@ forget_parent_job() {
         "${!TORCHELASTIC_@}" "${!OMPI_COMM_WORLD_@}"
 }
 
-# check_settings: check every setting by its pattern, and make paths absolute. Fails on an invalid
-# value, and on a name of an earlier version. Nothing has been written yet.
+# check_settings: check every setting by its pattern, and make paths absolute. Sets run_mark, by
+# which steps and launches of this run are told from those of another one in the same job. Fails on
+# an invalid value, and on a name of an earlier version. Nothing has been written yet.
 check_settings() {
     local name old=()
     [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
@@ -203,7 +205,11 @@ check_settings() {
         make_absolute "$name"
         check_setting "$name" # the folder of submission, too
     done
-    [ -z "${run_dir:-}" ] || run_dir=$(realpath --canonicalize-missing -- "$run_dir")
+    if [ -n "${run_dir:-}" ]; then
+        run_dir=$(realpath --canonicalize-missing -- "$run_dir")
+        run_mark=$(sha256sum <<<"$run_dir")
+        run_mark=${run_mark:0:16}
+    fi
     check_notify
     # A run that is continued works in the folder where it was begun, if that is still there.
     [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" ||

@@ -266,7 +266,8 @@ port_was_taken() {
 # launch_id, by which the launch's processes are known.
 launch_once() {
     local errors abandoner log input output
-    launch_pid='' launch_id=$job_id.$attempt.$$.$RANDOM # several starts in one allocation differ
+    # several runs and starts in one allocation differ
+    launch_pid='' launch_id=$job_id.$run_mark.$attempt.$$.$RANDOM
     [ "$cancelled" = 0 ] || return 0 # it came before there was a launch
     : >"$log_dir/stderr.log" || die cannot-write "cannot write $log_dir: is the disk full?"
     rm -f -- "$log_dir/code" "$log_dir/pid"
@@ -615,6 +616,7 @@ end_job() {
     end_guard
     remove_scratch || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
+    note_own_end "$code" || :
     notify_of_end "$code"
     exit "$code"
 }

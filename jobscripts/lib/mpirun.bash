@@ -75,7 +75,7 @@ leave_nodes_out() {
 # what they have started, but not all of that ends. Ranks have 15 s to save.
 end_old_ranks() {
     ! crashed || wait_for_verdict 15
-    end_ranks "$job_id.*.$$.*" # of all attempts: a node may answer again that was left out
+    end_ranks "$job_id.$run_mark.*" # of all attempts: a node may answer again that was left out
 }
 
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long, which only

@@ -76,7 +76,7 @@ end_nodes() {
 # SLIPWAY_LAUNCH. What is left of a command that has ended is killed likewise. Bash that finds
 # SSH_CLIENT reads ~/.bashrc even for a command, and who knows what that does to PATH.
 remote_script() {
-    local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$BASHPID.$RANDOM} end
+    local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$run_mark.$BASHPID.$RANDOM} end
     shift
     end="sh ${lib@Q}/end_ranks.sh ${launch@Q} $GUARD_SECONDS"
     (keep_to_this_node && export -p)

@@ -35,8 +35,8 @@ read_arguments() {
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
 # and from directives_*. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
-# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, first_port, job_record,
-# and what plan_save sets.
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, cluster, first_port,
+# job_record, and what plan_save sets.
 find_allocation() {
     local left counts
     # A file of this node only, in which a node stands several times.
@@ -68,6 +68,7 @@ find_allocation() {
             "$left s are left of the job's time, and $save_seconds s are kept for saving: give it" \
             "more"
     plan_save "$left"
+    [[ $PBS_JOBID != *.* ]] || cluster=${PBS_JOBID#*.} # the server
     scratch_id=$job_id
     # from 20000 on, as clients get 32768 and up; it differs from job to job
     first_port=$((20000 + 10#$(tr --delete --complement 0-9 <<<"$job_id" | tail --bytes=5) % 10000))

@@ -404,13 +404,13 @@ end_old_ranks() {
     :
 }
 
-# end_earlier_ranks: those of an earlier attempt of this very job. Where a scheduler puts a job back
+# end_earlier_ranks: those of an earlier attempt of this run in this very job. Where a scheduler puts a job back
 # into the queue, it ends on its nodes what it has started itself, and not what a remote shell has;
 # and ranks whose first node went without a word wait for it.
 end_earlier_ranks() {
-    local job=''
-    read -r job 2>/dev/null <"$RUN_DIR/logs/$((attempt - 1))/job" || :
-    [ "$job" != "$scheduler $job_id" ] || end_ranks "$job_id.*"
+    local its_scheduler its_job its_cluster its_host its_process
+    find_beginner $((attempt - 1))
+    ! is_own_job || end_ranks "$job_id.$run_mark.*"
 }
 
 # end_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands for

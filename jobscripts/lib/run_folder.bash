@@ -3,6 +3,7 @@
 # to the clone.
 
 readonly LIBRARY_MARK=.slipway-library # of the copy in a run folder
+cluster='' # of this job; empty where the scheduler has one only
 
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
 # attempt. Sets RUN_DIR, attempt, log_dir and the umask, by which nobody else may write what is
@@ -131,12 +132,13 @@ change_mode() {
     chmod --recursive "$1" -- "${@:2}" || is_trusted "$2"
 }
 
-# begin_attempt NUMBER: make its folder, with that number or a later one, and in it `job`, the job,
-# and `process`, this script; both are there as soon as the folder is. Sets attempt and log_dir.
+# begin_attempt NUMBER: make its folder, with that number or a later one, and in it `job`, the job
+# and its cluster, and `process`, this script; both are there as soon as the folder is. Sets attempt
+# and log_dir.
 begin_attempt() {
     local new=$RUN_DIR/logs/.new.$HOSTNAME.$$
     attempt=$1
-    mkdir --parents -- "$new" && echo "$scheduler $job_id" >"$new/job" &&
+    mkdir --parents -- "$new" && echo "$scheduler $job_id${cluster:+ $cluster}" >"$new/job" &&
         echo "$HOSTNAME $(process_of $$)" >"$new/process" ||
             die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
     # Another job may begin in the same folder at the same time: each gets its own number.
@@ -193,7 +195,7 @@ holds_run() {
     first_line_has "$RUN_DIR/run.json" '"started": .*"world_size": ' && return
     first_line_has "$RUN_DIR/lock" '"pid_namespace": ' && return
     for file in "$RUN_DIR"/logs/*/job; do
-        ! first_line_has "$file" '^[a-z]+ [^ ]+$' || return 0
+        ! first_line_has "$file" '^[a-z]+ [^ ]+( [^ ]+)?$' || return 0
     done
     return 1
 }
@@ -214,10 +216,11 @@ is_kept_library() {
 # refuse_company: fails if what has begun an earlier attempt still runs: two trainings would write
 # into one folder. It waits for the end of a job that has trained (the next rung of a sweep may
 # begin while it cleans up), or that this one continues (it may depend on no job of an array), for
-# at most 2 minutes. Where the scheduler does not answer, the trainer's own lock has to do.
+# at most 2 minutes. Fails, too, where nobody here can know. Where the scheduler does not answer, it
+# warns, and the trainer's own lock has to do.
 refuse_company() {
-    local folder number code words limit numbers=() seen=$'\n' silent=''
-    local its_scheduler its_job its_host its_process
+    local folder number code words limit numbers=() seen=$'\n' silent='' unknown=()
+    local its_scheduler its_job its_cluster its_host its_process
     for folder in "$RUN_DIR"/logs/*/; do
         number=${folder%/}
         number=${number##*/}
@@ -229,10 +232,9 @@ refuse_company() {
         number=${numbers[-1]}
         unset -v 'numbers[-1]'
         find_beginner "$number"
-        words="$its_scheduler $its_job $its_host $its_process"
+        words="$its_scheduler $its_job $its_cluster $its_host $its_process"
         [[ $seen != *$'\n'"$words"$'\n'* ]] || continue
         seen+=$words$'\n'
-        [ -z "$silent" ] || [ "$its_job" = "$job_id" ] || continue # nor is it asked again
         limit=0
         if [ -e "$RUN_DIR/verdict.$number" ] || [ -e "$RUN_DIR/logs/$number/code" ] ||
             [ "$(requeues_of_job)" != 0 ]; then
@@ -241,12 +243,27 @@ refuse_company() {
         while true; do
             code=0
             attempt_is_over "$number" || code=$?
-            [ "$code" != 2 ] || silent=1
             [ "$code" = 1 ] || break
             ((SECONDS < limit)) || yield_to "$number"
             sleep 2
         done
+        [ "$code" != 2 ] || unknown+=("$its_job")
+        [ "$code" != 3 ] || refuse_unknown "$number"
     done
+    [ ${#unknown[@]} = 0 ] || [ -n "${log_dir:-}" ] || # it has been said
+        warn folder-in-use \
+            "the scheduler does not answer, so whether job $(join_by ', ' "${unknown[@]}") still" \
+            "runs in $RUN_DIR is unknown: if it does, stop one of the two"
+}
+
+# refuse_unknown NUMBER: fails, as what has begun that attempt may run where nobody here sees it.
+refuse_unknown() {
+    find_beginner "$1"
+    [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
+    die folder-in-use \
+        "job $its_job${its_cluster:+ of $its_cluster} has begun attempt $1 in $RUN_DIR, on" \
+        "${its_host:-a node}, and may still run: it has noted no end, and nobody here can tell." \
+        "Stop it; or, if it has ended: echo ended >>${RUN_DIR@Q}/logs/$1/process"
 }
 
 # yield_to NUMBER: fails, as that attempt runs. The number of this one, if any, is free again.
@@ -260,32 +277,83 @@ yield_to() {
         ${left:+"(on $HOSTNAME its processes $left)"}
 }
 
-# find_beginner NUMBER: sets its_scheduler, its_job, its_host and its_process, of what has begun
-# that attempt, as begin_attempt has noted it; empty where nothing is noted.
+# find_beginner NUMBER: sets its_scheduler, its_job, its_cluster, its_host and its_process, of what
+# has begun that attempt, as begin_attempt has noted it; empty where nothing is noted.
 find_beginner() {
-    its_scheduler='' its_job='' its_host='' its_process=''
-    read -r its_scheduler its_job 2>/dev/null <"$RUN_DIR/logs/$1/job" || :
+    its_scheduler='' its_job='' its_cluster='' its_host='' its_process=''
+    read -r its_scheduler its_job its_cluster 2>/dev/null <"$RUN_DIR/logs/$1/job" || :
     read -r its_host its_process 2>/dev/null <"$RUN_DIR/logs/$1/process" || :
 }
 
+# is_own_job: whether what find_beginner has set is this very job.
+is_own_job() {
+    [ "$its_job" = "$job_id" ] && ! is_foreign_job
+}
+
+# is_foreign_job: whether it is of another scheduler, or has noted another cluster.
+is_foreign_job() {
+    [ "$its_scheduler" != "$scheduler" ] ||
+        { [ -n "$its_cluster" ] && [ "$its_cluster" != "$cluster" ]; }
+}
+
+# foreign_job_is_over JOB CLUSTER: of this scheduler, but of another cluster of that; 2: no answer,
+# as where none can be asked for.
+foreign_job_is_over() {
+    return 2
+}
+
 # attempt_is_over NUMBER: whether what has begun it runs no more, or is this very script; 2: the
-# scheduler does not answer; 3: it is a process on another machine, of which nobody knows. Of
-# another job the scheduler is asked. A job's own earlier run is over where the scheduler has put it
-# back; but in one allocation somebody may start several scripts, which their processes tell apart.
+# scheduler does not answer (sets `silent`, and asks it no more); 3: it was on another machine or
+# cluster, of which nobody here knows. Of another job the scheduler is asked; where it cannot tell,
+# what the job has noted itself counts. A job's own earlier run is over where the scheduler has put
+# it back; but in one allocation somebody may start several scripts, which their processes tell
+# apart.
 attempt_is_over() {
-    local its_scheduler its_job its_host its_process
+    local its_scheduler its_job its_cluster its_host its_process code=0
     find_beginner "$1"
-    [ "$its_scheduler" = "$scheduler" ] && [ -n "$its_job" ] || return 0
-    if [ -z "$its_process" ] ||
-        { [ "$its_job" != "$job_id" ] && [ ${#SCHEDULER_COMMANDS[@]} != 0 ]; }; then
-        [ "$its_job" = "$job_id" ] || job_is_over "$its_job"
+    [ -n "$its_job" ] || return 0
+    if is_foreign_job; then
+        ! has_noted_end "$1" || return 0
+        [ "$its_scheduler" = "$scheduler" ] || return 3
+        foreign_job_is_over "$its_job" "$its_cluster" || code=$?
+        return $((code == 2 ? 3 : code))
+    elif [ "$its_job" != "$job_id" ] &&
+        { [ -z "$its_process" ] || [ ${#SCHEDULER_COMMANDS[@]} != 0 ]; }; then
+        [ -n "${silent:-}" ] || job_is_over "$its_job" || code=$?
+        [ "$code" != 2 ] || silent=1
+        [ -n "${silent:-}" ] || return "$code"
+        has_noted_end "$1" || return 2
+    elif [ -z "$its_process" ]; then
+        return 0
     elif [ "$its_host" = "$HOSTNAME" ]; then
         [ "$its_process" = "$(process_of $$)" ] ||
             { [ "$its_process" != "$(process_of "${its_process% *}")" ] &&
                 [ -z "$(processes_left "$1")" ]; }
     else
-        scheduler_ends_job || return 3
+        scheduler_ends_job || has_noted_end "$1" || return 3
     fi
+}
+
+# has_noted_end NUMBER: whether what has begun it has noted its own end (note_own_end), or somebody
+# for it; or its ranks have, by a verdict, unless they are started again after it
+# (attempt_has_died).
+has_noted_end() {
+    local state='' step='' reason='' code=''
+    ! grep --quiet --no-messages '^ended' "$RUN_DIR/logs/$1/process" || return 0
+    read -r state step reason 2>/dev/null <"$RUN_DIR/verdict.$1" || :
+    read -r code 2>/dev/null <"$RUN_DIR/logs/$1/code" || :
+    case "$state $reason" in
+        "stopped launcher") return 1 ;;
+        "stopped signal") ! crashed ;;
+        done\ * | stopped\ * | out-of-time\ * | failed\ *) ;;
+        *) return 1 ;;
+    esac
+}
+
+# note_own_end CODE: that this script has ended with CODE, for who asks has_noted_end.
+note_own_end() {
+    [ -f "${log_dir:-}/process" ] || return 0
+    echo "ended $1" 2>/dev/null >>"$log_dir/process"
 }
 
 # scheduler_ends_job: whether a scheduler ends all processes of this job before it starts it again.

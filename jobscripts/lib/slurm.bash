@@ -7,7 +7,7 @@ readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
 readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
 readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
-readonly STEP=slipway-step # that of all other steps of this script
+readonly STEP=slipway-step # with run_mark behind it that of all other steps of this script
 # What a step asks for that only helps: it holds nothing that the ranks need. Before 22.05 --overlap
 # shares the cores of steps alone, and a step that does not say otherwise holds all GPUs of the job.
 readonly HELPER_OPTIONS=(--cpu-bind=none --gres=none)
@@ -18,11 +18,11 @@ readonly verdict_seconds=20 # after scancel srun can end while the ranks still s
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
 # slurm_record says. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
-# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options and
-# first_port; adds to srun_options the name and memory of steps.
+# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options,
+# cluster and first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1} counts
-    srun_options+=(--job-name="$STEP")
+    srun_options+=(--job-name="$STEP-$run_mark")
     if [ -n "${slurm_record:-}" ]; then
         [[ $slurm_record =~ ^JobId=[0-9]+\ HetJobId=[1-9] ]] || size=1
     else
@@ -55,6 +55,7 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     [ -z "${interactive:-}" ] || join_interactively
     level_gpus "${counts[@]}"
     find_gpu_options
+    cluster=${SLURM_CLUSTER_NAME:-}
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
@@ -234,15 +235,14 @@ again() {
 }
 
 # end_old_steps: kill the ranks of a launch whose srun was killed, which live on. They are in steps
-# of this script's name; others are somebody's, such as a shell by `srun --overlap --pty`. Not
-# inside salloc, where another script of ours may run. From now on a step takes cores that such a
-# step still holds on a node that does not answer; there scancel hangs.
+# of this run's name; others are somebody's, such as a shell by `srun --overlap --pty`, or of
+# another run in this job. From now on a step takes cores that such a step still holds on a node
+# that does not answer; there scancel hangs.
 end_old_steps() {
     local step name
     export_variables SLURM_OVERLAP=1
-    [ -z "${interactive:-}" ] || return 0
     while read -r step name; do
-        [[ $step =~ \.[0-9]+$ ]] && [ "$name" = "$STEP" ] || continue
+        [[ $step =~ \.[0-9]+$ ]] && [ "$name" = "$STEP-$run_mark" ] || continue
         timeout --kill-after=5 20 scancel --signal=KILL "$step" 2>/dev/null &
     done < <(timeout 20 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' \
         2>/dev/null)
@@ -269,7 +269,7 @@ watch_scratch() {
             "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
             --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
             --nodelist="$(join_by , "${others[@]}")" \
-            sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id" "$scratch"
+            sh "$lib/watch_scratch.sh" "$scratch_record" "$job_id.$run_mark.*" "$scratch"
     ) </dev/null >/dev/null 2>&1 &
     scratch_watch=$!
 }
@@ -335,15 +335,23 @@ nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }
 
-# job_is_over JOB: whether Slurm says so, or has forgotten it, or it is this very job under another
-# name (a task of an array by its own number); 2: Slurm does not answer.
+# job_is_over JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job under
+# another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's own.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
-    said=$(ask_scheduler scontrol --oneliner show job "$1" 2>&1) || code=$?
+    said=$(ask_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?
     case $code in
-        0) [[ ! $said =~ JobState=($running) ]] || [[ $said == "JobId=${SLURM_JOB_ID:-} "* ]] ;;
+        0)
+            [[ ! $said =~ JobState=($running) ]] ||
+                { [ -z "${2:-}" ] && [[ $said == "JobId=${SLURM_JOB_ID:-} "* ]]; }
+            ;;
         *) [[ $said =~ Invalid\ job\ id ]] || return 2 ;;
     esac
+}
+
+# foreign_job_is_over JOB CLUSTER: clusters that have a database in common know each other.
+foreign_job_is_over() {
+    job_is_over "$@"
 }
 
 # job_field NAME: of `scontrol show job`.

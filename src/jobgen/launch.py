@@ -98,6 +98,6 @@ def _torchrun(job: Job) -> Layer:
         *numa,
         option("--master-addr", "MASTER_ADDR"),
         option("--master-port", "MASTER_PORT"),
-        option("--rdzv-id", "job_id.$attempt"),
+        option("--rdzv-id", "launch_id"),  # of no other run in this job
         option("--log-dir", "scratch/torchrun"),  # else it leaves a folder in /tmp of every node
     ]

@@ -262,7 +262,7 @@ class Run:
         return self.path / layout.LOGS / str(attempt) / name
 
     def _started(self, attempt: int) -> Optional[Started]:
-        scheduler, _, job = self._text(self._log(attempt, layout.ATTEMPT_JOB)).strip().partition(" ")
+        scheduler, job = [*self._text(self._log(attempt, layout.ATTEMPT_JOB)).split(), "", ""][:2]
         if not scheduler:
             return None
         return Started(scheduler, None if scheduler == "local" else job_id(job))

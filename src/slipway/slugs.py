@@ -823,8 +823,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
     "Run folders and checkpoints": {
         "folder-in-use": Entry(
             EXIT_CONFIG,
-            "Another process uses the run folder, or the folder of a sweep or study.",
-            "Wait for its end, stop it, or name another folder. The lock of a process that died expires in a minute.",
+            "Another process uses the run folder, or the folder of a sweep or study. It may also be a job of another "
+            "cluster, or a process of another machine, that has noted no end in logs/N/process, and that cannot be "
+            "asked for here. As a warning: the scheduler does not answer, and an earlier job may still run.",
+            "Wait for its end, stop it, or name another folder. The lock of a process that died expires in a minute. "
+            "Of a job elsewhere that has ended, as by SIGKILL, say so: `echo ended >>RUN_DIR/logs/N/process`.",
         ),
         "folder-holds-run": Entry(
             EXIT_CONFIG,

@@ -124,6 +124,30 @@ class TestTwoAtOnce:
         assert (third.code, third.env["TRAINER_ATTEMPT"]) == (0, "2"), third
 
 
+class TestElsewhere:
+    """A run folder on a disk that several clusters, or machines, share."""
+
+    # once: it trained there, too
+    @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
+    def test_what_may_still_run_there_is_not_joined(self, project, script):
+        first = project.run(script, SLURM_CLUSTER_NAME="far", STUB_CODE="1")
+        process = first.run_dir / "logs" / "1" / "process"
+        began, ended = process.read_text().splitlines()
+        assert (len(began.split()), ended) == (3, "ended 1")
+        process.write_text(f"elsewhere {began.partition(' ')[2]}\n")  # as if it had not ended
+        refused = again(project, first, SLURM_CLUSTER_NAME="near", STUB_ON_SCONTROL=self.SILENT_OF_FAR)
+        refused.assert_refused("folder-in-use", first.run_dir, "elsewhere", "echo ended", "/logs/1/process")
+        assert [path.name for path in (first.run_dir / "logs").iterdir()] == ["1"]
+        process.write_text(f"{began}\n{ended}\n")
+        third = again(project, first, SLURM_CLUSTER_NAME="near", STUB_ON_SCONTROL=self.SILENT_OF_FAR, **DONE)
+        assert (third.code, third.env["TRAINER_ATTEMPT"], slugs(third.err)) == (0, "2", []), third
+        if script == "ddp.job":
+            jobs = [(first.run_dir / "logs" / number / "job").read_text() for number in "12"]
+            assert jobs == ["slurm 4711 far\n", "slurm 4800 near\n"]
+
+    SILENT_OF_FAR = 'case "$*" in *--clusters=far*) exit 1 ;; esac'
+
+
 class TestAttempts:
     def test_each_has_the_next_number_whatever_started_it(self, project):
         first = project.run("ddp.job", STUB_CODE="1")

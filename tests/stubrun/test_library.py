@@ -267,6 +267,13 @@ class TestSettings:
         code += 'printf "%s\\n" "$SLIPWAY_CONFIG" "$SLIPWAY_OUTPUT"; env | grep RUN_DIR || :'
         assert bash(code) == (0, f"{place}/c.toml\n{place.parent}/x\n", "")
 
+    # once: two runs in one job ended each other's steps
+    def test_steps_and_launches_have_the_mark_of_their_run(self, bash):
+        code = "unset RUN_DIR; SLIPWAY_OUTPUT=x run_dir=$1; check_settings; echo $run_mark"
+        first, again, other = (bash(code, run)[1] for run in ("run", "run/../run", "run 2"))
+        assert re.fullmatch(r"[0-9a-f]{16}\n", first), first
+        assert first == again != other
+
     def test_check_settings_works_in_the_folder_of_the_first_attempt(self, bash, tmp_path):
         names = "unset RUN_DIR; SLIPWAY_OUTPUT=x SLIPWAY_RUN_DIR= SLIPWAY_ARGS="
         assert (
@@ -359,7 +366,7 @@ class TestRunFolder:
         (place / "run/logs/1").mkdir(parents=True)
         (place / "run/logs/1/job").write_text("slurm 4711\n")
         begin = 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; find_beginner 1; '
-        start = f"{begin} SLIPWAY_LAUNCH=4711.1.77.9 sleep 60 & left=$!; until processes_left 1 | grep .; do :; done; "
+        start = f"{begin} SLIPWAY_LAUNCH=4711.none.1.77.9 sleep 60 & left=$!; until processes_left 1 | grep .; do :; done; "
         _, out, _ = bash(f'{start} echo "$left"; kill "$left"; wait; processes_left 1')
         assert len({*out.split()}) == 1
         assert len(out.split()) == 2
@@ -808,11 +815,54 @@ class TestScratch:
         stub("scontrol", "echo JobState=COMPLETED X=y")
         assert bash("refuse_company") == (0, "", "")
         stub("scontrol", "exit 1")
-        assert bash("refuse_company") == (0, "", "")
-        for job in ("slurm 4711", "pbs 99", "slurm", ""):
+        code, out, err = bash("log_dir=; refuse_company")  # once: nothing said that two may train in one folder
+        assert (code, out) == (0, "")
+        assert_warning(err, "folder-in-use", 99, place / "run")
+        assert bash("refuse_company") == (0, "", "")  # that has been said
+        (place / "run" / "logs" / "1" / "process").write_text("n1 77 5\nended 75\n")
+        assert bash("log_dir=; refuse_company") == (0, "", "")
+        for job in ("slurm 4711", "slurm", ""):
             stub("scontrol", "echo JobState=RUNNING X=y")
             (place / "run" / "logs" / "1" / "job").write_text(job)
             assert bash("refuse_company") == (0, "", ""), job
+
+    def test_what_a_job_has_noted_of_itself_and_its_end(self, bash, place):
+        code = "cluster=near; begin_attempt 3; has_noted_end 3 || echo lives; find_beginner 3; is_own_job && echo own; "
+        code += "cluster=far; is_foreign_job && echo foreign; note_own_end 7; has_noted_end 3 && echo over; "
+        code += "foreign_job_is_over 1 x || echo $?; (refuse_unknown 3) || echo $?; log_dir=; note_own_end 7"
+        assert bash(code, scheduler="pbs")[:2] == (0, "lives\nown\nforeign\nover\n2\n78\n")
+        assert not (place / "run" / "logs" / "3").exists()
+
+    # once: a job of another cluster, which the scheduler does not know, counted as over
+    @pytest.mark.parametrize("job", ["slurm 99 far", "slurm 4711 far", "pbs 99 head"])
+    def test_refuse_company_of_another_cluster(self, bash, stub, place, job):
+        log = place / "run" / "logs" / "1"
+        log.mkdir(parents=True)
+        (log / "job").write_text(f"{job}\n")
+        (log / "process").write_text("elsewhere 77 5\n")
+        unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+        stub("scontrol", f'case "$*" in *--clusters=far*) exit 1 ;; esac; {unknown}')
+        code = "log_dir=; cluster=near; refuse_company"
+        assert_dies(bash(code), "folder-in-use", job.split()[1], place / "run", "ended", "logs/1/process")
+        if job == "slurm 99 far":
+            stub("scontrol", "echo JobState=RUNNING X=y")
+            assert_dies(bash(code), "folder-in-use", "99")
+            stub("scontrol", unknown)  # what `scontrol --clusters=far` says
+            assert bash(code) == (0, "", "")
+            stub("scontrol", "exit 1")
+        for verdict, over in (
+            ("done 9 trained", True),
+            ("out-of-time 9 time-limit", True),
+            ("stopped 9 user", True),
+            ("stopped 9 launcher", False),  # its script may start the ranks again
+            ("stopped 9 signal", True),
+            ("", False),
+        ):
+            (place / "run" / "verdict.1").write_text(f"{verdict}\n")
+            assert (bash(code)[0] == 0) == over, verdict
+        with (log / "process").open("a") as file:
+            file.write("ended\n")
+        assert bash(code) == (0, "", "")
 
     # once: only the last attempt's job was asked for
     def test_refuse_company_of_all_earlier_attempts(self, bash, stub, place):
@@ -842,6 +892,7 @@ class TestScratch:
             ('"$HOSTNAME $(process_of $PPID)"', "", 1),
             ('"$HOSTNAME ${PPID} 1"', "1", 0),  # its number is another's by now
             ('"elsewhere $(process_of $PPID)"', "1", 3),
+            ('"elsewhere 1 1" "ended 75"', "1", 0),
             ('"elsewhere $(process_of $PPID)"', "", 0),  # requeued onto another node
             ('""', "1", 0),
         ):
@@ -1254,8 +1305,8 @@ class TestAllocation:
     def test_join_interactively(self, bash, stub):
         stub("scontrol", "printf '%s\\n' n1 n2")
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
-        show = 'interactive=1; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
-        shown = "--export=ALL --job-name=slipway-step --mem=0 --overlap\n"
+        show = 'interactive=1 run_mark=ab; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
+        shown = "--export=ALL --job-name=slipway-step-ab --mem=0 --overlap\n"
         assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         # of the job from inside whose salloc was started
         assert bash(show, SLURM_GPUS_ON_NODE="4", **self.SLURM)[1] == f"3 11 {shown}"
@@ -2512,12 +2563,12 @@ class TestRestart:
 
     def test_end_old_steps(self, bash, stub):
         others = "7.batch batch", "7.extern extern", "7.0 slipway-guard", "7.2 bash", "7.3 slipway-scratch", "7.4 step"
-        stub("squeue", shlex.join(["printf", "%s\n", *others, "7.1 slipway-step"]))
+        others += "7.5 slipway-step-1", "7.6 slipway-step"  # another run in this job
+        stub("squeue", shlex.join(["printf", "%s\n", *others, "7.1 slipway-step-2"]))
         stub("scancel", 'echo "$*" >>killed')
-        code = "SLURM_JOB_ID=7; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
-        assert bash(code)[1] == "1\n--signal=KILL 7.1\n"
-        inside = "rm killed; interactive=1; end_old_steps; wait; ls killed || echo none"
-        assert bash(inside)[1] == "none\n"
+        for inside in ("", "1"):
+            code = f"interactive={inside} SLURM_JOB_ID=7 run_mark=2; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
+            assert bash(f"{code}; rm killed")[1] == "1\n--signal=KILL 7.1\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
 
     def test_watch_scratch_and_end_scratch_watch(self, bash, stub, place):
@@ -2532,7 +2583,7 @@ class TestRestart:
         }
         words, unset = bash(code, **env)[1].splitlines()
         assert "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --nodelist=n2 sh " in words
-        assert (words.endswith(f"{place}/record 4711 {place}/s"), unset) == (True, "0")
+        assert (words.endswith(f"{place}/record 4711.none.* {place}/s"), unset) == (True, "0")
         for nothing in ("", "scratch_record=x healthy_nodes=(n1); "):
             code = f"{nothing}watch_scratch; scratch_is_watched || echo none; ls steps"
             assert bash(f"rm -f steps; {code} 2>/dev/null || :", SLURMD_NODENAME="n1")[1] == "none\n"
@@ -2558,7 +2609,7 @@ class TestRestart:
         (folder / "a").mkdir(parents=True)
         record.write_text(f"{folder}\n")
         rank = subprocess.Popen(["sleep", "59"], env={"PATH": "/usr/bin:/bin", "SLIPWAY_LAUNCH": "4711.1.2.3"})
-        watch = subprocess.Popen([*self.WATCH, record, "4711", folder])
+        watch = subprocess.Popen([*self.WATCH, record, "4711.1.*", folder])
         time.sleep(0.3)
         watch.terminate()
         with record.open("a") as file:
@@ -2580,7 +2631,7 @@ class TestRestart:
         export {variable}=4711; launch_id=4711.1.2.3
         {variable}=4712 SLIPWAY_LAUNCH=$launch_id sleep 9 & other=$!
         ! launch_lives || echo lives
-        sh "$lib/watch_scratch.sh" record 4711 x & watch=$!
+        sh "$lib/watch_scratch.sh" record "4711.1.*" x & watch=$!
         sleep 0.2; kill $watch; wait $watch || :
         [ ! -e x ] || echo stays
         SLIPWAY_LAUNCH=$launch_id sleep 9 & until launch_lives; do :; done
@@ -2602,8 +2653,9 @@ class TestRestart:
         stub("mpirun", self.MPIRUN)
         code = f"""
         launcher=mpirun
-        SLIPWAY_LAUNCH=$job_id.1.$$.5 sleep 58 & old=$!
-        SLIPWAY_LAUNCH=$job_id.1.${{$}}0.5 sleep 58 & other=$!
+        run_mark=ab
+        SLIPWAY_LAUNCH=$job_id.ab.1.$$.5 sleep 58 & old=$!
+        SLIPWAY_LAUNCH=$job_id.ba.1.$$.5 sleep 58 & other=$!
         healthy_nodes=(n1) allocation=(n1 n2)
         {call}
         wait $old || echo $?
@@ -2618,17 +2670,19 @@ class TestRestart:
         ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
     )
     def test_end_earlier_ranks(self, bash, stub, before, ended):
-        """Of this very job alone; and of no job whose number begins with its number."""
+        """Of this very job and run alone; and of no job whose number begins with its number."""
         stub("mpirun", self.MPIRUN)
         code = f"""
         source '{LIB}/mpirun.bash'
         mkdir -p run/logs/1 && echo "{before}" >run/logs/1/job
         launcher=mpirun
-        SLIPWAY_LAUNCH=$job_id.1.99.5 sleep 58 & old=$!
-        SLIPWAY_LAUNCH=${{job_id}}0.1.99.5 sleep 58 & other=$!
+        run_mark=ab
+        SLIPWAY_LAUNCH=$job_id.ab.1.99.5 sleep 58 & old=$!
+        SLIPWAY_LAUNCH=${{job_id}}0.ab.1.99.5 sleep 58 & other=$!
+        SLIPWAY_LAUNCH=$job_id.ba.1.99.5 sleep 58 & beside=$!
         healthy_nodes=(n1) allocation=(n1)
         end_earlier_ranks
-        kill -0 $other && kill $other
+        kill -0 $other && kill -0 $beside && kill $other $beside
         kill $old 2>/dev/null || :
         wait $old || echo $?
         """
