@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Nothing runs that others could have changed. Each script holds these functions too, since it calls
-# them before it runs the library.
+# No part of the library runs that others could have changed. Each script holds these functions too,
+# as it calls them before it runs the library.
 
 # refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
 # nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
