@@ -67,9 +67,10 @@ build_image() {
         die no-container-runtime "no apptainer on $HOSTNAME: load its module"
     [[ $SLIPWAY_IMAGE == /* ]] ||
         die bad-value "SLIPWAY_IMAGE=$SLIPWAY_IMAGE is no file: set it to the one to be made"
-    [ ! -d "$SLIPWAY_IMAGE" ] ||
+    [ ! -e "$SLIPWAY_IMAGE" ] || is_sif "$SLIPWAY_IMAGE" ||
         die file-exists \
-            "$SLIPWAY_IMAGE is a folder: move it away, or set SLIPWAY_IMAGE to another name"
+            "$SLIPWAY_IMAGE is no image of Apptainer: move it away, or set SLIPWAY_IMAGE to" \
+            "another name"
     unfinished=$(mktemp --directory -- "$SLIPWAY_IMAGE.$job_id.XXXXXXXXXX" 2>/dev/null) ||
         die cannot-write \
             "$SLIPWAY_IMAGE: nothing can be written beside it: set SLIPWAY_IMAGE to another path"
@@ -85,6 +86,12 @@ build_image() {
     note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 
+# is_sif PATH: whether it is a file of Apptainer's format, whose name stands behind 32 bytes.
+is_sif() {
+    [ -f "$1" ] &&
+        [ "$(head --bytes=41 -- "$1" | tail --bytes=+33 | tr --delete '\0')" = SIF_MAGIC ]
+}
+
 # build_venv: under a name of its own, as an environment cannot be moved; tried; and only then does
 # the link SLIPWAY_VENV lead to it. So jobs always find a whole one, and those that run keep theirs.
 build_venv() {
@@ -93,7 +100,8 @@ build_venv() {
         local | modules | conda:*)
             die bad-value "SLIPWAY_VENV=$SLIPWAY_VENV is no folder: set it to the one to be made" ;;
     esac
-    [ ! -e "$SLIPWAY_VENV" ] || [ -L "$SLIPWAY_VENV" ] ||
+    [ ! -e "$SLIPWAY_VENV" ] && [ ! -L "$SLIPWAY_VENV" ] ||
+        [[ $(readlink -- "$SLIPWAY_VENV") == "${SLIPWAY_VENV##*/}".2[0-9]* ]] ||
         die file-exists \
             "$SLIPWAY_VENV was not made by this script: move it away, or set SLIPWAY_VENV to" \
             "another name"
@@ -113,10 +121,11 @@ build_venv() {
         PYTHON=$SLIPWAY_PYTHON run_build build/setup "$level" ||
         die build-failed "the environment could not be built: see above"
     try_venv "$built"
-    ln --symbolic -- "${built##*/}" "$scratch/link"
-    mv --no-target-directory -- "$scratch/link" "$SLIPWAY_VENV.new"
-    mv --no-target-directory -- "$SLIPWAY_VENV.new" "$SLIPWAY_VENV"
-    unfinished=''
+    unfinished='' # from now on it is whole, and stays
+    # The link is made where nobody else has a file, on the same disk: so it is exchanged at once.
+    ln --symbolic -- "${built##*/}" "$built/.link" &&
+        mv --force --no-target-directory -- "$built/.link" "$SLIPWAY_VENV" ||
+            die cannot-write "$SLIPWAY_VENV cannot be replaced; the new environment is $built"
     note "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
         "jobscripts/ddp.job"
     list_older_venvs "$built"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # find_ranks.sh LAUNCH: print the numbers of the processes on this node that launches of this job
-# have left: those of this user whose SLIPWAY_LAUNCH is LAUNCH, where * stands for anything. Fails
-# with 1 if there are none.
+# have left: those of this user whose SLIPWAY_LAUNCH is LAUNCH, where * stands for anything. Not
+# found are those that have written over their environment, or let nobody read it. Fails with 1 if
+# there are none.
 set -u
 pattern=$(printf '%s\n' "$1" | sed 's/[].[\^$]/\\&/g; s/\*/.*/g')
 

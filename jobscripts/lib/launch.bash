@@ -280,7 +280,8 @@ launch_once() {
     # step ends. Signals are for what it starts, not for this shell around it.
     (
         close_descriptors
-        export_variables SLIPWAY_LAUNCH="$launch_id"
+        # The second is for the package setproctitle, which writes titles over the environment.
+        export_variables SLIPWAY_LAUNCH="$launch_id" SPT_NOENV=1
         [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
         trap : TERM USR1 INT HUP
         code=0

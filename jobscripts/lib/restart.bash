@@ -404,9 +404,9 @@ end_old_ranks() {
     :
 }
 
-# end_earlier_ranks: those of an earlier attempt of this run in this very job. Where a scheduler puts a job back
-# into the queue, it ends on its nodes what it has started itself, and not what a remote shell has;
-# and ranks whose first node went without a word wait for it.
+# end_earlier_ranks: those of an earlier attempt of this run in this very job. A scheduler that puts
+# a job back into the queue ends on its nodes what it has started itself, and not what a remote
+# shell has; and ranks whose first node went without a word wait for it.
 end_earlier_ranks() {
     local its_scheduler its_job its_cluster its_host its_process
     find_beginner $((attempt - 1))

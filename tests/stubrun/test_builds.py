@@ -108,6 +108,21 @@ class TestVenv:
         assert done.returncode == 78
         assert_error(done.stderr, "file-exists", place / ".venv", "SLIPWAY_VENV")
 
+    # once: it replaced what had the name of its temporary link, and lost the environment where that was a folder
+    def test_nothing_else_is_replaced(self, run, place):
+        (place / ".venv.new").mkdir()
+        assert run("venv_build.job").returncode == 0
+        assert (place / ".venv" / "level").exists()
+        (place / ".venv.new").rmdir()
+        (place / ".venv.new").write_text("mine")
+        assert run("venv_build.job").returncode == 0
+        assert (place / ".venv.new").read_text() == "mine"
+        for target in ("elsewhere", "/gone"):
+            (place / ".venv").unlink()
+            (place / ".venv").symlink_to(target)
+            assert_error(run("venv_build.job").stderr, "file-exists", place / ".venv", "SLIPWAY_VENV")
+            assert (place / ".venv").readlink() == Path(target)
+
     def test_nothing_is_written_to_the_home_folder_nor_read_from_this_shells_python(self, run, place):
         run("venv_build.job", PYTHONPATH="/somewhere", SLIPWAY_WHEELHOUSE="wheels")
         env = seen(place)
@@ -193,9 +208,10 @@ def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path
 
 class TestImage:
     def test_it_takes_its_name_when_it_is_whole(self, run, place):
-        (place / "slipway.sif").write_text("old\n")
+        old = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0"
+        (place / "slipway.sif").write_bytes(old)
         assert_error(run("image_build.job", stub="image").stderr, "build-failed")
-        assert (place / "slipway.sif").read_text() == "old\n"
+        assert (place / "slipway.sif").read_bytes() == old
         done = run("image_build.job", SLIPWAY_BASE_IMAGE="docker-archive:base.tar")
         assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
         assert str(place / "slipway.sif") in done.stderr
@@ -226,6 +242,16 @@ class TestImage:
             "cpu",
             "docker-archive:base.tar",
         ]
+
+    # once: whatever had that name was replaced
+    @pytest.mark.parametrize("text", ["", "\\documentclass{thesis}\n" * 9, "SIF_MAGIC"])
+    def test_a_file_that_is_no_image_is_left_alone(self, run, place, text):
+        (place / "thesis.tex").write_text(text)
+        done = run("image_build.job", SLIPWAY_IMAGE="thesis.tex")
+        assert (done.returncode, done.stderr.count("\n")) == (78, 1)
+        assert_error(done.stderr, "file-exists", place / "thesis.tex", "SLIPWAY_IMAGE")
+        assert (place / "thesis.tex").read_text() == text
+        assert not (place / "seen").exists()
 
     # once: it was built, which takes hours, and could not be moved there
     @pytest.mark.parametrize(

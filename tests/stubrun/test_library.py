@@ -3372,8 +3372,9 @@ class TestBuilds:
         (place / "build" / "image").write_text('#!/bin/bash\necho new >"$IMAGE_FOLDER/slipway-$VARIANT.sif"\n')
         (place / "build" / "image").chmod(0o755)
         assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
+        assert bash("is_sif i.sif")[0] == 1
         stub("mv", "exit 1")  # what has been built is not lost
-        kept = bash("make_build_scratch; build_image")
+        kept = bash("rm i.sif; make_build_scratch; build_image")
         assert_dies(kept, "cannot-write", f"{place}/i.sif ", f"{place}/i.sif.4711.")
         [image] = place.glob("i.sif.4711.*/slipway-*.sif")
         assert image.read_text() == "new\n"

@@ -48,6 +48,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
     assert (ended.env["RUN_DIR"], ended.env["PYTHONNOUSERSITE"]) == (str(ended.run_dir), "1")
     assert ended.env["PYTHONSAFEPATH"] == "1"
+    assert ended.env["SPT_NOENV"] == "1", "setproctitle wrote over the environment by which ranks are found"
     assert "PYTHONPATH" not in ended.env
     # what is left
     assert list((project.folder / "disk").iterdir()) == []
