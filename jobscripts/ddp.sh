@@ -40,9 +40,17 @@ readonly script_name=ddp.sh scheduler=local
 # Not what the environment holds under names that this script may leave unset.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \
     bound_backends numa_binding site_downloads container_options
-# A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
+# Until catch_signals a signal ends the script, and a SIGTERM is noted, as that of a requeued job may
+# be for its earlier run; and so is the time, for the script that goes on as job.sh.
+end_early() { # CODE SLUG SENTENCE
+    echo "$script_name: error[$2]: $3 before training began" >&2 || :
+    exit "$1"
+}
+trap 'end_early 78 time-too-short "the time limit came"' USR1
+trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
+unset -v slipway_began
 trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended
 job_id=$(date +%Y%m%d-%H%M%S)-$$
 submit_folder=$PWD

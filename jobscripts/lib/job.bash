@@ -33,17 +33,17 @@ readonly OWN_NAMES=(
     mpirun next_job nnodes node_states nodes nodes_holder notifier numa_options on_head_node
     output pause planned_nodes port_is_given program ranks_per_node reason rendezvous request
     restarts save_at scratch scratch_id scratch_record scratch_watch script_file server
-    server_file shared_above slipway_began spare_nodes start_environment started state step
-    step_failure step_may_run step_repeated_in step_timed_out taken_names terminal this_node
-    time_is_up time_is_watched time_limit_came trainer_arguments try unfinished venv
-    verdict_seconds watcher world_size COPY GUARD STEP
+    server_file shared_above spare_nodes start_environment started state step step_failure
+    step_may_run step_repeated_in step_timed_out taken_names terminal this_node time_is_up
+    time_is_watched time_limit_came trainer_arguments try unfinished venv verdict_seconds
+    watcher world_size COPY GUARD STEP
 )
 readonly SCRIPT_NAMES=(
     bound_backends command container_options container_runtime directives_cpus directives_gpus
     interactive job_id job_variables kept_folder kept_job kept_run_dir kept_settings launcher
-    lib mpirun_options nap numa_binding owner path remote_shell restarted run_dir save_seconds
-    scheduler script script_name sigterm_at site_downloads slurm_record srun_options
-    submit_folder
+    lib limit mpirun_options nap numa_binding owner path remote_shell restarted run_dir
+    save_seconds scheduler script script_name sigterm_at site_downloads slurm_record
+    srun_options submit_folder
 )
 
 # take_names: sets taken_names, those of them that were exported.
@@ -170,6 +170,7 @@ forget_parent_job() {
 # an invalid value, and on a name of an earlier version. Nothing has been written yet.
 check_settings() {
     local name old=()
+    catch_early_sigterm
     [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
     forget_parent_job
     for name in "${!REFUSED_NAMES[@]}"; do

@@ -10,6 +10,14 @@ LAUNCH_REFUSALS=('^torchrun: error: ')
 # ranks hold: its file says which.
 HELPER_OPTIONS=()
 
+# catch_early_sigterm: from now on SIGTERM ends the job, and so does one that the head of the script
+# has noted; but not of a job that was requeued, whose signal catch_signals looks into.
+catch_early_sigterm() {
+    [ -v sigterm_at ] && [ -z "${restarted:-}" ] || return 0 # builds just end
+    trap 'die stopped-early "ended by a signal before training began"' TERM
+    [ -z "$sigterm_at" ] || die stopped-early "ended by a signal before training began"
+}
+
 # catch_signals: from now on SIGUSR1 is the warning of the time limit, and SIGTERM somebody who ends
 # the job; so is one that the head of the script has noted. Sets cancelled; and sigterm_at, in
 # SECONDS since the script began, when the last SIGTERM came.

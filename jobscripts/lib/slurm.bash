@@ -203,12 +203,14 @@ stop_for_signal() {
 
 # signal_is_stray: a job that Slurm has requeued after the loss of a node can get, as it starts, the
 # SIGTERM that was for the ended one. It comes in the first STRAY_SECONDS, before the ranks have
-# joined, and Slurm neither ends nor preempts this job.
+# joined, and Slurm neither ends nor preempts this job. It is asked once: KillWait may be running.
 signal_is_stray() {
+    local record
     [ -n "${restarted:-}" ] && [ -n "${sigterm_at:-}" ] && ((sigterm_at < STRAY_SECONDS)) &&
-        ! attempt_has_session &&
-        [ "$(job_field JobState)" = RUNNING ] &&
-        [[ $(job_field PreemptTime) =~ ^(None)?$ ]]
+        ! attempt_has_session || return 1
+    record=$(timeout --kill-after=5 "$SLIPWAY_PROBE_SECONDS" \
+        scontrol --oneliner show job "$job_id") || return 1
+    [[ $record =~ \ JobState=RUNNING\  && ! $record =~ \ PreemptTime=[^\ N] ]]
 }
 
 # watch_time_limit: nothing to do, as --signal in the directives warns this script by SIGUSR1.

@@ -26,9 +26,17 @@ BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
 SIGNALS = """\
-# A SIGTERM is noted until catch_signals, and so is the time, for the script that goes on as job.sh.
+# Until catch_signals a signal ends the script, and a SIGTERM is noted, as that of a requeued job may
+# be for its earlier run; and so is the time, for the script that goes on as job.sh.
+end_early() { # CODE SLUG SENTENCE
+    echo "$script_name: error[$2]: $3 before training began" >&2 || :
+    exit "$1"
+}
+trap 'end_early 78 time-too-short "the time limit came"' USR1
+trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
+unset -v slipway_began
 trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended"""
 """Of scripts that train; one that builds just ends."""
 NOTHING: Mapping[str, str] = MappingProxyType({})

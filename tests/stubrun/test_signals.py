@@ -18,6 +18,7 @@ touch "$STUB_LOG.up"
 while :; do sleep 0.05; done"""
 """A rank that saves at SIGTERM."""
 STRAY = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; '
+KILL = 'kill -"$SIGNAL" "$STUB_SCRIPT_PID"; sleep 0.1'
 STOPS = """touch "$STUB_LOG.up"
 until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done
 read -r word _ <"$RUN_DIR/STOP"
@@ -190,6 +191,22 @@ class TestCancel:
             assert slugs(ended.err) == ["requeued" if requeued else "stopped-early"]
             assert not requeued or ["scontrol", "requeue", "4700_3"] in ended.calls
 
+    # once: it asked twice more, for a minute each, or for another minute where a task of an array was looked for
+    def test_one_that_comes_then_ends_the_job_soon_though_slurm_is_silent(self, project):
+        silent = """case $* in *"show job"*)
+            [ -e "$STUB_LOG.asked" ] || kill -TERM "$STUB_SCRIPT_PID"
+            touch "$STUB_LOG.asked"
+            exit 143
+        esac"""
+        first = project.run("ddp.job", STUB_ON_SCONTROL=silent)
+        assert (first.code, len(first.of("scontrol"))) == (75, 2)
+        assert_error(first.err, "stopped-early")
+        task = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "1"}
+        Path(f"{project.log}.asked").unlink()
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=silent, **task)
+        assert (ended.code, ended.requeued) == (75, False)
+        assert sum("job" in words for words in ended.of("scontrol")) == 3  # the last: whether the signal is stray
+
     # once: requeued, too
     @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
     def test_one_for_a_requeued_job_that_has_begun_does(self, project, when):
@@ -215,6 +232,33 @@ class TestCancel:
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 75
         assert time.monotonic() - began < 300
+
+
+class TestEarly:
+    """Before the run folder is opened, as where the scheduler is asked what the job is."""
+
+    # once: 138, 129 or 130 without a word
+    @pytest.mark.parametrize(
+        ("script", "env"),
+        [
+            ("ddp.job", {"STUB_ON_SCONTROL": KILL}),
+            ("ddp.pbs", {"STUB_ON_QSTAT": KILL, "STUB_RUNS": "1"}),
+            ("ddp.sh", {"STUB_ON_APPTAINER": KILL, "USE_CONTAINER": None}),
+        ],
+    )
+    @pytest.mark.parametrize(("sent", "code"), [("USR1", 78), ("TERM", 75), ("HUP", 75)])
+    def test_every_signal_is_heard(self, project, script, env, sent, code):
+        ended = project.run(script, **env, SIGNAL=sent)
+        assert (ended.code, launches_of(ended)) == (code, [])
+        assert slugs(ended.err)[-1] == ("time-too-short" if sent == "USR1" else "stopped-early")
+        assert not ended.run_dir.exists()
+
+    def test_in_a_run_that_goes_on_too(self, project):
+        first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
+        count = 'echo >>"$STUB_LOG.asked"; [ "$(wc -l <"$STUB_LOG.asked")" != 2 ] || '
+        second = f'{count}kill -INT "$STUB_SCRIPT_PID"'
+        ended = project.run("ddp.job", STUB_ON_SCONTROL=second, SLIPWAY_RUN_DIR=str(first.run_dir))
+        assert (ended.code, slugs(ended.err)) == (75, ["stopped-early"])
 
 
 class TestOnThisMachine:

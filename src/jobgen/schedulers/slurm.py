@@ -36,12 +36,15 @@ IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
 fi
 # The job as Slurm itself knows it: one that was submitted from inside another job inherits what the
 # environment says of that one, such as the task of an array. Asked twice, as a SIGTERM ends
-# scontrol too, and for a minute where the run of a requeued task of an array is to be found.
+# scontrol too, and for a minute where the run of a requeued task of an array is to be found; but
+# after a SIGTERM only once more, and for less than Slurm's KillWait.
 for nap in 0 0 ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+10 10 10 10 10 10}}; do
-    sleep "$nap"
-    slurm_record=$(timeout 60 scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
+    sleep "$nap" || :
+    limit=60
+    [ -z "${sigterm_at:-}" ] || limit=20
+    slurm_record=$(timeout "$limit" scontrol --details show job "$SLURM_JOB_ID" 2>/dev/null |
         awk -v RS= -v job="JobId=$SLURM_JOB_ID" '$1 == job') || slurm_record=''
-    [ -z "$slurm_record" ] || break
+    [ -z "$slurm_record" ] && [ "$limit" = 60 ] || break
 done
 job_id=$SLURM_JOB_ID
 [[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
