@@ -161,8 +161,8 @@ choose_rendezvous() {
     given_address=${MASTER_ADDR:-}
     rendezvous=1
     if [ -n "$port_is_given" ]; then
-        [[ $MASTER_PORT =~ ^[1-9][0-9]{0,4}$ ]] && ((MASTER_PORT < 65536)) ||
-            die bad-value "MASTER_PORT is ${MASTER_PORT@Q}: it must be the number of a port"
+        [[ $MASTER_PORT =~ ^[1-9][0-9]{3,4}$ ]] && ((MASTER_PORT > 1023 && MASTER_PORT < 65536)) ||
+            die bad-value "MASTER_PORT is ${MASTER_PORT@Q}: it must be a port from 1024 to 65535"
     fi
     [ -z "$given_address" ] ||
         warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"

@@ -34,13 +34,18 @@ open_run_folder() {
     keep_others_out
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
         die folder-holds-run \
-            "$RUN_DIR holds a run that another job began: submit $RUN_DIR/job.sh to continue it," \
+            "$RUN_DIR holds a run, and nothing says that this job began it: submit" \
+            "$RUN_DIR/job.sh to continue it," \
             "or set SLIPWAY_OUTPUT to another folder"
     fi
     refuse_foreign_folder
     mkdir --parents -- "$RUN_DIR/logs" ||
         die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
     attempt=$(($(last_attempt) + 1))
+    [ "$attempt" != 1 ] || [ -z "${restarted:-}" ] || [ -n "${interactive:-}" ] ||
+        warn run-folder-moved \
+            "this job was started before, and no attempt of a run is in $RUN_DIR: this one begins" \
+            "at step 0. If the folder was moved, cancel the job, and submit the job.sh in it"
     refuse_company
     begin_attempt "$attempt"
     refuse_company # who has begun at the same time has noted it by now: the later number yields
@@ -453,6 +458,12 @@ if [ -O "$kept_run_dir/job.sh" ]; then
             "that this script continues: submit that, or move its folder away first" >&2 || :
         exit 78
     done
+    if [ "$scheduler${slurm_record:-}${SLIPWAY_RUN_DIR:-}${restarted:-}" = slurm ] &&
+        [ "${0##*/}" != job.sh ]; then
+        echo "$script_name: error[scheduler-silent]: Slurm does not say which job.sh this is; to" \
+            "continue $kept_run_dir, submit it with SLIPWAY_RUN_DIR=${kept_run_dir@Q}" >&2 || :
+        exit 78
+    fi
     SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
     echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \

@@ -39,7 +39,10 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
             "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    [ ${#nodes[@]} -gt 0 ] || die no-nodes "scontrol names no nodes for $SLURM_JOB_NODELIST"
+    ((${#nodes[@]} > 0 && ${#nodes[@]} >= $(number_of_nodes))) ||
+        die no-nodes \
+            "scontrol names ${#nodes[@]} of the $(number_of_nodes) nodes of $SLURM_JOB_NODELIST:" \
+            "submit the job again"
     mapfile -t counts < <(gpus_of_nodes)
     forget_other_jobs
     srun_options+=(--mem=0) # all that the job has, without taking it from other steps
@@ -59,6 +62,13 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
     first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
     plan_ranks
+}
+
+# number_of_nodes: of the job, as its environment says; 1 where that does not.
+number_of_nodes() {
+    local count=${SLURM_JOB_NUM_NODES:-}
+    [[ $count =~ ^[1-9][0-9]{0,6}$ ]] || count=1
+    echo "$count"
 }
 
 # refuse_lost_task: fails where this may be a requeued task of an array that has begun a run under

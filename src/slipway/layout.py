@@ -134,6 +134,7 @@ def choice(*values: str) -> Kind:
 
 SWITCH = Kind("^[01]$", "0 or 1")
 COUNT = Kind("^[1-9][0-9]{0,5}$", "a whole number, at least 1")
+FEW = Kind("^[1-9][0-9]{0,2}$", "a whole number from 1 to 999")
 NUMBER = Kind("^(0|[1-9][0-9]{0,5})$", "a whole number, at least 0")
 SECONDS = Kind(
     "^([1-9][0-9]{0,5}|0?[.]0{0,2}[1-9][0-9]{0,2})$", "seconds: a whole number, or a part of one such as 0.5"
@@ -192,11 +193,11 @@ _TRAINING = (
             "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", optional=True),
     Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
             "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
-    Setting("SLIPWAY_RANKS_PER_NODE", COUNT, "empty: as many as the job's GPUs suffice for",
+    Setting("SLIPWAY_RANKS_PER_NODE", FEW, "empty: as many as the job's GPUs suffice for",
             "processes that train on each node; by default one for each GPU that the job was given, or for each "
             "`SLIPWAY_DEVICES_PER_RANK` of them; without a scheduler one for each GPU that torch can use, or two on "
             "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", optional=True),
-    Setting("SLIPWAY_DEVICES_PER_RANK", COUNT, "GPUs of each rank, if more than one",
+    Setting("SLIPWAY_DEVICES_PER_RANK", FEW, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",
             "how many nodes a client asks for, each by a job of its own"),

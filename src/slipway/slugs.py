@@ -278,7 +278,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Run the command by hand to see its error, and try again later. A job script of Slurm that got no answer "
             "does not compare the GPUs of its nodes. A task of an array is then called by its own number, not "
             "ARRAY_TASK, and refused if it was requeued: continue a run that it has begun before by "
-            "`sbatch RUN_DIR/job.sh`.",
+            "`sbatch RUN_DIR/job.sh`. Such a `job.sh` is refused, as it may be a copy, unless `SLIPWAY_RUN_DIR` names "
+            "its folder, or the job was requeued.",
         ),
         "submission-refused": Entry(
             EXIT_CONFIG,
@@ -370,8 +371,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-nodes": Entry(
             EXIT_CONFIG,
-            "The scheduler does not name the nodes of the job.",
-            "Submit the script by `sbatch` or `qsub`; started by hand it needs an allocation.",
+            "The scheduler does not name the nodes of the job, or fewer than it has.",
+            "Submit the script by `sbatch` or `qsub`, again if that is done; started by hand it needs an allocation.",
         ),
         "too-few-nodes": Entry(
             EXIT_CONFIG,
@@ -862,7 +863,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "run-folder-moved": Entry(
             EXIT_CONFIG,
             "The run folder of a kept `job.sh` is not where it was, or the one that is submitted, or in "
-            "`SLIPWAY_RUN_DIR`, is of another run folder, such as a copy.",
+            "`SLIPWAY_RUN_DIR`, is of another run folder, such as a copy. As a warning: a job that was started before "
+            "finds no attempt in its run folder, and begins at step 0.",
             "Set `SLIPWAY_RUN_DIR` to where it is now. A copy is not continued while its original is there.",
         ),
         "not-a-file": Entry(

@@ -145,6 +145,21 @@ class TestElsewhere:
             jobs = [(first.run_dir / "logs" / number / "job").read_text() for number in "12"]
             assert jobs == ["slurm 4711 far\n", "slurm 4800 near\n"]
 
+    # once: it began at step 0, without a word
+    def test_a_requeued_job_whose_run_folder_is_gone_says_so(self, project):
+        ended = project.run("ddp.job", SLURM_RESTART_COUNT="1", **DONE)
+        assert ended.code == 0
+        assert_warning(ended.err, "run-folder-moved", ended.run_dir)
+        assert (
+            slugs(project.run("ddp.job", SLURM_RESTART_COUNT="1", **DONE, SLIPWAY_RUN_DIR=str(ended.run_dir)).err) == []
+        )
+
+    # once: it trained on the one node that scontrol had named
+    def test_a_short_answer_of_scontrol_is_not_believed(self, project):
+        short = project.run("ddp.job", SLURM_JOB_NUM_NODES="2", STUB_NODES="node1")
+        short.assert_refused("no-nodes", 1, 2, "node[1-2]")
+        assert project.run("ddp.job", SLURM_JOB_NUM_NODES="2", **DONE).code == 0
+
     SILENT_OF_FAR = 'case "$*" in *--clusters=far*) exit 1 ;; esac'
 
 
@@ -681,6 +696,17 @@ class TestJobSh:
         second = project.run(script, "--lr", "9", **JOB_2, **env)
         second.assert_refused("run-folder-moved", fork / "job.sh", first.run_dir / "job.sh")
         assert launches_of(second) == []
+
+    # once: the original went on
+    def test_nor_where_slurm_does_not_say_which_one_it_is(self, project):
+        first = project.run("ddp.job", **DONE)
+        script = project.spool / "slurm_script"
+        shutil.copy(first.run_dir / "job.sh", script)
+        silent = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac', "SLURM_JOB_ID": "4800"}
+        second = project.run(script, SLIPWAY_RUN_DIR=None, **silent)
+        second.assert_refused("scheduler-silent", first.run_dir, "SLIPWAY_RUN_DIR")
+        for named in ({"SLIPWAY_RUN_DIR": str(first.run_dir)}, {"SLIPWAY_RUN_DIR": None, "SLURM_RESTART_COUNT": "1"}):
+            assert project.run(script, **named, **silent, **DONE).code == 0
 
     # once: the kept SLIPWAY_CONFIG names input.toml by the old path
     def test_and_then_found(self, project):

@@ -366,7 +366,8 @@ class TestRunFolder:
         (place / "run/logs/1").mkdir(parents=True)
         (place / "run/logs/1/job").write_text("slurm 4711\n")
         begin = 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; find_beginner 1; '
-        start = f"{begin} SLIPWAY_LAUNCH=4711.none.1.77.9 sleep 60 & left=$!; until processes_left 1 | grep .; do :; done; "
+        start = f"{begin} SLIPWAY_LAUNCH=4711.none.1.77.9 sleep 60 & left=$!; "
+        start += "until processes_left 1 | grep .; do :; done; "
         _, out, _ = bash(f'{start} echo "$left"; kill "$left"; wait; processes_left 1')
         assert len({*out.split()}) == 1
         assert len(out.split()) == 2
@@ -488,7 +489,7 @@ class TestScratch:
 
     def test_record_scratch(self, bash, stub):
         stub("srun", SRUN)
-        code = f'old=$PWD/disk/slipway-1.{"a" * 16}; mkdir run/logs/1 "$old"; echo 1 4711 >run/logs/1/job; '
+        code = f'old=$PWD/disk/slipway-1.{"a" * 16}; mkdir run/logs/1 "$old"; echo slurm 4711 >run/logs/1/job; '
         code += 'echo "$old" >run/logs/1/scratch; scratch=/new; record_scratch; cat run/logs/2/scratch; ls disk'
         assert bash(code) == (0, "/new\n", "")
 
@@ -1305,7 +1306,9 @@ class TestAllocation:
     def test_join_interactively(self, bash, stub):
         stub("scontrol", "printf '%s\\n' n1 n2")
         stub("srun", f"SLURM_GPUS_ON_NODE=3; export SLURM_GPUS_ON_NODE; {SRUN}")
-        show = 'interactive=1 run_mark=ab; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
+        show = (
+            'interactive=1 run_mark=ab; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
+        )
         shown = "--export=ALL --job-name=slipway-step-ab --mem=0 --overlap\n"
         assert bash(show, **self.SLURM)[:2] == (0, f"3 11 {shown}")
         # of the job from inside whose salloc was started
@@ -1474,6 +1477,10 @@ class TestAllocation:
         code, out, err = bash("restarts=1; no_master why || echo on")
         assert (code, out) == (0, "on\n")
         assert_error(err, "no-master-address", "why")
+
+    def test_number_of_nodes(self, bash):
+        for count, found in (("3", 3), ("", 1), ("a[$(touch executed)]", 1)):
+            assert bash("number_of_nodes", SLURM_JOB_NUM_NODES=count)[1] == f"{found}\n"
 
     def test_refuse_lost_task(self, bash, place):
         """A requeued job that Slurm does not show may be the task of an array that has begun a run."""
@@ -2044,14 +2051,14 @@ class TestRanks:
         stub("python3", HEAD + 'answer "$2" address "$7" "$4"; echo; exec sleep 600 >/dev/null 2>&1')
         show = """choose_rendezvous >/dev/null; end_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}" """
         assert re.fullmatch(r"10.0.0.1 24711 [0-9a-f]{16}\n", bash(show)[1])
-        assert re.fullmatch(r"10.0.0.1 44 \w+\n", bash(show, MASTER_PORT="44")[1])
+        assert re.fullmatch(r"10.0.0.1 1024 \w+\n", bash(show, MASTER_PORT="1024")[1])
         assert re.fullmatch(r"head-ib0 24711 \w+\n", bash(show, MASTER_ADDR="head-ib0")[1])
         show = f"nnodes=1; {show}"
         assert bash(show)[1] == "10.0.0.1 none\n"
         asked = (tmp_path / "asked").read_text().splitlines()
         assert [re.sub("[0-9a-f]{16}", "T", line) for line in asked] == [
             "T 24711 2000  10.0.0.1 10.0.0.2",
-            "T 44 1  10.0.0.1 10.0.0.2",
+            "T 1024 1  10.0.0.1 10.0.0.2",
             "T 24711 2000 head-ib0 head-ib0",
         ]
         stub("getent", "echo '127.0.1.1 STREAM n1'")
@@ -2081,7 +2088,7 @@ class TestRanks:
         for call in ("export_meeting x y", "choose_address 127.0.0.1 ::1"):
             assert_dies(bash(call), "no-master-address", "n1", "MASTER_ADDR")
 
-    @pytest.mark.parametrize("port", ["abc", "0", "70000", "a[$(touch executed)]", "-1"])
+    @pytest.mark.parametrize("port", ["abc", "0", "22", "1023", "70000", "a[$(touch executed)]", "-1"])
     def test_a_port_of_the_users_is_checked(self, bash, place, port):
         assert bash("choose_rendezvous", MASTER_ADDR="mine", MASTER_PORT=port)[0] == 78
         assert not (place / "executed").exists()
@@ -2567,7 +2574,9 @@ class TestRestart:
         stub("squeue", shlex.join(["printf", "%s\n", *others, "7.1 slipway-step-2"]))
         stub("scancel", 'echo "$*" >>killed')
         for inside in ("", "1"):
-            code = f"interactive={inside} SLURM_JOB_ID=7 run_mark=2; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
+            code = (
+                f"interactive={inside} SLURM_JOB_ID=7 run_mark=2; end_old_steps; wait; echo $SLURM_OVERLAP; cat killed"
+            )
             assert bash(f"{code}; rm killed")[1] == "1\n--signal=KILL 7.1\n"
         assert bash("end_old_steps", scheduler="pbs")[:2] == (0, "")
 

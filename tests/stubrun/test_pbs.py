@@ -375,5 +375,11 @@ def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(proje
     folder = project.folder / "runs" / "ddp-4711"
     assert (first.code, (folder / "job.sh").exists()) == (0, True)
     project.run("ddp.pbs", STUB_RUNS="1", **env).assert_refused("folder-holds-run", folder)
+    # once: where qstat was silent, too
+    silent = project.run("ddp.pbs", STUB_ON_QSTAT="exit 1", **env)
+    silent.err = "".join(
+        line for line in silent.err.splitlines(keepends=True) if "warning[scheduler-silent]" not in line
+    )
+    silent.assert_refused("folder-holds-run", folder)
     again = project.run("ddp.pbs", STUB_RUNS="2", **env)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "2")

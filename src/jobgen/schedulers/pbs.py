@@ -52,9 +52,16 @@ submit_folder=$PWD
 job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
 job_id=${job_id/[/_}
 job_id=${job_id%]}
-restarted=1 # empty in a new job, though one had its number before: PBS counts how often it began
-! PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null |
-    grep --line-regexp '[[:space:]]*\\(run\\|start\\)_count = 1' >/dev/null || restarted=''"""
+# Empty in a new job, though one had its number before (PBS counts how often it began), and where
+# PBS is silent. Asked twice, as a SIGTERM ends qstat too.
+restarted=''
+for nap in 0 1; do
+    sleep "$nap"
+    record=$(PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) &&
+        [ -n "$record" ] || continue
+    [[ $record =~ [[:space:]](run|start)_count\\ =\\ 1($'\\n'|$) ]] || restarted=1
+    break
+done"""
 CONTRACT = Contract(
     stop="qdel JOB: the ranks get SIGTERM and save, within the site's kill_delay@{torchrun}; the job ends, and nothing "
     "requeues it.",
