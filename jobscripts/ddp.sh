@@ -39,9 +39,9 @@ set -euo pipefail +o noglob
 readonly script_name=ddp.sh scheduler=local
 # Not what the environment holds under names that this script may leave unset.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \
-    bound_backends numa_binding site_downloads container_options
-# Until catch_signals a signal ends the script, and a SIGTERM is noted, as that of a requeued job may
-# be for its earlier run; and so is the time, for the script that goes on as job.sh.
+    sigterm_at bound_backends numa_binding site_downloads container_options
+# Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
+# be for the earlier run; so is the time, for the script that goes on as job.sh.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"

@@ -26,8 +26,8 @@ BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
 SIGNALS = """\
-# Until catch_signals a signal ends the script, and a SIGTERM is noted, as that of a requeued job may
-# be for its earlier run; and so is the time, for the script that goes on as job.sh.
+# Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
+# be for the earlier run; so is the time, for the script that goes on as job.sh.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"
