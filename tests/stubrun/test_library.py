@@ -3079,6 +3079,16 @@ class TestLaunch:
             "on\n",
         )
 
+    def test_catch_early_sigterm(self, bash):
+        for before, code in ((":", 0), ("sigterm_at=''", 0), ("sigterm_at=3", 75), ("sigterm_at=3 restarted=1", 0)):
+            assert bash(f"{before}; catch_early_sigterm")[0] == code, before
+        assert bash("sigterm_at=''; catch_early_sigterm; kill -TERM $$")[0] == 75
+
+    def test_take_names(self, bash):
+        show = 'declare -F take_names >/dev/null; echo "${scratch-none} $theirs ${taken_names[*]}"'
+        code = f'scratch=/x theirs=1 bash -c \'script_name=x lib=$1; . "$lib/job.bash"; {show}\' - "$lib"'
+        assert bash(code)[1] == "none 1 scratch\n"
+
     def test_a_stray_signal(self, bash, stub):
         stub("scontrol", 'echo "JobId=1 JobState=$STATE PreemptTime=${PREEMPTED:-None} R=x"')
         code = "restarted=1 sigterm_at=59; signal_is_stray && echo yes"

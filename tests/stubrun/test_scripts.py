@@ -250,7 +250,7 @@ class TestLibraryIsFound:
     @pytest.mark.parametrize("broken", ["exit 1", "sleep 60", "exit 0"])
     def test_in_the_folder_of_submission_else(self, project, spooled, library, broken):
         lib = library(project.folder / "jobscripts" / "lib")
-        script = spooled.read_text().replace("timeout 60", "timeout 0.5")
+        script = spooled.read_text().replace("limit=60", "limit=0.5").replace("= 60 ]", "= 0.5 ]")
         spooled.write_text(script)
         wrong = f'case $* in "--details show job"*) {broken} ;; esac'
         ended = project.run(spooled, STUB_ON_SCONTROL=wrong, **DONE)

@@ -59,7 +59,7 @@ for nap in 0 1; do
     sleep "$nap"
     record=$(PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) &&
         [ -n "$record" ] || continue
-    [[ $record =~ [[:space:]](run|start)_count\\ =\\ 1($'\\n'|$) ]] || restarted=1
+    [[ ! $record =~ [[:space:]](run|start)_count\\ =\\ ([2-9]|[0-9]{2}) ]] || restarted=1
     break
 done"""
 CONTRACT = Contract(
