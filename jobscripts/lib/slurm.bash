@@ -347,8 +347,9 @@ nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }
 
-# job_is_over JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job under
-# another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's own.
+# job_is_over JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job
+# under another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's
+# own.
 job_is_over() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
     said=$(ask_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?

@@ -1,9 +1,10 @@
 #!/bin/sh
-# watch_scratch.sh RECORD LAUNCHES FOLDER: in a separate step on a node of a job of Slurm, wait until
-# Slurm ends the job, when each of its processes gets SIGTERM, and no new step starts. Then remove
-# FOLDER, once the ranks of LAUNCHES (find_ranks.sh) have ended here, and the job's script has
-# written a second line into the file RECORD. (A user may send SIGTERM to all steps of a job that continues.) If RECORD is
-# gone, the script has removed FOLDER itself. When KillWait is over, Slurm kills this too.
+# watch_scratch.sh RECORD LAUNCHES FOLDER: in a separate step on a node of a job of Slurm, wait
+# until Slurm ends the job, when each of its processes gets SIGTERM, and no new step starts. Then
+# remove FOLDER, once the ranks of LAUNCHES (find_ranks.sh) have ended here, and the job's script
+# has written a second line into the file RECORD. (A user may send SIGTERM to all steps of a job
+# that continues.) If RECORD is gone, the script has removed FOLDER itself. When KillWait is over,
+# Slurm kills this too.
 set -u
 record=$1 launches=$2 folder=$3
 unset -v SLIPWAY_LAUNCH
