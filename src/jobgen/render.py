@@ -25,6 +25,10 @@ from slipway.layout import SETTINGS
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
+UNSET = """\
+# Not what the environment holds under names that this script may leave unset.
+unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \\
+    sigterm_at bound_backends numa_binding site_downloads container_options"""
 SIGNALS = """\
 # Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
 # be for the earlier run; so is the time, for the script that goes on as job.sh.
@@ -98,6 +102,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "origin": header.origin(job),
         "given": given_lines(given),
         "owners": owners(),
+        "unset": UNSET,
         "output": _commented(_output(job)),
         "site": one_line(job.site.name),
         "directives": directives_text(scheduler.directives(job), scheduler),

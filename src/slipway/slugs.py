@@ -851,9 +851,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Others own or can write what a job runs as you: the run folder, its `job.sh`, `lib` or `input.toml`, the "
             "library, a clone that is built from, the folder of a sweep, or a folder above them, or above a job's "
             "folder on SLIPWAY_LOCAL_DISK or what is built, without the sticky bit. Your group counts too (umask "
-            "002), unless it has your name and no other member, and is nobody else's primary one. Or they could write "
-            "what a job makes in the run folder, by a default ACL that new files inherit whatever the umask, and can "
-            "enter it. As a warning: the group can write a folder of yours above, such as that of a project.",
+            "002), unless it has your name and no other member, and is no other user's primary group. Or they could "
+            "write what a job makes in the run folder, by a default ACL that new files inherit whatever the umask, and "
+            "can enter it. As a warning: the group can write a folder of yours above, such as that of a project.",
             "Look at what is in it, then `chmod -R go-w` the folder that the error names. If another user owns a "
             "library that you trust, name it by `SLIPWAY_LIB`. On a disk that shows one mode for all files and ignores "
             "`chmod` (SMB, WSL), set `SLIPWAY_TRUSTED_FOLDER` to a folder in which you trust whoever can write. "
