@@ -355,6 +355,8 @@ NO_COMMANDS = {
     "takes_arguments = False",
     "request_stop user",
     "job_is_over JOB",
+    "foreign_job_is_over JOB CLUSTER",
+    "ended CODE",
     "again METHOD",
     "run_step launch_ddp",
     "out-of-time 4120 time-limit",
@@ -376,6 +378,13 @@ NO_COMMANDS = {
     "nodes_out_of_service NODE...",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
+
+PROGRAMS = {
+    *("build/generate", "build/setup", "jobgen", "make", "python", "python3", "slipway", "source", "trainer"),
+    *("chmod", "cp", "curl", "echo", "export", "getent", "ip", "realpath", "tar"),
+    *("horovodrun", "mpirun", "torchrun"),
+}
+"""What the commands begin with that tests/docs runs."""
 
 SPOKEN_OF = re.compile(
     r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vVI]( NAME=VALUE,\.\.\.)?|"
@@ -419,6 +428,29 @@ ON_CLUSTER = [
 ON_NODE = [command for command in _TESTED if "jobgen shell " in command and "--dry-run" not in command]
 ASKED = [command for command in _TESTED if LOOKUPS.fullmatch(command)]
 HERE = [command for command in _TESTED if command not in [*ON_CLUSTER, *ON_NODE, *ASKED]]
+
+LEAVES = {
+    "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": "pytorch-25.01.sif",
+    "jobgen submit image_build --site mine": "slipway.sif",
+    "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
+}
+"""What a command that runs elsewhere leaves for those behind it."""
+NEEDED = {
+    "make train": ".venv",
+    "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
+    "trainer configs/digits.toml --output-dir runs/mine --resume auto": "runs/mine/checkpoints",
+    "trainer make-data aerial data/aerial --per-class 10": "data/aerial",
+    "trainer pack data/aerial aerial.zip": "aerial.zip",
+    "trainer --dataset imagefolder --data-dir images --arch resnet18 --image-size 64 --ema-decay 0.99 "
+    "--output-dir runs/photos": "runs/photos/checkpoints",
+    "trainer export runs/photos photos.pt": "photos.pt",
+}
+"""What most commands need of one before them."""
+
+
+def program(command: str) -> str:
+    """Return the program of a command, which variables can stand before."""
+    return re.sub(r"^([A-Z_]+=\S* )*", "", command).split()[0]
 
 
 def fresh_clone(folder: Path) -> Path:

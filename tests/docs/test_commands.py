@@ -11,44 +11,12 @@ import subprocess
 import pytest
 from PIL import Image
 
-from readme import (
-    ALL,
-    ASKED,
-    COMMANDS,
-    ELSEWHERE,
-    HERE,
-    NO_COMMANDS,
-    NOWHERE,
-    ON_CLUSTER,
-    ON_NODE,
-    ROOT,
-    SCRIPT,
-    commands_of,
-    fresh_clone,
-    without_downloads,
-)
+from readme import COMMANDS, HERE, LEAVES, NEEDED, ROOT, fresh_clone, without_downloads
 from support import status
 
 SHORT = " --max-steps 2 --no-figures"
 SMALL = " --arch mlp"
 DRY = re.compile(r"([A-Z_]+=\S+ )*jobgen submit ")
-LEAVES = {
-    "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": "pytorch-25.01.sif",
-    "jobgen submit image_build --site mine": "slipway.sif",
-    "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
-}
-"""What a command that runs elsewhere leaves for those behind it."""
-NEEDED = {
-    "make train": ".venv",
-    "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
-    "trainer configs/digits.toml --output-dir runs/mine --resume auto": "runs/mine/checkpoints",
-    "trainer make-data aerial data/aerial --per-class 10": "data/aerial",
-    "trainer pack data/aerial aerial.zip": "aerial.zip",
-    "trainer --dataset imagefolder --data-dir images --arch resnet18 --image-size 64 --ema-decay 0.99 "
-    "--output-dir runs/photos": "runs/photos/checkpoints",
-    "trainer export runs/photos photos.pt": "photos.pt",
-}
-"""What most commands need of one before them."""
 
 
 def shortened(command):
@@ -140,40 +108,3 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
     for name in ("my_session", "my_lightning", "my_accelerate"):
         if command.endswith(f"{name}.py"):
             assert status(clone / "runs" / name)["state"] == "done"
-
-
-def test_twelve_lines_are_twelve_lines():
-    assert len(re.findall(r"# \+", SCRIPT)) == 12
-
-
-def test_every_command_is_run_somewhere():
-    classes = (HERE, ON_CLUSTER, ON_NODE, ASKED, ELSEWHERE, NOWHERE)
-    assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
-    assert len(HERE) > 20
-    assert len(ON_CLUSTER) > 15
-
-
-@pytest.mark.parametrize("command", ELSEWHERE)
-def test_what_runs_elsewhere_is_there(command):
-    path, part = ELSEWHERE[command]
-    assert part in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not contain {part!r}"
-
-
-def test_no_table_names_a_command_that_is_gone():
-    assert {*ELSEWHERE, *NOWHERE, *NO_COMMANDS, *LEAVES, *NEEDED} - {*ALL} == set()
-
-
-def test_a_new_command_is_noticed(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "Run `make coffee VARIANT=black`, or `FOO=1\nsbatch x.job`; see `docs/`, `jobgen submit`.\n"
-        "1. `trainer --help` and\n\n   ```bash\n   a file\n   ```\n\n"
-        "```console\n$ jobgen check   # why\nsaid\n```\n| a | `time ls \\| wc -l` |\n"
-    )
-    assert commands_of(page) == [
-        "make coffee VARIANT=black",
-        "FOO=1 sbatch x.job",
-        "trainer --help",
-        "jobgen check",
-        "time ls | wc -l",
-    ]

@@ -1,0 +1,65 @@
+"""The commands of README.md and docs/: each has a test that runs it, or a reason why none does (tests/readme.py)."""
+
+import re
+
+import pytest
+
+from readme import (
+    ALL,
+    ASKED,
+    COMMANDS,
+    ELSEWHERE,
+    HERE,
+    LEAVES,
+    NEEDED,
+    NO_COMMANDS,
+    NOWHERE,
+    ON_CLUSTER,
+    ON_NODE,
+    PROGRAMS,
+    ROOT,
+    SCRIPT,
+    commands_of,
+    program,
+)
+
+
+def test_twelve_lines_are_twelve_lines():
+    assert len(re.findall(r"# \+", SCRIPT)) == 12
+
+
+def test_every_command_is_run_somewhere():
+    classes = (HERE, ON_CLUSTER, ON_NODE, ASKED, ELSEWHERE, NOWHERE)
+    assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
+    assert len(HERE) > 20
+    assert len(ON_CLUSTER) > 15
+
+
+def test_what_runs_here_begins_with_a_program():
+    assert {program(command) for command in HERE} == PROGRAMS  # another code span belongs into NO_COMMANDS
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_what_runs_elsewhere_is_there(command):
+    path, part = ELSEWHERE[command]
+    assert part in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not contain {part!r}"
+
+
+def test_no_table_names_a_command_that_is_gone():
+    assert {*ELSEWHERE, *NOWHERE, *NO_COMMANDS, *LEAVES, *NEEDED} - {*ALL} == set()
+
+
+def test_a_new_command_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run `make coffee VARIANT=black`, or `FOO=1\nsbatch x.job`; see `docs/`, `jobgen submit`.\n"
+        "1. `trainer --help` and\n\n   ```bash\n   a file\n   ```\n\n"
+        "```console\n$ jobgen check   # why\nsaid\n```\n| a | `time ls \\| wc -l` |\n"
+    )
+    assert commands_of(page) == [
+        "make coffee VARIANT=black",
+        "FOO=1 sbatch x.job",
+        "trainer --help",
+        "jobgen check",
+        "time ls | wc -l",
+    ]
