@@ -35,10 +35,10 @@
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
-set -euo pipefail +o noglob
+set -euo pipefail +o noglob +o allexport
 readonly script_name=ddp.sh scheduler=local
 # Not what the environment holds under names that this script may leave unset.
-unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \
+unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \
     sigterm_at bound_backends numa_binding site_downloads container_options
 # Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
 # be for the earlier run; so is the time, for the script that goes on as job.sh.
@@ -60,14 +60,12 @@ readonly job_id
 # nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
 # group. The first PATH holds the others.
 refuse_shared() {
-    local mode links owner group rest private=''
+    local mode links owner group rest
     ! is_trusted "$2" || return 0
     while read -r mode links owner group rest; do
         case " 0 $EUID $1 /$mode" in
             *" $owner "*/?????-??-*) continue ;;
-            *" $owner "*/?????w??-*[!+])
-                [ "$private" = "$group $owner" ] || is_private "$group" "$owner" &&
-                    private="$group $owner" && continue ;;
+            *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
         esac
         echo "$script_name: error[writable-by-others]: others own or can write this, which would" \
             "be run or used ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
@@ -78,13 +76,17 @@ refuse_shared() {
 }
 
 # is_private GROUP USER: whether the group (numbers) is the user's own: the primary one, of the same
-# name, without another member, and of nobody else whom `getent passwd` lists. Root has none.
+# name, without another member, and of nobody else whom `getent passwd` lists in 10 s, where it
+# lists all. Root has none.
 is_private() {
     local name group
+    [ "${private_group:-}" != "$1 $2" ] || return 0
     IFS=: read -r name _ _ group _ <<<"$(getent passwd "$2")"
     [ "$2" != 0 ] && [ "$group" = "$1" ] &&
         [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]] &&
-        getent passwd | awk -F: -v group="$1" -v user="$2" '$4 == group && $3 != user { exit 1 }'
+        ! { timeout 10 getent passwd || :; } | awk -F: -v group="$1" -v user="$2" \
+            '$4 == group && $3 != user { found = 1 } END { exit !found }' &&
+        private_group="$1 $2"
 }
 
 # is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.

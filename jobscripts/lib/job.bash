@@ -12,10 +12,11 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
     exit 78
 fi
 
-# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT) may have set. Scripts turn noglob
-# off themselves, as they look at the files of this folder first.
+# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT, BASH_ENV) may have set. Scripts
+# turn noglob and allexport off themselves, as they look at the files of this folder and set
+# variables first.
 set +o posix +o noclobber
-shopt -u nullglob failglob
+shopt -u nullglob failglob nocasematch
 shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 has none
 
 # Names of this library's own variables (of local ones those that hold something while the ranks are
@@ -28,22 +29,22 @@ readonly OWN_NAMES=(
     copier count_common cpus cpus_per_rank data data_image data_kind data_refusal
     devices_per_rank entry_point_is_checked errors failed failures first_port first_step
     from_server fruitless given_address go_on gpu_options gpus_per_node gpus_seen guard
-    guard_node head_is_tried head_node healthy_nodes heart held_since image input its_host
-    its_job its_process its_scheduler job_record last_note launch_id launch_pid log log_dir
-    lost_nodes master_is_found memory memory_total mount_point mpirun next_job nnodes
-    node_states nodes nodes_holder notifier numa_options on_head_node output pause
-    planned_nodes port_is_given program ranks_per_node reason rendezvous request restarts
-    run_mark save_at scratch scratch_id scratch_record scratch_watch script_file server
-    server_file shared_above spare_nodes start_environment started state step step_failure
-    step_may_run step_repeated_in step_timed_out taken_names terminal this_node time_is_up
-    time_is_watched time_limit_came trainer_arguments try unfinished venv verdict_seconds
-    watcher world_size COPY GUARD STEP
+    guard_node head_is_tried head_node healthy_nodes heart held_signals held_since
+    held_traps image input its_host its_job its_process its_scheduler job_record last_note
+    launch_id launch_pid log log_dir lost_nodes master_is_found memory memory_total
+    mount_point mpirun next_job nnodes node_states nodes nodes_holder notifier numa_options
+    on_head_node output pause planned_nodes port_is_given program ranks_per_node reason
+    rendezvous request restarts run_mark save_at scratch scratch_id scratch_record
+    scratch_watch script_file server server_file shared_above spare_nodes start_environment
+    started state step step_failure step_may_run step_repeated_in step_timed_out taken_names
+    terminal this_node time_is_up time_is_watched time_limit_came trainer_arguments try
+    unfinished venv verdict_seconds watcher world_size COPY GUARD STEP
 )
 readonly SCRIPT_NAMES=(
     bound_backends command container_options container_runtime directives_cpus
     directives_gpus interactive job_id job_variables kept_folder kept_job kept_run_dir
-    kept_settings launcher lib limit mpirun_options nap numa_binding owner path record
-    remote_shell restarted run_dir save_seconds scheduler script script_name sigterm_at
+    kept_settings launcher lib limit mpirun_options nap numa_binding owner path private_group
+    record remote_shell restarted run_dir save_seconds scheduler script script_name sigterm_at
     site_downloads slurm_record srun_options submit_folder
 )
 

@@ -170,7 +170,9 @@ start_server() {
         # Line by line, so that an entry point that prints much can go on; and second by second, as
         # Bash runs traps only when `read` has returned.
         code=0
+        hold_signals
         read -r -t 1 line <&"$from_server" || code=$?
+        release_signals
         [ "$code" != 0 ] || printf '%s\n' "$line"
         if ((code > 0 && code <= 128)); then # it has ended
             explain_failure 1 "$limit" "$SECONDS"
@@ -179,6 +181,29 @@ start_server() {
             explain_failure 124 "$limit" "$((SECONDS - limit))"
             return 1
         fi
+    done
+}
+
+# hold_signals: until release_signals, signals are only noted. Bash (5.2) hangs where a trap ends
+# the script out of `read`, and another signal comes. Sets held_traps and held_signals.
+hold_signals() {
+    local name
+    held_traps=$(trap -p USR1 TERM INT HUP) held_signals=''
+    for name in USR1 TERM INT HUP; do
+        # shellcheck disable=SC2064 # the name as it is now
+        trap "held_signals+=' $name'" "$name"
+    done
+}
+
+# release_signals: the traps are what they were, and get what has come.
+release_signals() {
+    local name
+    eval "$held_traps"
+    for name in USR1 TERM INT HUP; do
+        [[ $held_traps == *" SIG$name"* ]] || trap - "$name"
+    done
+    for name in $held_signals; do
+        kill -s "$name" $$
     done
 }
 
@@ -624,6 +649,9 @@ end_job() {
     end_server
     end_guard
     remove_scratch || :
+    # what was to be moved to its place, and fills the disk
+    [ -z "${log_dir:-}" ] ||
+        rm -rf -- "${RUN_DIR:?}/.lib.$attempt" "$RUN_DIR/.job.sh.$attempt"* || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
     note_own_end "$code" || :
     notify_of_end "$code"

@@ -143,8 +143,9 @@ change_mode() {
 begin_attempt() {
     local new=$RUN_DIR/logs/.new.$HOSTNAME.$$
     attempt=$1
-    mkdir --parents -- "$new" && echo "$scheduler $job_id${cluster:+ $cluster}" >"$new/job" &&
-        echo "$HOSTNAME $(process_of $$)" >"$new/process" ||
+    mkdir --parents -- "$new" &&
+        { echo "$scheduler $job_id${cluster:+ $cluster}" >"$new/job"; } 2>/dev/null &&
+        { echo "$HOSTNAME $(process_of $$)" >"$new/process"; } 2>/dev/null ||
             die cannot-write "cannot write $RUN_DIR/logs: is the disk full?"
     # Another job may begin in the same folder at the same time: each gets its own number.
     while [ -e "$RUN_DIR/logs/$attempt" ] ||
@@ -224,7 +225,7 @@ is_kept_library() {
 # at most 2 minutes. Fails, too, where nobody here can know. Where the scheduler does not answer, it
 # warns, and the trainer's own lock has to do.
 refuse_company() {
-    local folder number code words limit numbers=() seen=$'\n' silent='' unknown=()
+    local folder number code runs words limit numbers=() seen=$'\n' silent='' unknown=()
     local its_scheduler its_job its_cluster its_host its_process
     for folder in "$RUN_DIR"/logs/*/; do
         number=${folder%/}
@@ -245,10 +246,13 @@ refuse_company() {
             [ "$(requeues_of_job)" != 0 ]; then
             limit=$((SECONDS + 120))
         fi
+        runs=''
         while true; do
             code=0
             attempt_is_over "$number" || code=$?
+            [ "$code$runs" != 21 ] || code=1 silent='' # it did when the scheduler last answered
             [ "$code" = 1 ] || break
+            runs=1
             ((SECONDS < limit)) || yield_to "$number"
             sleep 2
         done
@@ -295,10 +299,10 @@ is_own_job() {
     [ "$its_job" = "$job_id" ] && ! is_foreign_job
 }
 
-# is_foreign_job: whether it is of another scheduler, or has noted another cluster.
+# is_foreign_job: whether it is of another scheduler, or has noted another cluster than this job's.
 is_foreign_job() {
     [ "$its_scheduler" != "$scheduler" ] ||
-        { [ -n "$its_cluster" ] && [ "$its_cluster" != "$cluster" ]; }
+        { [ -n "$its_cluster" ] && [ -n "$cluster" ] && [ "$its_cluster" != "$cluster" ]; }
 }
 
 # foreign_job_is_over JOB CLUSTER: of this scheduler, but of another cluster of that; 2: no answer,

@@ -20,13 +20,15 @@ ranks_live() {
     sh "${0%/*}/find_ranks.sh" "$launches" >/dev/null
 }
 
-told='' nap=''
+told='' nap='' naps=0
 trap 'told=1; kill "$nap" 2>/dev/null' TERM
 trap '' USR1 INT HUP
 while [ -z "$told" ]; do
     sleep 2 & # a signal right before the wait is seen so late, of KillWait's 30 s
     nap=$!
     wait "$nap"
+    naps=$((naps + 1))
+    [ $((naps % 30)) != 0 ] || [ -e "$record" ] || exit 0 # once a minute, as it may be on NFS
 done
 trap '' TERM
 looks=0

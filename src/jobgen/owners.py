@@ -7,8 +7,9 @@ import grp
 import os
 import pwd
 import stat
+import subprocess
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 from jobgen.errors import JobgenError
 
@@ -63,7 +64,7 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
 def _is_private(group: int, user: int) -> bool:
     """Return whether the group is the user's own: the primary one, of the same name, without another member.
 
-    Nor may it be the primary one of another user whom the system lists. Root has none.
+    Nor may it be the primary one of another user whom `getent passwd` lists in 10 s, where it lists all. Root has none.
     """
     try:
         account = pwd.getpwuid(user)
@@ -73,7 +74,22 @@ def _is_private(group: int, user: int) -> bool:
     name = account.pw_name
     if user == 0 or account.pw_gid != group or found.gr_name != name or {*found.gr_mem} - {name}:
         return False
-    return all(other.pw_uid == user for other in pwd.getpwall() if other.pw_gid == group)
+    return all(other == user for other, its_group in _listed_users() if its_group == group)
+
+
+def _listed_users() -> Iterator[Tuple[int, int]]:
+    """Yield the numbers of each listed user and of its primary group.
+
+    Not by ``pwd.getpwall``, as a directory service can take minutes to list all.
+    """
+    try:
+        done = subprocess.run(["getent", "passwd"], stdout=subprocess.PIPE, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for line in os.fsdecode(done.stdout).splitlines():
+        _, _, user, group, *_ = *line.split(":"), "", "", "", ""
+        if user.isdigit() and group.isdigit():
+            yield int(user), int(group)
 
 
 def _has_acl(path: Path) -> bool:

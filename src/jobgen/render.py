@@ -27,7 +27,7 @@ BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
 UNSET = """\
 # Not what the environment holds under names that this script may leave unset.
-unset -v run_dir restarted interactive slurm_record kept_folder kept_settings \\
+unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \\
     sigterm_at bound_backends numa_binding site_downloads container_options"""
 SIGNALS = """\
 # Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
@@ -111,6 +111,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "site_lines": _site_lines(job, scheduler),
         "launcher_source": _launcher_sources(job),
         "identity": scheduler.identity,
+        "restarted": scheduler.restarted,
         "script_path": scheduler.script_path,
     }
     values["library"] = fill("library.bash", values)

@@ -828,7 +828,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "cluster, or a process of another machine, that has noted no end in logs/N/process, and that cannot be "
             "asked for here. As a warning: the scheduler does not answer, and an earlier job may still run.",
             "Wait for its end, stop it, or name another folder. The lock of a process that died expires in a minute. "
-            "Of a job elsewhere that has ended, as by SIGKILL, say so: `echo ended >>RUN_DIR/logs/N/process`.",
+            "Of a job elsewhere that has ended, as by SIGKILL, say so: `echo ended >>RUN_DIR/logs/N/process`. Another "
+            "hostname is another machine: give a container that runs the script a fixed one (`--hostname`).",
         ),
         "folder-holds-run": Entry(
             EXIT_CONFIG,

@@ -684,8 +684,12 @@ class TestScratch:
         (place / "asked").unlink()
         assert bash(*check, *[str(file)] * 9)[0] == 0
         assert len((place / "asked").read_text().splitlines()) == 3, "once for all of them"
-        stub("getent", f"[ $# = 1 ] && exit 1; {ann}")
-        assert bash(*check)[0] == 78, "nobody knows"
+        # once: a directory that lists 100,000 users for minutes, and one that lists none
+        (place / "asked").unlink()
+        stub("getent", f'echo "$*" >>asked; [ $# = 1 ] && exit 3; {ann}')
+        assert bash(f"{check[0]}; {check[0]}", *check[1:])[0] == 0
+        assert (place / "asked").read_text().splitlines().count("passwd") == 1, "once for a script"
+        assert bash(f"timeout() {{ return 124; }}; {check[0]}", *check[1:])[0] == 0
         stub("getent", f"[ $1 = passwd ] && echo ann:x:0:{group}::/: || echo ann:x:{group}:")
         assert bash(f"is_private {group} 0")[0] != 0, "root shares its group"
         assert bash(f"is_private 0 {user}")[0] != 0, "not the user's primary group"
@@ -845,6 +849,11 @@ class TestScratch:
         stub("scontrol", f'case "$*" in *--clusters=far*) exit 1 ;; esac; {unknown}')
         code = "log_dir=; cluster=near; refuse_company"
         assert_dies(bash(code), "folder-in-use", job.split()[1], place / "run", "ended", "logs/1/process")
+        # once: `sbatch` of a shell that does not know its cluster took all for foreign
+        if job.startswith("slurm 99"):
+            stub("scontrol", 'case "$*" in *--clusters*) exit 1 ;; esac; echo JobState=COMPLETED X=y')
+            assert bash(code.replace("near", "")) == (0, "", "")
+            stub("scontrol", f'case "$*" in *--clusters=far*) exit 1 ;; esac; {unknown}')
         if job == "slurm 99 far":
             stub("scontrol", "echo JobState=RUNNING X=y")
             assert_dies(bash(code), "folder-in-use", "99")
@@ -915,6 +924,13 @@ class TestScratch:
         assert time.monotonic() - began > 2
         stub("qstat", 'echo "    job_state = R"')
         refused = bash("sleep() { SECONDS=200; }; refuse_company", scheduler="pbs")
+        assert_dies(refused, "folder-in-use", "99_1", place / "run")
+        if file == "verdict.1":  # by which it has noted its end
+            return
+        # once: a server that grew silent made the running job one of which nothing is known
+        (place / "asked").unlink()
+        stub("qstat", 'if [ -e asked ]; then exit 1; fi; touch asked; echo "    job_state = R"')
+        refused = bash("sleep() { SECONDS=$((SECONDS + 70)); }; refuse_company", scheduler="pbs")
         assert_dies(refused, "folder-in-use", "99_1", place / "run")
 
     # once: a scheduler that does not answer says nothing of the job
@@ -1781,6 +1797,12 @@ class TestEachNode:
         assert bash(code + ends) == (0, "<a b><end>137\n", "")
         stub("python3", "echo 5; exit 3")
         assert bash('start_server 5 x.py || echo "$step_failure"; end_server')[1] == "5\n: see above\n"
+
+    def test_hold_signals_and_release_signals(self, bash):
+        code = "trap 'echo usr1' USR1; trap 'echo \"hup '\\''\"' HUP; trap '' INT; trap - TERM; hold_signals; "
+        code += "kill -HUP $$; kill -INT $$; kill -TERM $$; kill -USR1 $$; echo held; release_signals; echo lives"
+        assert bash(code)[:2] == (-signal.SIGTERM, "held\nhup '\n")
+        assert bash(code.replace("kill -TERM $$; ", ""))[:2] == (0, "held\nhup '\nusr1\nlives\n")
 
     @pytest.mark.parametrize(
         ("container", "slug"),
@@ -2655,6 +2677,20 @@ class TestRestart:
         watch.terminate()
         assert (watch.wait(10), (tmp_path / "x").exists()) == (0, True)
 
+    # once: inside salloc it stayed where the script was ended before it knew of it
+    def test_watch_scratch_sh_ends_once_its_record_is_gone(self, tmp_path):
+        text = (LIB / "watch_scratch.sh").read_text()
+        for old, new in (("sleep 2 &", "sleep 0.05 &"), ("naps % 30", "naps % 4")):
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "watch.sh").write_text(text)
+        (tmp_path / "record").touch()
+        watch = subprocess.Popen(["sh", tmp_path / "watch.sh", tmp_path / "record", "4711", tmp_path / "x"])
+        time.sleep(0.4)
+        assert watch.poll() is None
+        (tmp_path / "record").unlink()
+        assert watch.wait(10) == 0
+
     MPIRUN = 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"'
 
     @pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
@@ -2850,7 +2886,7 @@ class TestLaunch:
     # once: 1 without a slug, and 1 in place of the 0 of a user's script
     def test_on_a_full_disk(self, bash, place):
         full = "trap '' XFSZ; ulimit -f 0; "
-        assert_dies(bash(f"{full}(begin_attempt 5)"), "cannot-write", place / "run" / "logs", lines=2)
+        assert_dies(bash(f"{full}(begin_attempt 5)"), "cannot-write", place / "run" / "logs")
         show = 'launch_once step; echo "$code"'
         assert bash(f"{full}step() {{ :; }}; {show}")[1] == "0\n"
         assert bash(f"{full}step() {{ return 7; }}; {show}")[1] == "7\n"
@@ -3206,9 +3242,12 @@ class TestLaunch:
         assert bash("last_words")[1] == "trainer: second\n"
 
     @pytest.mark.parametrize("code", [0, 75, 9])
-    def test_end_job(self, bash, stub, code):
+    def test_end_job(self, bash, stub, place, code):
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
+        unfinished = "attempt=3 log_dir=x; mkdir run/.lib.3; touch run/.job.sh.3{,.settings} run/.lib.30"
+        assert bash(f"{unfinished}; trap end_job EXIT; exit {code}")[0] == code
+        assert [path.name for path in (place / "run").glob(".[lj]*")] == [".lib.30"], "of another attempt"
         broken = "server=999999999; rm() { return 1; }; scratch=x; end_server; trap end_job EXIT"
         assert bash(f"{broken}; exit {code}")[0] == code
 

@@ -1,6 +1,7 @@
 """PBS: arguments, the time limit, chains; and the launcher ssh, as of sites/torque."""
 
 import os
+import platform
 import signal
 import time
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from messages import assert_error, assert_warning
+from messages import assert_error, assert_warning, slugs
 from stubs import DONE, GONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of, payload_of, read_env
 
 
@@ -22,6 +23,10 @@ def until_gone(pids):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return left
+
+
+def test_a_folder_of_submission_that_is_not_on_the_node(project):
+    project.run("ddp.pbs", PBS_O_WORKDIR="/gone/x").assert_refused("cannot-read", "/gone/x", platform.node())
 
 
 RECORD = """\
@@ -375,11 +380,16 @@ def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(proje
     folder = project.folder / "runs" / "ddp-4711"
     assert (first.code, (folder / "job.sh").exists()) == (0, True)
     project.run("ddp.pbs", STUB_RUNS="1", **env).assert_refused("folder-holds-run", folder)
-    # once: where qstat was silent, too
-    silent = project.run("ddp.pbs", STUB_ON_QSTAT="exit 1", **env)
-    silent.err = "".join(
-        line for line in silent.err.splitlines(keepends=True) if "warning[scheduler-silent]" not in line
-    )
-    silent.assert_refused("folder-holds-run", folder)
     again = project.run("ddp.pbs", STUB_RUNS="2", **env)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "2")
+    # once: a job that PBS ran again was refused where qstat was silent
+    silent = {"STUB_ON_QSTAT": "exit 1", **env}
+    again = project.run("ddp.pbs", **silent)
+    assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "3")
+    a_month_ago = time.time() - 31 * 86400
+    for number in "123":
+        os.utime(folder / "logs" / number / "job", (a_month_ago, a_month_ago))
+    assert slugs(project.run("ddp.pbs", **silent).err) == ["scheduler-silent", "folder-holds-run"]
+    for job, slug in (("pbs 4711 other", "folder-holds-run"), ("pbs 471 head", "folder-holds-run")):
+        (folder / "logs" / "3" / "job").write_text(f"{job}\n")
+        assert slugs(project.run("ddp.pbs", **silent).err)[-1] == slug

@@ -707,6 +707,19 @@ def test_options_of_the_shell_in_the_environment_change_nothing(project, env):
     assert (ended.code, ended.requeued, len(ended.notes)) == (75, True, 2), ended
 
 
+# once: ranks inherited 60 names of the library, and job.sh kept every default
+@pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
+def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
+    profile = project.spool / "profile"
+    profile.write_text("set -a\nMINE=1\n")
+    ended = project.run(script, BASH_ENV=str(profile), **OUT_OF_TIME)
+    assert ended.code == 75, ended
+    assert "taken-name" not in slugs(ended.err)
+    assert (ended.env["MINE"], ended.env.keys() & {"attempt", "lib", "log_dir", "scratch", "nodes"}) == ("1", set())
+    kept = re.findall(r"(?m)^ *keep (\w+)", (ended.run_dir / "job.sh").read_text())
+    assert kept == re.findall(r"(?m)^ *keep (\w+)", (project.run(script, **OUT_OF_TIME).run_dir / "job.sh").read_text())
+
+
 @pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])
 def test_ranks_inherit_no_pipe_of_the_script(project, script, backend):
     """One that stays would keep the watcher of the time limit, or Horovod's server, alive."""

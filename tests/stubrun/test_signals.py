@@ -233,6 +233,22 @@ class TestCancel:
         assert job.end().code == 75
         assert time.monotonic() - began < 300
 
+    # once: Bash span in `wait`, deaf to all but SIGKILL
+    @pytest.mark.parametrize(
+        ("script", "sent", "code"),
+        [
+            ("ddp.job", "TERM HUP", 75),
+            ("cpu.job", "TERM HUP", 75),
+            ("ddp.pbs", "USR1 TERM", 78),
+            ("ddp.job", "HUP TERM", 75),
+        ],
+    )
+    def test_two_signals_while_a_server_starts(self, project, script, sent, code):
+        both = f'for name in {sent}; do kill -s "$name" "$STUB_SCRIPT_PID"; done; sleep 1'
+        ended = project.start(script, STUB_ON_ADDRESS=both).end(60)
+        assert (ended.code, launches_of(ended)) == (code, [])
+        assert "ended" in (ended.run_dir / "logs" / "1" / "process").read_text()
+
 
 class TestEarly:
     """Before the run folder is opened, as where the scheduler is asked what the job is."""
@@ -252,6 +268,16 @@ class TestEarly:
         assert (ended.code, launches_of(ended)) == (code, [])
         assert slugs(ended.err)[-1] == ("time-too-short" if sent == "USR1" else "stopped-early")
         assert not ended.run_dir.exists()
+
+    # once: 143 without a word
+    def test_while_pbs_is_asked_again(self, project):
+        asked = 'touch "$STUB_LOG.up"; exit 1'
+        job = project.start("ddp.pbs", STUB_ON_QSTAT=asked)
+        job.until(up(project))
+        time.sleep(0.2)
+        os.killpg(job.process.pid, signal.SIGTERM)
+        ended = job.end()
+        assert (ended.code, slugs(ended.err)[-1]) == (75, "stopped-early")
 
     def test_in_a_run_that_goes_on_too(self, project):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")

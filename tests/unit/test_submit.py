@@ -15,6 +15,7 @@ import pytest
 
 from jobgen.cli import main
 from jobgen.containers import container_names, container_of
+from jobgen.owners import shared
 from messages import assert_error, assert_warning, messages
 from slipway.layout import SETTINGS
 from slipway.slugs import SLUGS
@@ -367,7 +368,7 @@ class TestWhatIsMissing:
 
     # once: refused under umask 002, where it is the default since each user has a group
     @pytest.mark.usefixtures("clone")
-    def test_a_library_that_a_private_group_can_write(self, capsys, monkeypatch):
+    def test_a_library_that_a_private_group_can_write(self, capsys, login_node, monkeypatch):
         Path("jobscripts").unlink()
         shutil.copytree(ROOT / "jobscripts", "jobscripts")
         library = Path("jobscripts", "lib").resolve()
@@ -385,9 +386,24 @@ class TestWhatIsMissing:
             else:
                 refused(capsys, "writable-by-others", library, group, f"chmod -R go-w {library}")
         monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("ann", "x", group, [])))
-        bob = pwd.struct_passwd(("bob", "x", user + 1, group, "", "/", ""))
-        monkeypatch.setattr(pwd, "getpwall", lambda: [bob])
-        refused(capsys, "writable-by-others", library, group)
+        getent = login_node / "bin" / "getent"
+        for listed, private in (
+            (f"echo +::::::; echo bob:x:{user + 1}:{group + 1}::/:", True),
+            (f"echo +::::::; echo bob:x:{user + 1}:{group}::/:", False),
+            ("exit 3", True),
+        ):
+            getent.write_text(f"#!/bin/sh\n{listed}\n")
+            getent.chmod(0o755)
+            submit(capsys) if private else refused(capsys, "writable-by-others", library, group)
+
+        # once: a directory that lists 100,000 users for minutes
+        def silent(words, **options):
+            raise subprocess.TimeoutExpired(words, options["timeout"])
+
+        with monkeypatch.context() as slow:
+            slow.setattr("jobgen.owners.subprocess.run", silent)
+            assert [*shared([library], trusted="", owner=user)] == []
+        getent.write_text(f"#!/bin/sh\necho bob:x:{user + 1}:{group}::/:\n")
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
         submit(capsys)
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library / "job"))

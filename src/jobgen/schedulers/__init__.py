@@ -67,6 +67,8 @@ class Scheduler:
     tells."""
     contract: Contract
     """Of one with a queue."""
+    restarted = ""
+    """Bash that sets ``restarted`` by what is in ``run_dir``, where the scheduler has not told."""
 
     header = "header.txt"
     """The template of the contract in the script's header."""

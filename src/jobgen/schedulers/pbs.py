@@ -47,21 +47,29 @@ if [ -z "${PBS_JOBID:-}" ]; then
 fi
 interactive=1 # inside qsub -I, where each start of this script is a run of its own
 [ "${PBS_ENVIRONMENT:-}" = PBS_INTERACTIVE ] || interactive=''
-cd -- "$PBS_O_WORKDIR" # PBS starts in the home folder
+cd -- "$PBS_O_WORKDIR" 2>/dev/null || { # PBS starts in the home folder
+    echo "$script_name: error[cannot-read]: cannot enter ${PBS_O_WORKDIR@Q}, from where this job" \\
+        "was submitted: is its disk mounted on $HOSTNAME?" >&2 || :
+    exit 78
+}
 submit_folder=$PWD
 job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
 job_id=${job_id/[/_}
 job_id=${job_id%]}
-# Empty in a new job, though one had its number before (PBS counts how often it began), and where
-# PBS is silent. Asked twice, as a SIGTERM ends qstat too.
+# Empty in a new job, though one had its number before: PBS counts how often it began. Asked twice,
+# as a SIGTERM ends qstat too.
 restarted=''
 for nap in 0 1; do
-    sleep "$nap"
+    sleep "$nap" || :
     record=$(PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH} timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) &&
-        [ -n "$record" ] || continue
+        [ -n "$record" ] || { record='' && continue; }
     [[ ! $record =~ [[:space:]](run|start)_count\\ =\\ ([2-9]|[0-9]{2}) ]] || restarted=1
     break
 done"""
+RESTARTED = """\
+[ -n "$record" ] || # PBS is silent: so it is, if this job began an attempt here, within 30 days
+    restarted=$(find -- "$run_dir/logs" -path "*/job" -mtime -30 -exec grep --quiet \\
+        --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
     stop="qdel JOB: the ranks get SIGTERM and save, within the site's kill_delay@{torchrun}; the job ends, and nothing "
     "requeues it.",
@@ -84,6 +92,7 @@ class PBS(Scheduler):
     submit = "qsub"
     launcher = "ssh"
     identity = IDENTITY
+    restarted = RESTARTED
     contract = CONTRACT
     comments: Literal["behind", "above"] = "above"
     resumes: ClassVar[Dict[str, str]] = {

@@ -4,7 +4,7 @@
 @{header}
 @{origin}
 @{directives}
-set -euo pipefail +o noglob
+set -euo pipefail +o noglob +o allexport
 readonly script_name=@{script} scheduler=@{scheduler}
 @{unset}
 @{signals}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # @{about}
 # This file goes at the end of the session.
-set -euo pipefail +o noglob
+set -euo pipefail +o noglob +o allexport
 readonly script_name=shell scheduler=@{scheduler}
 @{unset}
 @{identity}

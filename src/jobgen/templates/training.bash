@@ -4,6 +4,7 @@
 # library that are kept there, whatever has changed here since.
 @{output}
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/@{job}-$job_id${interactive:+-$(date +%H%M%S)}}
+@{restarted}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
     ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
     refuse_shared "$EUID" "$run_dir" "$run_dir/job.sh"
