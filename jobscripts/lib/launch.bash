@@ -651,7 +651,7 @@ end_job() {
     remove_scratch || :
     # what was to be moved to its place, and fills the disk
     [ -z "${log_dir:-}" ] ||
-        rm -rf -- "${RUN_DIR:?}/.lib.$attempt" "$RUN_DIR/.job.sh.$attempt"* || :
+        rm -rf -- "${RUN_DIR:?}/.lib.$attempt" "$RUN_DIR/.job.sh.$attempt"{,.settings,.toml} || :
     ! declare -F return_nodes >/dev/null || return_nodes || :
     note_own_end "$code" || :
     notify_of_end "$code"

@@ -30,8 +30,8 @@ is_private() {
     IFS=: read -r name _ _ group _ <<<"$(getent passwd "$2")"
     [ "$2" != 0 ] && [ "$group" = "$1" ] &&
         [[ $(getent group "$1") =~ ^"$name":[^:]*:"$1":("$name")?$ ]] &&
-        ! { timeout 10 getent passwd || :; } | awk -F: -v group="$1" -v user="$2" \
-            '$4 == group && $3 != user { found = 1 } END { exit !found }' &&
+        { timeout 10 getent passwd || :; } | awk -F: -v group="$1" -v user="$2" \
+            '$4 == group && $3 != user { found = 1 } END { exit found }' &&
         private_group="$1 $2"
 }
 

@@ -250,7 +250,8 @@ refuse_company() {
         while true; do
             code=0
             attempt_is_over "$number" || code=$?
-            [ "$code$runs" != 21 ] || code=1 silent='' # it did when the scheduler last answered
+            # it ran when the scheduler last answered
+            [ "$code$runs" != 21 ] && [ "$code$runs" != 31 ] || code=1 silent=''
             [ "$code" = 1 ] || break
             runs=1
             ((SECONDS < limit)) || yield_to "$number"

@@ -83,10 +83,12 @@ def _listed_users() -> Iterator[Tuple[int, int]]:
     Not by ``pwd.getpwall``, as a directory service can take minutes to list all.
     """
     try:
-        done = subprocess.run(["getent", "passwd"], stdout=subprocess.PIPE, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        listed = subprocess.run(["getent", "passwd"], stdout=subprocess.PIPE, timeout=10, check=False).stdout
+    except subprocess.TimeoutExpired as error:
+        listed = error.output or b""
+    except OSError:
         return
-    for line in os.fsdecode(done.stdout).splitlines():
+    for line in os.fsdecode(listed).splitlines():
         _, _, user, group, *_ = *line.split(":"), "", "", "", ""
         if user.isdigit() and group.isdigit():
             yield int(user), int(group)

@@ -690,6 +690,7 @@ class TestScratch:
         assert bash(f"{check[0]}; {check[0]}", *check[1:])[0] == 0
         assert (place / "asked").read_text().splitlines().count("passwd") == 1, "once for a script"
         assert bash(f"timeout() {{ return 124; }}; {check[0]}", *check[1:])[0] == 0
+        assert bash(f"awk() {{ return 127; }}; {check[0]}", *check[1:])[0] == 78
         stub("getent", f"[ $1 = passwd ] && echo ann:x:0:{group}::/: || echo ann:x:{group}:")
         assert bash(f"is_private {group} 0")[0] != 0, "root shares its group"
         assert bash(f"is_private 0 {user}")[0] != 0, "not the user's primary group"
@@ -855,6 +856,12 @@ class TestScratch:
             assert bash(code.replace("near", "")) == (0, "", "")
             stub("scontrol", f'case "$*" in *--clusters=far*) exit 1 ;; esac; {unknown}')
         if job == "slurm 99 far":
+            # once: one question without an answer, and the job that had just run was one of which nothing is known
+            (log / "code").touch()
+            stub("scontrol", "[ ! -e asked ] || exit 1; touch asked; echo JobState=RUNNING X=y")
+            waited = bash(f"sleep() {{ SECONDS=$((SECONDS + 70)); }}; {code}")
+            assert_dies(waited, "folder-in-use", "wait for its end")
+            (log / "code").unlink()
             stub("scontrol", "echo JobState=RUNNING X=y")
             assert_dies(bash(code), "folder-in-use", "99")
             stub("scontrol", unknown)  # what `scontrol --clusters=far` says
@@ -3245,9 +3252,9 @@ class TestLaunch:
     def test_end_job(self, bash, stub, place, code):
         stub("srun", "exit 1")
         assert bash(f"scratch=$PWD/disk/x; trap end_job EXIT; exit {code}")[0] == code
-        unfinished = "attempt=3 log_dir=x; mkdir run/.lib.3; touch run/.job.sh.3{,.settings} run/.lib.30"
+        unfinished = "attempt=3 log_dir=x; mkdir run/.lib.3; touch run/.job.sh.3{,.settings} run/.job.sh.30"
         assert bash(f"{unfinished}; trap end_job EXIT; exit {code}")[0] == code
-        assert [path.name for path in (place / "run").glob(".[lj]*")] == [".lib.30"], "of another attempt"
+        assert [path.name for path in (place / "run").glob(".[lj]*")] == [".job.sh.30"], "of another attempt"
         broken = "server=999999999; rm() { return 1; }; scratch=x; end_server; trap end_job EXIT"
         assert bash(f"{broken}; exit {code}")[0] == code
 

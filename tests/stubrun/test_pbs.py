@@ -386,10 +386,14 @@ def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(proje
     silent = {"STUB_ON_QSTAT": "exit 1", **env}
     again = project.run("ddp.pbs", **silent)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "3")
+    (folder / "logs").rename(project.folder / "logs")  # to another disk, as it were
+    (folder / "logs").symlink_to(project.folder / "logs")
+    again = project.run("ddp.pbs", **silent)
+    assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "4")
     a_month_ago = time.time() - 31 * 86400
-    for number in "123":
+    for number in "1234":
         os.utime(folder / "logs" / number / "job", (a_month_ago, a_month_ago))
     assert slugs(project.run("ddp.pbs", **silent).err) == ["scheduler-silent", "folder-holds-run"]
     for job, slug in (("pbs 4711 other", "folder-holds-run"), ("pbs 471 head", "folder-holds-run")):
-        (folder / "logs" / "3" / "job").write_text(f"{job}\n")
+        (folder / "logs" / "4" / "job").write_text(f"{job}\n")
         assert slugs(project.run("ddp.pbs", **silent).err)[-1] == slug

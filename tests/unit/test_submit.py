@@ -397,12 +397,14 @@ class TestWhatIsMissing:
             submit(capsys) if private else refused(capsys, "writable-by-others", library, group)
 
         # once: a directory that lists 100,000 users for minutes
-        def silent(words, **options):
-            raise subprocess.TimeoutExpired(words, options["timeout"])
+        for listed, refusals in ((None, 0), (f"bob:x:{user + 1}:{group}::/:".encode(), 1)):
 
-        with monkeypatch.context() as slow:
-            slow.setattr("jobgen.owners.subprocess.run", silent)
-            assert [*shared([library], trusted="", owner=user)] == []
+            def silent(words, _listed=listed, **options):
+                raise subprocess.TimeoutExpired(words, options["timeout"], _listed)
+
+            with monkeypatch.context() as slow:
+                slow.setattr("jobgen.owners.subprocess.run", silent)
+                assert len([*shared([library], trusted="", owner=user)]) == refusals
         getent.write_text(f"#!/bin/sh\necho bob:x:{user + 1}:{group}::/:\n")
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
         submit(capsys)

@@ -68,7 +68,7 @@ for nap in 0 1; do
 done"""
 RESTARTED = """\
 [ -n "$record" ] || # PBS is silent: so it is, if this job began an attempt here, within 30 days
-    restarted=$(find -- "$run_dir/logs" -path "*/job" -mtime -30 -exec grep --quiet \\
+    restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
     stop="qdel JOB: the ranks get SIGTERM and save, within the site's kill_delay@{torchrun}; the job ends, and nothing "
