@@ -21,9 +21,9 @@ refuse_shared() {
         -- "${@:2}" 2>&1)"
 }
 
-# is_private GROUP USER: whether the group (numbers) is the user's own: the primary one, of the same
-# name, without another member, and of nobody else whom `getent passwd` lists in 10 s, where it
-# lists all. Root has none.
+# is_private GROUP USER: whether the group (numbers) is the user's own: its primary group, of the
+# same name, without another member, and not the primary group of another user, as far as `getent
+# passwd` lists users within 10 s. Root has none.
 is_private() {
     local name group
     [ "${private_group:-}" != "$1 $2" ] || return 0

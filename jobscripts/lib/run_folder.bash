@@ -250,8 +250,7 @@ refuse_company() {
         while true; do
             code=0
             attempt_is_over "$number" || code=$?
-            # it ran when the scheduler last answered
-            [ "$code$runs" != 21 ] && [ "$code$runs" != 31 ] || code=1 silent=''
+            [[ $code$runs != [23]1 ]] || code=1 silent='' # it ran when the scheduler last answered
             [ "$code" = 1 ] || break
             runs=1
             ((SECONDS < limit)) || yield_to "$number"

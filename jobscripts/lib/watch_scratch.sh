@@ -3,8 +3,8 @@
 # until Slurm ends the job, when each of its processes gets SIGTERM, and no new step starts. Then
 # remove FOLDER, once the ranks of LAUNCHES (find_ranks.sh) have ended here, and the job's script
 # has written a second line into the file RECORD. (A user may send SIGTERM to all steps of a job
-# that continues.) If RECORD is gone, the script has removed FOLDER itself. When KillWait is over,
-# Slurm kills this too.
+# that continues.) If RECORD is gone, the script has removed FOLDER itself, and this ends. When
+# KillWait is over, Slurm kills this too.
 set -u
 record=$1 launches=$2 folder=$3
 unset -v SLIPWAY_LAUNCH

@@ -64,7 +64,7 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
 def _is_private(group: int, user: int) -> bool:
     """Return whether the group is the user's own: the primary one, of the same name, without another member.
 
-    Nor may it be the primary one of another user whom `getent passwd` lists in 10 s, where it lists all. Root has none.
+    Nor may it be the primary group of another user, as far as `getent passwd` lists users within 10 s. Root has none.
     """
     try:
         account = pwd.getpwuid(user)

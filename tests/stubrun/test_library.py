@@ -860,7 +860,8 @@ class TestScratch:
             (log / "code").touch()
             stub("scontrol", "[ ! -e asked ] || exit 1; touch asked; echo JobState=RUNNING X=y")
             waited = bash(f"sleep() {{ SECONDS=$((SECONDS + 70)); }}; {code}")
-            assert_dies(waited, "folder-in-use", "wait for its end")
+            assert_dies(waited, "folder-in-use", "99", place / "run")
+            assert "/logs/1/process" not in waited[2]  # nothing to be said there: it runs
             (log / "code").unlink()
             stub("scontrol", "echo JobState=RUNNING X=y")
             assert_dies(bash(code), "folder-in-use", "99")

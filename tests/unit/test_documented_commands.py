@@ -36,7 +36,7 @@ def test_every_command_is_run_somewhere():
 
 
 def test_what_runs_here_begins_with_a_program():
-    assert {program(command) for command in HERE} == PROGRAMS  # another code span belongs into NO_COMMANDS
+    assert {program(command) for command in HERE} == PROGRAMS  # another code span belongs in NO_COMMANDS
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)

@@ -67,7 +67,7 @@ for nap in 0 1; do
     break
 done"""
 RESTARTED = """\
-[ -n "$record" ] || # PBS is silent: so it is, if this job began an attempt here, within 30 days
+[ -n "$record" ] || # PBS is silent: it was, if this job began an attempt here within 30 days
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
