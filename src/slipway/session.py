@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 from torch import Tensor
 
+from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import under_horovod
 from slipway.errors import SessionError, warn
 from slipway.loading import Pass
+from slipway.numbering import warn_of_numbering
 from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.script import Script, identity
@@ -30,6 +33,11 @@ from slipway.window import require_free_names
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+READ: Any = object()
+"""In place of a value: a mean is not added to, but read."""
+MOST_WITHOUT_STEP = 1000
+"""Batches of a pass without an optimiser step after which a warning does not wait for its end."""
 
 
 class Session:
@@ -123,8 +131,10 @@ class Session:
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
         self._counter = StepCounter()
         self._pass: Pass | None = None
-        self._in_epoch = self._in_body = self._blocked = False
+        self._in_epoch = self._in_body = self._has_left = self._blocked = False
         self._counted = self._counted_before = 0
+        self._versions = 0
+        self._warned_of_no_step = False
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
@@ -144,13 +154,16 @@ class Session:
 
     @property
     def batch(self) -> int:
-        """Batches of the epoch done: the first number in ``enumerate(session.batches(loader), session.batch)``."""
-        return self._feed.batch
+        """Batches of the pass done: the first number in ``enumerate(session.batches(loader), session.batch)``.
+
+        In a resumed epoch that holds from the opening on, of the pass that begins next.
+        """
+        return self._feed.done
 
     @property
     def resumed(self) -> bool:
         """Whether this attempt goes on with a run that was saved."""
-        return self._run.start.step > 0
+        return (self._run.start.step, self._run.start.epoch) > (0, 0)
 
     @property
     def is_root(self) -> bool:
@@ -193,6 +206,7 @@ class Session:
                 opened,
                 self._components,
                 optimizers=[*optimizers],
+                scalers=self._objects["scaler"].values(),
                 parameters=[tensor for model in models for tensor in model.parameters()],
                 seed=self._seed,
                 repeat_epoch=self._repeat_epoch,
@@ -231,6 +245,10 @@ class Session:
             self._count_step_outside()
             if self._run.stopped:  # and the script has caught that
                 raise self._run.stopped
+            if self.step == 0 and (self.epoch or self._in_epoch):
+                raise SessionError(
+                    "no-optimizer-step", f"no optimiser has stepped in the whole run: {self._optimizers()}."
+                )
             self._script.left_early = self._in_epoch
             self._run.conclude(save=self._in_epoch)
 
@@ -244,14 +262,18 @@ class Session:
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: if no optimiser of the session has stepped in an epoch, or if something logged was not finite.
+            SessionError: if ``total`` is not a whole number, or if something logged was not finite.
         """
-        self._script.total_epochs = total
+        total = self._script.total_epochs = whole_number("epochs", total)
+        return self._epochs(total)
+
+    def _epochs(self, total: int) -> Iterator[int]:
         if self._opened.found.facts.get("left_early"):
             log.info("the script has left its epochs early, and so the run is done")
             return
         while self.epoch < total:
             self._generators.seed(Purpose.EPOCH, self.epoch)
+            self._script.means.next_epoch()
             self._in_epoch, before = True, self._counter.count
             yield self.epoch
             self._in_epoch = False
@@ -263,10 +285,6 @@ class Session:
                     "batches-not-called", "the run was saved within session.batches, which this epoch has not called."
                 )
             self._count_step_outside()
-            if self.step == 0:
-                raise SessionError(
-                    "no-optimizer-step", f"no optimiser of the session has stepped in an epoch: {self._optimizers()}."
-                )
             self._run.position = self._run.position.next_epoch()
             self._feed.next_epoch()
             self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
@@ -286,13 +304,17 @@ class Session:
 
         Raises:
             StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
+            SessionError: if ``loader`` is not iterable.
         """
+        require_iterable(loader)
         self._end_pass()
         self._count_step_outside()
         self._counted_before = self._counted
         found = self._pass = self._feed.begin(loader, epoch=self.epoch)
+        feed = self._feed
+        self._script.means.begin(feed.number, resumed=feed.is_resuming or feed.batch > 0)
         self._run.start_clock()
-        return Batches(self._iterate(found), None if found.total is None else found.total - self.batch)
+        return Batches(self._iterate(found), None if found.total is None else found.total - feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
@@ -304,8 +326,13 @@ class Session:
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
+            SessionError: if ``total`` is not a whole number.
         """
-        self._script.total_steps = total
+        self._script.total_steps = whole_number("steps", total)
+        return self._steps(self._script.total_steps)
+
+    def _steps(self, total: int) -> Iterator[int]:
+        self._script.means.begin(self._feed.number, resumed=True)
         self._run.start_clock()
         self._script.resume_generators(self.epoch, self.step)
         while self.step < total:
@@ -325,17 +352,55 @@ class Session:
         """
         self._script.window.log(values)
 
+    @overload
+    def mean(self, name: str) -> float: ...
+
+    @overload
+    def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
+
+    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+        """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
+
+        ::
+
+            for inputs, targets in session.batches(loader):
+                ...
+                session.mean("loss", loss, len(inputs))
+            print(session.mean("loss"))
+
+        It is taken over all batches and ranks, in however many attempts. After the loop any rank can read it; after a
+        ``break``, all ranks read it. In the loop it is the mean of this rank so far. If an epoch has several passes, it
+        is that of the last one with a value of this name. The next epoch begins anew.
+
+        Args:
+            name: of the mean.
+            value: a number, or a tensor of one element, which stays on its device. inf and nan count as they are.
+            weight: of this value, from 0 on: for a mean over samples their number in the batch. A number or a tensor.
+
+        Raises:
+            SessionError: if a value is not a number, is added outside of a loop over ``batches``, or is read where none
+                was added.
+            Stopped: after ``break``, as ``batches`` does.
+        """
+        if self._has_left:
+            self._end_pass()
+        if value is READ:
+            return self._script.means.read(name)
+        self._script.means.add(name, value, weight)
+        return None
+
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint.
 
         Args:
-            values: numbers, or what ``float`` takes; of no effect on other ranks.
+            values: numbers, or tensors of one element; of no effect on other ranks, which need not call this.
 
         Raises:
-            SessionError: if the one that ``best`` names is missing, or a name is one that records have by themselves.
+            SessionError: if a value is not a number, the one that ``best`` names is missing, or a name is one that
+                records have by themselves.
         """
         require_free_names(values)
-        numbers = {name: float(value) for name, value in values.items()}
+        numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}
         if self._best is not None:
             if self._best not in numbers:
                 raise SessionError(
@@ -368,13 +433,22 @@ class Session:
         if self._pass is not found:
             self._refuse_pass()
         place = self.epoch, self._feed.number
+        if self.step == 0:
+            self._versions = self._versions_of_weights()
+        if done := self._feed.batch:
+            begin = None if found.total is None else self.epoch * found.total
+            warn_of_numbering(sys._getframe(), done=done, epoch_begin=begin)  # noqa: SLF001 -- a frame of CPython
         self._script.resume_generators(*place, self._feed.batch)
         reseeds = found.reseeds
         for item in found.batches:
             if reseeds:
                 self._generators.seed(Purpose.BODY, *place, self._feed.batch)
             self._in_body = True
-            yield item
+            try:
+                yield item
+            except GeneratorExit:  # ``break``, or an error
+                self._has_left = True
+                raise
             if self._pass is not found:
                 self._refuse_pass()
             self._end_body()
@@ -391,6 +465,8 @@ class Session:
         self._feed.batch += 1
         before, self._counted = self._counted, self._counter.count
         self._blocked = self._counted == before  # gradients wait for more
+        if self._blocked and self._feed.batch == MOST_WITHOUT_STEP:
+            self._warn_if_stepless()
         if not self._blocked:
             # Nothing is saved behind the last batch: the end of the epoch is near.
             (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()
@@ -412,11 +488,31 @@ class Session:
             return
         if self._in_body:
             self._end_body()
-        self._pass = None
+        self._pass, self._has_left = None, False
+        self._warn_if_stepless()
         self._blocked &= self._counter.count > self._counted_before  # not after a validation
         self._feed.next_pass()
         self._run.join(blocked=self._blocked)
+        self._script.end_means()
         self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
+
+    def _warn_if_stepless(self) -> None:
+        """Warn once where weights have changed in a pass, and no optimiser of the session has ever stepped."""
+        if self.step or self._counter.count or self._warned_of_no_step:
+            return
+        if self._versions != self._versions_of_weights():
+            self._warned_of_no_step = True
+            warn(
+                log,
+                "no-optimizer-step",
+                "weights change, but no optimiser of the session has stepped: %s; pass the one that does",
+                self._optimizers(),
+            )
+
+    def _versions_of_weights(self) -> int:
+        """Return a number that grows with each change of a parameter in place."""
+        models = self._objects["model"].values()
+        return sum(parameter._version for model in models for parameter in model.parameters())  # noqa: SLF001 -- autograd's
 
     def _optimizers(self) -> str:
         given = ", ".join(self._objects["optimizer"]) or "none"
@@ -450,8 +546,9 @@ class Batches(Generic[T]):
         self._left = left
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them."""
-        return self._batches
+        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it."""
+        batches, self._batches = self._batches, iter(())
+        return batches
 
     def __len__(self) -> int:
         """Return how many there are.
