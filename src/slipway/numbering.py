@@ -18,7 +18,7 @@ DEPTH = 4
 """Most iterators between a counter and the batches, such as ``map``, ``islice`` or a class with ``__next__``."""
 
 
-def warn_of_numbering(batches: FrameType | None, *, done: int, epoch_begin: int | None) -> None:
+def warn_of_numbering(batches: FrameType, *, done: int, total: int | None, epoch: int) -> None:
     """Warn if something numbers the batches of a resumed pass as if it began now.
 
     To be called while the first batch is asked for. It looks at all objects of the process, which takes some hundredths
@@ -27,9 +27,11 @@ def warn_of_numbering(batches: FrameType | None, *, done: int, epoch_begin: int 
     Args:
         batches: the frame of the generator of the batches, which runs now.
         done: batches of this pass done, above 0: the number of the next one.
-        epoch_begin: that of the first batch of this epoch, for numbers that count on over epochs; None if not known.
+        total: batches of the whole pass; None if that is not known.
+        epoch: number of the epoch, as some count on over epochs.
     """
     running = _generators_from(batches)
+    epoch_begin = None if total is None else epoch * total
     for counter in [each for each in gc.get_objects() if issubclass(type(each), (enumerate, zip))]:
         number = _number(counter, running)
         if number is not None and (number < done or number == epoch_begin):

@@ -66,7 +66,7 @@ class Script:
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
-        self._parts, self._optimizers = parts, optimizers
+        self._parts, self._optimizers, self.parameters = parts, optimizers, parameters
         self._seed, self._allow_nonfinite = seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
@@ -89,6 +89,10 @@ class Script:
         """Of the whole run, as far as the script has said; one of them is 0."""
         self.left_early = False
         """Whether the script has left its epochs by ``break``."""
+        self.was_left_early = bool(facts.get("left_early"))
+        """Whether it had, when the run was saved that was found."""
+        self.gradients_wait = False
+        """Whether gradients wait for an optimiser step, so that a checkpoint needs them."""
 
     def resume_generators(self, *place: int) -> None:
         """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
@@ -97,6 +101,12 @@ class Script:
             self.generators.restore(saved)
         else:
             self.generators.seed(Purpose.BODY, *place)
+
+    def restore_again(self) -> None:
+        """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
+
+        Code of the script between the opening and here cannot change a resumed run then.
+        """
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from torch import Tensor
 
@@ -17,15 +16,13 @@ from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import under_horovod
 from slipway.errors import SessionError, warn
-from slipway.loading import Pass
-from slipway.numbering import warn_of_numbering
+from slipway.loops import Batches, counted_loops
 from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.script import Script, identity
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
 from slipway.state import component, is_wrapped, named_objects, unwrap
-from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
@@ -36,8 +33,6 @@ log = logging.getLogger(__name__)
 
 READ: Any = object()
 """In place of a value: a mean is not added to, but read."""
-MOST_WITHOUT_STEP = 1000
-"""Batches of a pass without an optimiser step after which a warning does not wait for its end."""
 
 
 class Session:
@@ -129,16 +124,10 @@ class Session:
         self._where, self._trackers = folder, trackers
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
-        self._counter = StepCounter()
-        self._pass: Pass | None = None
-        self._in_epoch = self._in_body = self._has_left = self._blocked = False
-        self._counted = self._counted_before = 0
-        self._versions = 0
-        self._warned_of_no_step = False
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
-        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script"}:
+        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script", "_loops"}:
             raise SessionError("session-not-open", "the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
@@ -224,9 +213,11 @@ class Session:
                 policy=self._policy,
             )
             stack.enter_context(self._run.errors_marked())
-            stack.callback(self._counter.close)
-            self._counter.watch(optimizers, "step")
-            self._counter.watch(self._objects["scaler"].values(), "update")
+            self._loops = stack.enter_context(
+                counted_loops(
+                    self._script, self._run, optimizers=self._objects["optimizer"], scalers=self._objects["scaler"]
+                )
+            )
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
@@ -241,16 +232,7 @@ class Session:
             self._stack.__exit__(kind, error, traceback)
             return
         with self._stack:
-            self._end_pass()
-            self._count_step_outside()
-            if self._run.stopped:  # and the script has caught that
-                raise self._run.stopped
-            if self.step == 0 and (self.epoch or self._in_epoch):
-                raise SessionError(
-                    "no-optimizer-step", f"no optimiser has stepped in the whole run: {self._optimizers()}."
-                )
-            self._script.left_early = self._in_epoch
-            self._run.conclude(save=self._in_epoch)
+            self._loops.end()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -264,30 +246,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number, or if something logged was not finite.
         """
-        total = self._script.total_epochs = whole_number("epochs", total)
-        return self._epochs(total)
-
-    def _epochs(self, total: int) -> Iterator[int]:
-        if self._opened.found.facts.get("left_early"):
-            log.info("the script has left its epochs early, and so the run is done")
-            return
-        while self.epoch < total:
-            self._generators.seed(Purpose.EPOCH, self.epoch)
-            self._script.means.next_epoch()
-            self._in_epoch, before = True, self._counter.count
-            yield self.epoch
-            self._in_epoch = False
-            if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
-                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
-            self._end_pass()
-            if self._feed.is_resuming:
-                raise SessionError(
-                    "batches-not-called", "the run was saved within session.batches, which this epoch has not called."
-                )
-            self._count_step_outside()
-            self._run.position = self._run.position.next_epoch()
-            self._feed.next_epoch()
-            self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
+        return self._loops.epochs(whole_number("epochs", total))
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch.
@@ -307,14 +266,7 @@ class Session:
             SessionError: if ``loader`` is not iterable.
         """
         require_iterable(loader)
-        self._end_pass()
-        self._count_step_outside()
-        self._counted_before = self._counted
-        found = self._pass = self._feed.begin(loader, epoch=self.epoch)
-        feed = self._feed
-        self._script.means.begin(feed.number, resumed=feed.is_resuming or feed.batch > 0)
-        self._run.start_clock()
-        return Batches(self._iterate(found), None if found.total is None else found.total - feed.batch)
+        return self._loops.batches(loader)
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
@@ -328,17 +280,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number.
         """
-        self._script.total_steps = whole_number("steps", total)
-        return self._steps(self._script.total_steps)
-
-    def _steps(self, total: int) -> Iterator[int]:
-        self._script.means.begin(self._feed.number, resumed=True)
-        self._run.start_clock()
-        self._script.resume_generators(self.epoch, self.step)
-        while self.step < total:
-            yield self.step
-            self._has_stepped()
-            self._run.advance()
+        return self._loops.steps(whole_number("steps", total))
 
     def log(self, **values: float | Tensor) -> None:
         """Log numbers of this step; metrics.jsonl gets their means over steps and ranks, every ``log_interval`` steps.
@@ -382,8 +324,7 @@ class Session:
                 was added.
             Stopped: after ``break``, as ``batches`` does.
         """
-        if self._has_left:
-            self._end_pass()
+        self._loops.end_left_pass()
         if value is READ:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
@@ -429,95 +370,6 @@ class Session:
 
     # Inside.
 
-    def _iterate(self, found: Pass) -> Iterator[Any]:
-        if self._pass is not found:
-            self._refuse_pass()
-        place = self.epoch, self._feed.number
-        if self.step == 0:
-            self._versions = self._versions_of_weights()
-        if done := self._feed.batch:
-            begin = None if found.total is None else self.epoch * found.total
-            warn_of_numbering(sys._getframe(), done=done, epoch_begin=begin)  # noqa: SLF001 -- a frame of CPython
-        self._script.resume_generators(*place, self._feed.batch)
-        reseeds = found.reseeds
-        for item in found.batches:
-            if reseeds:
-                self._generators.seed(Purpose.BODY, *place, self._feed.batch)
-            self._in_body = True
-            try:
-                yield item
-            except GeneratorExit:  # ``break``, or an error
-                self._has_left = True
-                raise
-            if self._pass is not found:
-                self._refuse_pass()
-            self._end_body()
-        self._end_pass()
-
-    def _refuse_pass(self) -> NoReturn:
-        raise SessionError(
-            "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
-        )
-
-    def _end_body(self) -> None:
-        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
-        self._in_body = False
-        self._feed.batch += 1
-        before, self._counted = self._counted, self._counter.count
-        self._blocked = self._counted == before  # gradients wait for more
-        if self._blocked and self._feed.batch == MOST_WITHOUT_STEP:
-            self._warn_if_stepless()
-        if not self._blocked:
-            # Nothing is saved behind the last batch: the end of the epoch is near.
-            (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()
-
-    def _has_stepped(self) -> bool:
-        """Return whether an optimiser has stepped since the last call."""
-        before, self._counted = self._counted, self._counter.count
-        return self._counted > before
-
-    def _count_step_outside(self) -> None:
-        """Count a step that was taken behind a loop: of the gradients that it had left over."""
-        if self._has_stepped():
-            self._blocked = False
-            self._run.count()
-
-    def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
-        if self._pass is None:
-            return
-        if self._in_body:
-            self._end_body()
-        self._pass, self._has_left = None, False
-        self._warn_if_stepless()
-        self._blocked &= self._counter.count > self._counted_before  # not after a validation
-        self._feed.next_pass()
-        self._run.join(blocked=self._blocked)
-        self._script.end_means()
-        self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
-
-    def _warn_if_stepless(self) -> None:
-        """Warn once where weights have changed in a pass, and no optimiser of the session has ever stepped."""
-        if self.step or self._counter.count or self._warned_of_no_step:
-            return
-        if self._versions != self._versions_of_weights():
-            self._warned_of_no_step = True
-            warn(
-                log,
-                "no-optimizer-step",
-                "weights change, but no optimiser of the session has stepped: %s; pass the one that does",
-                self._optimizers(),
-            )
-
-    def _versions_of_weights(self) -> int:
-        """Return a number that grows with each change of a parameter in place."""
-        models = self._objects["model"].values()
-        return sum(parameter._version for model in models for parameter in model.parameters())  # noqa: SLF001 -- autograd's
-
-    def _optimizers(self) -> str:
-        given = ", ".join(self._objects["optimizer"]) or "none"
-        return f"Session(optimizer=...) was given {given}"
-
     def _announce(self) -> None:
         if self.resumed:
             log.info("resumed at step %d, after %d epoch(s)", self.step, self.epoch)
@@ -535,27 +387,3 @@ class Session:
         for name, model in self._objects["model"].items():
             if needs_warm_up(model, ranks):
                 log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)
-
-
-class Batches(Generic[T]):
-    """The batches that are left of a pass; iterate over them once."""
-
-    def __init__(self, batches: Iterator[T], left: int | None) -> None:
-        """Yield ``batches``, of which there are ``left``."""
-        self._batches = batches
-        self._left = left
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it."""
-        batches, self._batches = self._batches, iter(())
-        return batches
-
-    def __len__(self) -> int:
-        """Return how many there are.
-
-        Raises:
-            TypeError: if nobody knows.
-        """
-        if self._left is None:
-            raise TypeError("this loader does not know its length")
-        return self._left

@@ -429,7 +429,7 @@ class TestARunWithoutSteps:
         assert slugs(caplog.text) == []
 
     def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.session.MOST_WITHOUT_STEP", 3)
+        monkeypatch.setattr("slipway.loops.MOST_BATCHES", 3)
         script = Script(tmp_path)
         with contextlib.suppress(KilledError), script.session as session:
             for _ in session.epochs(1):
