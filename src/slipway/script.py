@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,9 +13,10 @@ from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
-from slipway.errors import SessionError
+from slipway.errors import SessionError, StateMismatchError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
+from slipway.gradients import Gradients
 from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
@@ -78,7 +79,21 @@ class Script:
         self._parts_of_means: list[Part] = []
         self.generators = Generators(seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
-        if "feed" in facts:
+        self.is_resumed = "feed" in facts
+        """Whether a run was found that a session has saved."""
+        self.lowest = [0, 0]
+        """Where the rank stood that was the last when the run was saved: the pass, and its batches done."""
+        self.left_early: dict[int, int] = {}
+        """The calls of ``epochs`` and ``steps`` that the script has left by ``break``, and after how many of them."""
+        self.may_lack_gradients = False
+        """Whether an earlier version has saved the run, which may have lost gradients."""
+        self.gradients = Gradients(parameters, optimizers, carried=facts.get("carries_gradients"))
+        self.before_saves: list[Callable[[], None]] = []
+        """What looks for something to say before the run is saved."""
+        if self.is_resumed:
+            facts = self._of_this_version(facts)
+            self.left_early = dict(facts["left_early"])
+            self.lowest = min(place[:2] for place in facts["feed"]["places"])
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
             self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
             if facts["world_size"] == world.size:
@@ -87,12 +102,6 @@ class Script:
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
         """Of the whole run, as far as the script has said; one of them is 0."""
-        self.left_early = False
-        """Whether the script has left its epochs by ``break``."""
-        self.was_left_early = bool(facts.get("left_early"))
-        """Whether it had, when the run was saved that was found."""
-        self.gradients_wait = False
-        """Whether gradients wait for an optimiser step, so that a checkpoint needs them."""
 
     def resume_generators(self, *place: int) -> None:
         """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
@@ -101,6 +110,11 @@ class Script:
             self.generators.restore(saved)
         else:
             self.generators.seed(Purpose.BODY, *place)
+
+    @property
+    def gradients_wait(self) -> bool:
+        """Whether gradients wait for an optimiser step, so that a checkpoint needs them; to be asked at a save."""
+        return self.gradients.must_be_saved
 
     def restore_again(self) -> None:
         """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
@@ -165,7 +179,9 @@ class Script:
 
     def facts(self) -> dict[str, Any]:
         """Return what a checkpoint says besides."""
-        within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
+        for look in self.before_saves:
+            look()
+        within = self.feed.batch  # elsewhere they are seeded anew
         return {
             **identity(self._seed),
             "world_size": self._comm.world.size,
@@ -173,7 +189,8 @@ class Script:
             "window": self.window.totals,
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
-            "left_early": self.left_early,
+            "left_early": [*self.left_early.items()],
+            "carries_gradients": self.gradients.is_carried,
         }
 
     def capture(self, header: Header) -> Checkpoint:
@@ -196,6 +213,29 @@ class Script:
 
     # Inside.
 
+    def _of_this_version(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``facts``, of a checkpoint that an earlier version may have made, as this one writes them.
+
+        Raises:
+            StateMismatchError: if they do not say where the script stood.
+        """
+        feed, left = facts["feed"], facts["left_early"]
+        if "iterations" in feed:
+            return dict(facts)
+        has_steps = any(facts["generators"]) and not any(place[1] for place in feed["places"])
+        if has_steps and any(place[0] for place in feed["places"]):
+            raise StateMismatchError(
+                "different-run",
+                "an earlier version of slipway saved this run in session.steps after session.batches, and did not "
+                "count them apart: name another folder.",
+            )
+        self.may_lack_gradients = has_steps or len(self._optimizers) > 1
+        feed = {**feed, "iterations": self.start.step if has_steps else 0}
+        if left:
+            self.start = self.start.next_epoch()
+            feed["places"] = [[0, 0, None, *place[3:]] for place in feed["places"]]
+        return {**facts, "feed": feed, "left_early": [[1, self.start.epoch]] if left else []}
+
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
         skipped = self._scalers.have_skipped()
@@ -204,10 +244,12 @@ class Script:
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""
         feed = self.feed
+        if feed.is_counting:
+            return float(position.epoch)
         return position.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _done(self, position: Position) -> float:
         """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
         if self.total_epochs:
             return self._epochs_done(position) / self.total_epochs
-        return position.step / max(1, self.total_steps)
+        return self.feed.batch / max(1, self.total_steps)
