@@ -439,3 +439,28 @@ class TestARunWithoutSteps:
                     if index == 4:
                         kill_now()
         assert slugs(caplog.text) == ["no-optimizer-step"]
+
+
+class TestASessionBeforeTheRanksJoin:
+    def test_it_is_refused_where_a_launcher_started_more(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with refused("separate-processes", "WORLD_SIZE=2", "init_process_group", "hvd.init"):
+            Script(tmp_path).session.__enter__()
+
+    def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
+        script = Script(tmp_path)
+        with refused("separate-processes", 2, "init_process_group"), script.session as session:
+            monkeypatch.setattr("slipway.communicator.adopt.count_ranks", lambda: 2)
+            for _ in session.epochs(1):
+                session.batches([1])
+
+    def test_a_world_of_this_process_alone_is_another_fault(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            with refused("separate-processes", "WORLD_SIZE=2") as caught:
+                Script(tmp_path).session.__enter__()
+        finally:
+            torch.distributed.destroy_process_group()
+        assert "init_process_group" not in str(caught.value)
