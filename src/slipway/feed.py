@@ -34,6 +34,8 @@ class Feed:
         self._warned: set[int] = set()
         self._used: set[int] = set()
         self._order = ORDER
+        self.ended: list[int] = []
+        """Batches of each pass of this epoch that has ended."""
         self.number = 0
         """Of the pass under way, or the next one, in its epoch."""
         self.batch = 0
@@ -47,7 +49,7 @@ class Feed:
         """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
 
         Args:
-            facts: as ``facts`` gave them; each place with the steps that its rank had done, and ``size``.
+            facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size`` and ``ended``.
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
@@ -62,6 +64,22 @@ class Feed:
     def is_resuming(self) -> bool:
         """Whether the pass in which the run was saved has not begun again yet."""
         return self._saved is not None
+
+    @property
+    def resumed_pass(self) -> int | None:
+        """The number of the pass in which the run was saved; None between two epochs."""
+        return self._saved_place[0] if self._saved else None
+
+    @property
+    def done(self) -> int:
+        """Batches done of the pass under way, or of the next one: in a resumed epoch known before that begins."""
+        if self._saved is None:
+            return self.batch
+        number, batch, *_ = self._saved_place
+        if self.number == number:
+            return int(batch)
+        ended = self._saved_place[5] if len(self._saved_place) > 5 else []  # noqa: PLR2004 -- older checkpoints
+        return int(ended[self.number]) if self.number < len(ended) else 0
 
     @property
     def place(self) -> list[Any]:
@@ -79,12 +97,14 @@ class Feed:
         """Begin to count anew."""
         self.number = -1
         self.next_pass()
+        self.ended = []
         for key in self._replays.keys() - self._used:
             self._replays.pop(key)[1].close()
         self._used = set()
 
     def next_pass(self) -> None:
         """Go on behind a pass that has ended."""
+        self.ended.append(self.done)
         self.number += 1
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None

@@ -138,6 +138,15 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
     table[name] = values if "prefixItems" in key else values[0]
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether ``text`` can be written as UTF-8; names of files that are not UTF-8 hold half surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
     """Return the value of a switch: a boolean, or a word behind it that it takes in place of one."""
     words = switch_words(key)
@@ -157,6 +166,8 @@ def switch_words(key: Key) -> List[str]:
 
 def _value(flag: str, text: str, spec: Key) -> Any:
     """Return the value that ``text`` spells, of a type and in the range that ``spec`` describes."""
+    if not is_utf8(text):
+        raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be UTF-8, as the records of a run are")
     for choice in spec.get("anyOf", [spec]):
         try:
             value = {"integer": int, "number": float}.get(choice["type"], str)(text)

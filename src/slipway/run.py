@@ -13,7 +13,7 @@ from slipway import startup
 from slipway.agreement import Agreement, Pace
 from slipway.checkpoint.header import Header, Metric
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import RootOnly, all_gather_json
+from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json
 from slipway.environment import Environment
 from slipway.errors import SlipwayError
 from slipway.goodput import EVALUATED, SAVED, TRAINED
@@ -217,7 +217,7 @@ class Run:
             SlipwayError: on every rank, if that could not be written.
         """
         self._furthest = self._program.meet(self.step)
-        if self.step != self._saved_step or self._metric or save:
+        if broadcast_json(self._comm, self.step != self._saved_step or bool(self._metric) or save):
             self._save()
         self._end(Reason.NONE)
 
@@ -319,7 +319,7 @@ class Run:
 
     def _stop(self) -> None:
         reason = self.reason
-        if self._furthest > self.start.step or self._metric:
+        if broadcast_json(self._comm, self._furthest > self.start.step or bool(self._metric)):
             self._save()
         self._end(reason)
         self.stopped = Stopped(self._environment.exit_code(reason, ranks=self._comm.world.size), reason)

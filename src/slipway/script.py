@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,14 +16,16 @@ from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
+from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
+from slipway.overflow import Scalers
 from slipway.position import Position
 from slipway.program import Speed
 from slipway.seeding import Generators, Purpose
 from slipway.status import Status
 from slipway.terminal import ProgressLine
-from slipway.window import Window
+from slipway.window import Sums, Window
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Script:
         parts: Mapping[str, Stateful],
         *,
         optimizers: Sequence[Any],
+        scalers: Iterable[Any],
         parameters: Sequence[Tensor],
         seed: int,
         repeat_epoch: bool,
@@ -56,23 +59,28 @@ class Script:
             opened: that.
             parts: what a checkpoint is taken of.
             optimizers: of which the first one's learning rate is recorded.
+            scalers: of the loss, whose skipped steps may log inf or nan.
             parameters: tensors whose devices are those that the script computes on.
             seed: see Session, as for the others.
             repeat_epoch: see there.
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
-        self._parts, self._optimizers = parts, optimizers
+        self._parts, self._optimizers, self.parameters = parts, optimizers, parameters
         self._seed, self._allow_nonfinite = seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
         """Where this rank goes on."""
         self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
         self.window = Window(facts.get("window"))
+        self.means = Means(world.rank, world.size)
+        self._scalers = Scalers(scalers)
+        self._parts_of_means: list[Part] = []
         self.generators = Generators(seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         if "feed" in facts:
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
+            self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
             if facts["world_size"] == world.size:
                 self._saved_generators = facts["generators"][world.rank]
         self._places: list[list[Any]] = []
@@ -81,6 +89,10 @@ class Script:
         """Of the whole run, as far as the script has said; one of them is 0."""
         self.left_early = False
         """Whether the script has left its epochs by ``break``."""
+        self.was_left_early = bool(facts.get("left_early"))
+        """Whether it had, when the run was saved that was found."""
+        self.gradients_wait = False
+        """Whether gradients wait for an optimiser step, so that a checkpoint needs them."""
 
     def resume_generators(self, *place: int) -> None:
         """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
@@ -90,10 +102,20 @@ class Script:
         else:
             self.generators.seed(Purpose.BODY, *place)
 
+    def restore_again(self) -> None:
+        """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
+
+        Code of the script between the opening and here cannot change a resumed run then.
+        """
+
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
         rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
+
+    def end_means(self) -> None:
+        """End the means of a pass that has ended on all ranks."""
+        self.means.end(all_gather_json(self._comm, self.means.part()))
 
     # What the run asks.
 
@@ -107,16 +129,20 @@ class Script:
 
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
-        found = all_gather_json(self._comm, [self.window.take(), [*self.feed.place, step, self.feed.size]])
-        self.window.add([part for part, _ in found])
-        self._places = [place for _, place in found]
-        furthest: int = max(step for *_, step, _ in self._places)
-        names = self.window.not_finite
-        if names and not self._allow_nonfinite:
+        logged, feed = self.window.take(), self.feed
+        place = [*feed.place, step, feed.size, [*feed.ended]]
+        nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
+        found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
+        logged_by, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
+        self.window.add(logged_by)
+        furthest: int = max(place[3] for place in self._places)
+        if names := sorted({name for names in nonfinite_by for name in names}):
+            scaler = "" if self._scalers else " If a GradScaler skips such steps, pass it: Session(scaler=scaler)."
+            allow = "Session(allow_nonfinite=True) continues in any case."
             error = SessionError(
                 "diverged",
-                f"{', '.join(names)} became inf or nan by step {furthest}: training diverged. Nothing of "
-                "it is saved; lower the learning rate, or clip gradients. allow_nonfinite=True goes on all the same.",
+                f"{', '.join(names)}: inf or nan was logged by step {furthest}; the last checkpoint is from before. "
+                f"Lower the learning rate, or clip gradients.{scaler} {allow}",
             )
             error.raised_on_all_ranks = True
             raise error
@@ -145,6 +171,7 @@ class Script:
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.totals,
+            "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": self.left_early,
         }
@@ -168,6 +195,11 @@ class Script:
         log.info("time: %s", describe(read_goodput(self._goodput)))
 
     # Inside.
+
+    def _nonfinite(self, logged: Sums) -> list[str]:
+        """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
+        skipped = self._scalers.have_skipped()
+        return [name for name, (*_, nonfinite) in logged.items() if nonfinite and not skipped]
 
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""

@@ -8,21 +8,21 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from torch import Tensor
 
+from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.checkpoint.header import Metric
-from slipway.communicator.adopt import under_horovod
+from slipway.communicator.adopt import require_joined, under_horovod
 from slipway.errors import SessionError, warn
-from slipway.loading import Pass
+from slipway.loops import Batches, counted_loops
 from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.script import Script, identity
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
 from slipway.state import component, is_wrapped, named_objects, unwrap
-from slipway.steps import StepCounter
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
@@ -30,6 +30,9 @@ from slipway.window import require_free_names
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+READ: Any = object()
+"""In place of a value: a mean is not added to, but read."""
 
 
 class Session:
@@ -121,14 +124,10 @@ class Session:
         self._where, self._trackers = folder, trackers
         self._seed, self._keep, self._timeout = seed, keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
-        self._counter = StepCounter()
-        self._pass: Pass | None = None
-        self._in_epoch = self._in_body = self._blocked = False
-        self._counted = self._counted_before = 0
 
     def __getattr__(self, name: str) -> Any:
         """Say what is wrong where a session is used that is not open."""
-        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script"}:
+        if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script", "_loops"}:
             raise SessionError("session-not-open", "the session is not open: with Session(...) as session.")
         raise AttributeError(name)
 
@@ -144,13 +143,16 @@ class Session:
 
     @property
     def batch(self) -> int:
-        """Batches of the epoch done: the first number in ``enumerate(session.batches(loader), session.batch)``."""
-        return self._feed.batch
+        """Batches of the pass done: the first number in ``enumerate(session.batches(loader), session.batch)``.
+
+        In a resumed epoch that holds from the opening on, of the pass that begins next.
+        """
+        return self._feed.done
 
     @property
     def resumed(self) -> bool:
         """Whether this attempt goes on with a run that was saved."""
-        return self._run.start.step > 0
+        return (self._run.start.step, self._run.start.epoch) > (0, 0)
 
     @property
     def is_root(self) -> bool:
@@ -193,6 +195,7 @@ class Session:
                 opened,
                 self._components,
                 optimizers=[*optimizers],
+                scalers=self._objects["scaler"].values(),
                 parameters=[tensor for model in models for tensor in model.parameters()],
                 seed=self._seed,
                 repeat_epoch=self._repeat_epoch,
@@ -210,9 +213,11 @@ class Session:
                 policy=self._policy,
             )
             stack.enter_context(self._run.errors_marked())
-            stack.callback(self._counter.close)
-            self._counter.watch(optimizers, "step")
-            self._counter.watch(self._objects["scaler"].values(), "update")
+            self._loops = stack.enter_context(
+                counted_loops(
+                    self._script, self._run, optimizers=self._objects["optimizer"], scalers=self._objects["scaler"]
+                )
+            )
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
@@ -227,12 +232,7 @@ class Session:
             self._stack.__exit__(kind, error, traceback)
             return
         with self._stack:
-            self._end_pass()
-            self._count_step_outside()
-            if self._run.stopped:  # and the script has caught that
-                raise self._run.stopped
-            self._script.left_early = self._in_epoch
-            self._run.conclude(save=self._in_epoch)
+            self._loops.end()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -244,32 +244,9 @@ class Session:
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: if no optimiser of the session has stepped in an epoch, or if something logged was not finite.
+            SessionError: if ``total`` is not a whole number, or if something logged was not finite.
         """
-        self._script.total_epochs = total
-        if self._opened.found.facts.get("left_early"):
-            log.info("the script has left its epochs early, and so the run is done")
-            return
-        while self.epoch < total:
-            self._generators.seed(Purpose.EPOCH, self.epoch)
-            self._in_epoch, before = True, self._counter.count
-            yield self.epoch
-            self._in_epoch = False
-            if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
-                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
-            self._end_pass()
-            if self._feed.is_resuming:
-                raise SessionError(
-                    "batches-not-called", "the run was saved within session.batches, which this epoch has not called."
-                )
-            self._count_step_outside()
-            if self.step == 0:
-                raise SessionError(
-                    "no-optimizer-step", f"no optimiser of the session has stepped in an epoch: {self._optimizers()}."
-                )
-            self._run.position = self._run.position.next_epoch()
-            self._feed.next_epoch()
-            self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
+        return self._loops.epochs(whole_number("epochs", total))
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch.
@@ -286,13 +263,11 @@ class Session:
 
         Raises:
             StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
+            SessionError: if ``loader`` is not iterable.
         """
-        self._end_pass()
-        self._count_step_outside()
-        self._counted_before = self._counted
-        found = self._pass = self._feed.begin(loader, epoch=self.epoch)
-        self._run.start_clock()
-        return Batches(self._iterate(found), None if found.total is None else found.total - self.batch)
+        require_iterable(loader)
+        require_joined(self._opened.comm)
+        return self._loops.batches(loader)
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
@@ -304,14 +279,9 @@ class Session:
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
+            SessionError: if ``total`` is not a whole number.
         """
-        self._script.total_steps = total
-        self._run.start_clock()
-        self._script.resume_generators(self.epoch, self.step)
-        while self.step < total:
-            yield self.step
-            self._has_stepped()
-            self._run.advance()
+        return self._loops.steps(whole_number("steps", total))
 
     def log(self, **values: float | Tensor) -> None:
         """Log numbers of this step; metrics.jsonl gets their means over steps and ranks, every ``log_interval`` steps.
@@ -325,17 +295,54 @@ class Session:
         """
         self._script.window.log(values)
 
+    @overload
+    def mean(self, name: str) -> float: ...
+
+    @overload
+    def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
+
+    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+        """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
+
+        ::
+
+            for inputs, targets in session.batches(loader):
+                ...
+                session.mean("loss", loss, len(inputs))
+            print(session.mean("loss"))
+
+        It is taken over all batches and ranks, in however many attempts. After the loop any rank can read it; after a
+        ``break``, all ranks read it. In the loop it is the mean of this rank so far. If an epoch has several passes, it
+        is that of the last one with a value of this name. The next epoch begins anew.
+
+        Args:
+            name: of the mean.
+            value: a number, or a tensor of one element, which stays on its device. inf and nan count as they are.
+            weight: of this value, from 0 on: for a mean over samples their number in the batch. A number or a tensor.
+
+        Raises:
+            SessionError: if a value is not a number, is added outside of a loop over ``batches``, or is read where none
+                was added.
+            Stopped: after ``break``, as ``batches`` does.
+        """
+        self._loops.end_left_pass()
+        if value is READ:
+            return self._script.means.read(name)
+        self._script.means.add(name, value, weight)
+        return None
+
     def metrics(self, **values: float) -> None:
         """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint.
 
         Args:
-            values: numbers, or what ``float`` takes; of no effect on other ranks.
+            values: numbers, or tensors of one element; of no effect on other ranks, which need not call this.
 
         Raises:
-            SessionError: if the one that ``best`` names is missing, or a name is one that records have by themselves.
+            SessionError: if a value is not a number, the one that ``best`` names is missing, or a name is one that
+                records have by themselves.
         """
         require_free_names(values)
-        numbers = {name: float(value) for name, value in values.items()}
+        numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}
         if self._best is not None:
             if self._best not in numbers:
                 raise SessionError(
@@ -364,64 +371,6 @@ class Session:
 
     # Inside.
 
-    def _iterate(self, found: Pass) -> Iterator[Any]:
-        if self._pass is not found:
-            self._refuse_pass()
-        place = self.epoch, self._feed.number
-        self._script.resume_generators(*place, self._feed.batch)
-        reseeds = found.reseeds
-        for item in found.batches:
-            if reseeds:
-                self._generators.seed(Purpose.BODY, *place, self._feed.batch)
-            self._in_body = True
-            yield item
-            if self._pass is not found:
-                self._refuse_pass()
-            self._end_body()
-        self._end_pass()
-
-    def _refuse_pass(self) -> NoReturn:
-        raise SessionError(
-            "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
-        )
-
-    def _end_body(self) -> None:
-        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
-        self._in_body = False
-        self._feed.batch += 1
-        before, self._counted = self._counted, self._counter.count
-        self._blocked = self._counted == before  # gradients wait for more
-        if not self._blocked:
-            # Nothing is saved behind the last batch: the end of the epoch is near.
-            (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()
-
-    def _has_stepped(self) -> bool:
-        """Return whether an optimiser has stepped since the last call."""
-        before, self._counted = self._counted, self._counter.count
-        return self._counted > before
-
-    def _count_step_outside(self) -> None:
-        """Count a step that was taken behind a loop: of the gradients that it had left over."""
-        if self._has_stepped():
-            self._blocked = False
-            self._run.count()
-
-    def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
-        if self._pass is None:
-            return
-        if self._in_body:
-            self._end_body()
-        self._pass = None
-        self._blocked &= self._counter.count > self._counted_before  # not after a validation
-        self._feed.next_pass()
-        self._run.join(blocked=self._blocked)
-        self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
-
-    def _optimizers(self) -> str:
-        given = ", ".join(self._objects["optimizer"]) or "none"
-        return f"Session(optimizer=...) was given {given}"
-
     def _announce(self) -> None:
         if self.resumed:
             log.info("resumed at step %d, after %d epoch(s)", self.step, self.epoch)
@@ -439,26 +388,3 @@ class Session:
         for name, model in self._objects["model"].items():
             if needs_warm_up(model, ranks):
                 log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)
-
-
-class Batches(Generic[T]):
-    """The batches that are left of a pass; iterate over them once."""
-
-    def __init__(self, batches: Iterator[T], left: int | None) -> None:
-        """Yield ``batches``, of which there are ``left``."""
-        self._batches = batches
-        self._left = left
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield them."""
-        return self._batches
-
-    def __len__(self) -> int:
-        """Return how many there are.
-
-        Raises:
-            TypeError: if nobody knows.
-        """
-        if self._left is None:
-            raise TypeError("this loader does not know its length")
-        return self._left

@@ -1012,8 +1012,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
     "Training": {
         "diverged": Entry(
             EXIT_FAILED,
-            "The loss, a weight or a metric became NaN or infinite; that step is not saved.",
-            "Resume with a lower `--lr`, with `--clip-grad`, or with `--amp bf16` or `--amp none` in place of fp16.",
+            "The loss, a weight or a logged value became NaN or infinite; that step is not saved.",
+            "Resume with a lower `--lr`, with `--clip-grad`, or with `--amp bf16` or `--amp none` in place of fp16. If "
+            "a script has a GradScaler, pass it to the Session, which allows such values in the steps that it skips.",
         ),
         "out-of-memory": Entry(
             EXIT_CONFIG,
@@ -1179,7 +1180,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
     "Sessions": {
         "session-arguments": Entry(
             EXIT_CONFIG,
-            "`slipway.Session(...)` got nothing to save, or a value that an argument cannot have.",
+            "`slipway.Session(...)` got nothing to save, or an argument of it, or of a method, has a value that it "
+            "cannot have.",
             "Pass what trains by name, and look at docs/reference.md.",
         ),
         "session-not-open": Entry(
@@ -1204,18 +1206,30 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-optimizer-step": Entry(
             EXIT_FAILED,
-            "No optimizer that the Session knows has stepped in an epoch, so nothing would be counted or saved.",
+            "No optimizer that the Session knows has stepped. A warning if weights change all the same; an error if "
+            "the run ends like this. Until one steps, the run is saved only when an epoch ends.",
             "Pass the optimizer that steps: the inner one, if another wraps it.",
         ),
         "unknown-metric": Entry(
             EXIT_FAILED,
-            "`best=` names no metric that the script logs.",
-            "Name one that `session.validated` or `session.log` gets.",
+            "`best=` names a metric, or `session.mean` a mean, of which the script gives no value.",
+            "Compare the name with those that `session.metrics` or `session.mean` gets.",
         ),
         "not-a-number": Entry(
             EXIT_FAILED,
-            "A metric that is logged is not a number.",
-            "Log a float, or a tensor of one element.",
+            "What is passed to `session.log`, `session.mean` or `session.metrics` is not a number.",
+            "Pass a float, or a tensor of one element.",
+        ),
+        "mean-outside-batches": Entry(
+            EXIT_FAILED,
+            "`session.mean` adds a value outside of a loop over `session.batches`.",
+            "Iterate `session.batches(loader)` there, for a validation too. In other loops, which are never resumed "
+            "in the middle, average in variables.",
+        ),
+        "numbered-from-zero": Entry(
+            WARNING,
+            "In a resumed epoch, `enumerate` or `zip` numbers the batches as if the epoch began now.",
+            "Write `enumerate(session.batches(loader), session.batch)`.",
         ),
         "no-state-dict": Entry(
             EXIT_FAILED,

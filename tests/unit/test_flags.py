@@ -84,6 +84,7 @@ BAD = {
     ("--backend", "DDP"): ["--backend", "'DDP'", *get_args(BackendName)],
     ("--nproc-per-node", "all"): ["--nproc-per-node", "'all'", 0, "auto"],
     ("--nproc-per-node", "-1"): ["--nproc-per-node", "'-1'", 0, "auto"],
+    ("--data-dir", "caf\udce9"): ["--data-dir", r"'caf\udce9'", "UTF-8"],
     ("--synthetic-shape", "1", "2"): ["--synthetic-shape", 3, 1],
     ("--synthetic-shape", "1", "2", "x"): ["--synthetic-shape", "'x'", 1],
 }

@@ -97,6 +97,13 @@ class TestLayout:
         with refused("classes-differ", tmp_path, "emu"):
             opened(tmp_path)
 
+    @pytest.mark.parametrize("part", ["", "train"])
+    def test_a_class_whose_name_is_not_utf8_is_refused(self, tmp_path, part):
+        for side in {part, "val" if part else ""}:
+            fill(tmp_path / side, classes=["emu", os.fsdecode(b"caf\xe9")])
+        with refused("bad-path", tmp_path / part, r"'caf\udce9'", "UTF-8"):
+            opened(tmp_path)
+
     def test_an_empty_class_is_named_with_what_counts_as_image(self, tmp_path):
         fill(tmp_path)
         (tmp_path / "emu").mkdir()

@@ -14,6 +14,7 @@ from trainer.data import open_data
 from trainer.models import build_model
 
 MINE = """
+import os
 import torch
 from dataclasses import replace
 from torch import nn
@@ -52,6 +53,9 @@ def labels(config):
 def short(config):
     part = torch.zeros(4, 1, 6, 6).byte(), torch.tensor([0, 1])
     return in_memory_splits(part, part, classes=("a", "b"), padding=0, flip=False)
+def latin(config):
+    part = torch.zeros(4, 1, 6, 6).byte(), torch.zeros(4).long()
+    return in_memory_splits(part, part, classes=(os.fsdecode(b"caf\\xe9"),), padding=0, flip=False)
 def plain(config): return ([1], [2])
 number = 7
 """
@@ -119,6 +123,7 @@ def test_a_model_that_is_none_is_answered_in_one_line(name, values):
         ("vectors", ["uint8", "[n, c,", "torch.float32 [4, 32]", "docs/session.md"]),
         ("labels", ["train", "labels", " 0 ", " 1,", " 2 "]),
         ("short", ["train", "labels", "int64", "[4]"]),
+        ("latin", ["train", r"'caf\udce9'", "UTF-8"]),
         ("fails", ["ValueError: two lines"]),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slipway.archive import Archive, ArchiveError, Names
+from slipway.flags import is_utf8
 from slipway.packed import SUFFIXES, Images, find_images, is_image, is_left_out, left_out_of, root_of
 from slipway.reading import open_regular
 from trainer.data.base import Ids
@@ -64,7 +65,7 @@ class Tree(Protocol):
         """Return the images below the folder ``part``, or "" for all; each class is a folder in it.
 
         Raises:
-            ConfigError: if there is no such folder, or it cannot be read, or a class has no images.
+            ConfigError: if there is no such folder, or it cannot be read, a class has no images, or its name is not UTF-8.
         """
         ...
 
@@ -213,6 +214,11 @@ def _scanned(files: Files, found: Images, classes: Sequence[str], root: Path) ->
         raise ConfigError(
             "no-images", f"{root}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}."
         )
+    for name in found.classes:
+        if not is_utf8(name):
+            raise ConfigError(
+                "bad-path", f"the class folder {name!r} in {root} is not UTF-8, as tables of results are: rename it."
+            )
     return Scanned(files, np.asarray(found.numbers), torch.from_numpy(np.array(found.labels)), found.classes)
 
 

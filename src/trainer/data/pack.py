@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from slipway.archive import LOCAL, Archive
 from slipway.files import sync_folder
+from slipway.flags import is_utf8
 from slipway.reading import read_whole
 from trainer import arguments
 from trainer.config import DataConfig
@@ -136,12 +137,8 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]
     if text := note_of(tree.left_out):
         sys.stderr.write(f"trainer: {folder}: {text}\n")
     for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                "bad-path", f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it."
-            ) from error
+        if not is_utf8(name):
+            raise ConfigError("bad-path", f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it.")
     return Source(folder, names, shorter_side, quality), classes
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from slipway.flags import is_utf8
 from trainer.config import DataConfig
 from trainer.data.base import Splits
 from trainer.errors import ConfigError
@@ -28,7 +30,7 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
         )
     for part, dataset in zip(Splits._fields, found, strict=True):
         try:
-            wrong = _wrong_with(dataset)
+            wrong = _wrong_with(dataset) or _wrong_name(dataset.classes)
         except Exception as error:
             raise ConfigError(
                 "bad-plugin", f"--dataset {name}: its {part} part is no Dataset: {reason_of(error)}"
@@ -55,3 +57,9 @@ def _wrong_with(dataset: Any) -> str:
         return f"mean_std must be two tensors [{shape[0]}], one value for each channel."
     _ = dataset.in_memory, dataset.draws, dataset.describe(0)
     return ""
+
+
+def _wrong_name(classes: Iterable[str]) -> str:
+    """Return which of ``classes`` has a name that the tables of results cannot hold; "" if none has."""
+    unfit = [name for name in classes if not is_utf8(name)]
+    return f"the class name {unfit[0]!r} is not UTF-8, as the tables of results are." if unfit else ""

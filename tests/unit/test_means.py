@@ -1,0 +1,466 @@
+"""Numbers that a script gives: means over an epoch, wherever a run was stopped, logged values, and arguments."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from messages import assert_warning, refused, slugs
+from slipway import Session, Stopped
+from slipway.means import Means
+from slipway.overflow import Scalers
+from slipway.sums import Sum
+from slipway.window import Logged
+
+LOSSES = [0.1, 1e-3, 3.7, 2.5e5, 0.7, 1 / 3, 1e-9]
+WEIGHTS = [4, 4, 4, 4, 4, 4, 1]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class KilledError(Exception):
+    """Ends a script where nothing can be saved any more."""
+
+
+class Script:
+    def __init__(self, folder, **options):
+        torch.manual_seed(0)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder, **options)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.model(torch.ones(1, 1)).square().mean().backward()
+        self.optimizer.step()
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(folder, *, epochs=2, kill=None, end=terminate, leave_at=None):
+    """Train and validate; end at batch ``kill`` of an epoch, counted on through its passes. Return means by epoch."""
+    script, found = Script(folder, checkpoint_steps=1), {}
+    with contextlib.suppress(Stopped, KilledError), script.session as session:
+        for epoch in session.epochs(epochs):
+            for index, loss in enumerate(session.batches(LOSSES), session.batch):
+                script.step()
+                session.mean("loss", torch.tensor(loss, dtype=torch.float32) * (epoch + 1), WEIGHTS[index])
+                session.mean("train only", loss)
+                if (epoch, index) == kill:
+                    end()
+                if index == leave_at:
+                    break
+            trained = session.mean("loss")
+            for index, loss in enumerate(session.batches(LOSSES[:3]), session.batch):
+                session.mean("loss", loss - epoch)
+                if (epoch, index + len(LOSSES)) == kill:
+                    end()
+            found[epoch] = trained, session.mean("loss"), session.mean("train only")
+    return found
+
+
+def kill_now():
+    raise KilledError
+
+
+class TestAMeanOverStops:
+    def test_it_is_weighted_and_of_each_pass(self, tmp_path):
+        found = train(tmp_path)
+        expected = sum(weight * loss for loss, weight in zip(LOSSES, WEIGHTS, strict=True)) / sum(WEIGHTS)
+        assert [trained for trained, *_ in found.values()] == pytest.approx([expected, 2 * expected])
+        assert [validated for _, validated, _ in found.values()] == pytest.approx(
+            [sum(LOSSES[:3]) / 3, sum(LOSSES[:3]) / 3 - 1]
+        )
+        assert found[0][2] == pytest.approx(sum(LOSSES) / len(LOSSES))
+
+    @pytest.mark.parametrize("end", [terminate, kill_now])
+    @pytest.mark.parametrize("kill", [(0, 0), (0, 3), (1, 6), (1, 8)], ids=str)  # the last one is in a validation
+    def test_it_is_the_same_to_the_last_bit(self, kill, end, tmp_path):
+        whole = train(tmp_path / "whole")
+        first = train(tmp_path / "run", kill=kill, end=end)
+        again = train(tmp_path / "run")
+        assert first | again == whole
+        assert set(first) | set(again) == {0, 1}
+
+    def test_it_is_the_same_after_many_stops(self, tmp_path):
+        whole = train(tmp_path / "whole")
+        found = {}
+        for kill in [(0, 1), (0, 2), (0, 5), (1, 0), (1, 2), (1, 3)]:
+            found |= train(tmp_path / "run", kill=kill, end=kill_now)
+        assert found | train(tmp_path / "run") == whole
+
+    def test_a_loop_that_was_left_by_break(self, tmp_path):
+        whole = train(tmp_path / "whole", leave_at=4)
+        assert whole[0][2] == pytest.approx(sum(LOSSES[:5]) / 5)
+        first = train(tmp_path / "run", leave_at=4, kill=(1, 2))
+        assert first | train(tmp_path / "run", leave_at=4) == whole
+
+    def test_it_is_read_behind_the_last_epoch_of_a_run_that_is_done(self, tmp_path):
+        def run():
+            script = Script(tmp_path)
+            with script.session as session:
+                for _ in session.epochs(2):
+                    for loss in session.batches(LOSSES):
+                        script.step()
+                        session.mean("loss", loss)
+                return session.mean("loss")
+
+        assert run() == run()
+
+    def test_a_checkpoint_of_a_version_without_means(self, tmp_path):
+        train(tmp_path, kill=(0, 2))
+        manifest = (tmp_path / "checkpoints" / "latest").resolve() / "manifest.json"
+        from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint  # noqa: PLC0415
+
+        found = read_checkpoint(manifest.parent)
+        facts = {name: value for name, value in found.header.facts.items() if name != "means"}
+        facts["window"] = {name: sums[:2] for name, sums in facts["window"].items()}
+        facts["feed"] = facts["feed"] | {"places": [place[:5] for place in facts["feed"]["places"]]}
+        write_checkpoint(manifest.parent, Checkpoint(found.tensors, found.header._replace(facts=facts)))
+        assert set(train(tmp_path)) == {0, 1}
+
+
+def test_in_the_loop_it_is_the_mean_so_far(tmp_path):
+    script, seen = Script(tmp_path), []
+    with script.session as session:
+        for _ in session.epochs(2):
+            for loss in session.batches([1.0, 2.0, 6.0]):
+                script.step()
+                session.mean("loss", loss)
+                seen.append(session.mean("loss"))
+    assert seen == 2 * [1.0, 1.5, 3.0]
+
+
+def test_steps_are_one_pass(tmp_path):
+    def run(kill=None):
+        script = Script(tmp_path / str(kill), checkpoint_steps=1)
+        with contextlib.suppress(Stopped), script.session as session:
+            for step in session.steps(6):
+                script.step()
+                session.mean("loss", LOSSES[step])
+                if step == kill:
+                    terminate()
+            return session.mean("loss")
+
+    whole = run()
+    assert run(kill=3) is None
+    assert run(kill=3) == whole
+
+
+@pytest.mark.parametrize("where", ["before", "between", "after break", "behind"])
+def test_a_value_outside_of_a_pass_is_refused(where, tmp_path):
+    script = Script(tmp_path)
+    with refused("mean-outside-batches", "loss"), script.session as session:
+        for _ in session.epochs(2):
+            if where == "before":
+                session.mean("loss", 1.0)
+            for _ in session.batches(LOSSES):
+                script.step()
+                if where == "after break":
+                    break
+            if where in {"between", "after break"}:
+                session.mean("loss", 1.0)
+        session.mean("loss", 1.0)
+
+
+def test_a_mean_of_nothing(tmp_path):
+    script = Script(tmp_path)
+    with refused("unknown-metric", "los"), script.session as session:
+        for epoch in session.epochs(2):
+            if epoch:
+                session.mean("loss")  # of the epoch before: a resumed one would not know it
+            for loss in session.batches(LOSSES):
+                script.step()
+                session.mean("loss", loss)
+    with refused("unknown-metric", "los"), Script(tmp_path).session as session:
+        session.mean("los")
+
+
+def test_inf_and_weights_of_zero_count_as_they_are(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        for _ in session.epochs(1):
+            for loss in session.batches([1.0, math.inf]):
+                script.step()
+                session.mean("loss", loss)
+                session.mean("none", loss, 0 if loss == 1 else 0.0)
+        assert session.mean("loss") == math.inf
+        assert math.isnan(session.mean("none"))
+
+
+class TestRanks:
+    def run(self, size, values, *, saved=None, under_way=0):
+        """Add the values that each rank has, and return what each would save and read."""
+        ranks = [Means(rank, size) for rank in range(size)]
+        for rank, means in enumerate(ranks):
+            means.resume(saved or {}, under_way=under_way)
+            means.begin(0, resumed=bool(saved))
+            for value, weight in values[rank]:
+                means.add("loss", value, weight)
+        parts = [means.part() for means in ranks]
+        facts = json.loads(json.dumps([means.facts(parts) for means in ranks]))
+        for means in ranks:
+            means.end(parts)
+        return facts, [means.read("loss") for means in ranks]
+
+    def test_all_ranks_read_one_number_also_one_that_had_no_batch(self):
+        facts, read = self.run(3, [[(1.0, 2)], [], [(4.0, 1), (7.0, 1)]])
+        assert read == [13 / 4] * 3
+        assert facts[0] == facts[1] == facts[2]
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 5])
+    def test_another_number_of_ranks_takes_over_all_parts(self, size):
+        (saved, *_), _ = self.run(3, [[(1.0, 2)], [(2.0, 1)], [(4.0, 1)]])
+        _, read = self.run(size, [[(8.0, 2)]] + [[]] * (size - 1), saved=saved)
+        assert read == [pytest.approx(24 / 6)] * size
+
+    def test_a_pass_that_begins_anew_forgets_what_it_had(self):
+        means = Means(0, 1)
+        means.resume({"0": [{"loss": [3.0, 1]}]}, under_way=0)
+        means.begin(0, resumed=False)
+        means.add("loss", 5.0, 1)
+        means.end([means.part()])
+        assert means.read("loss") == 5
+
+
+class TestSum:
+    def test_its_total_is_exact_where_values_are_tensors(self):
+        """As on a GPU: there a tensor is not read, but added to a tensor."""
+        values = [torch.rand(()) for _ in range(100)]
+        on_device, here = Sum(0.5), Sum(0.5)
+        for value in values:
+            on_device.add(value, 3)
+            here.add(value.item(), 3)
+        assert float(on_device) == float(here)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool])
+    def test_any_real_dtype_and_any_mixture(self, dtype):
+        total = Sum()
+        total.add(2.0)
+        total.add(torch.ones((), dtype=dtype), torch.tensor(3))
+        total.add(torch.ones((), dtype=dtype), 0.5)
+        total.add(4.0, torch.tensor(0.25))
+        assert float(total) == 6.5
+
+    def test_values_of_inference_mode_are_added_to_outside_of_it(self):
+        total, logged = Sum(), Logged()
+        with torch.inference_mode():
+            total.add(torch.ones(()))
+            logged.add(torch.ones(()))
+        total.add(torch.ones(()))
+        logged.add(torch.ones(()))
+        assert (float(total), logged.sums()) == (2, [2, 2, 0])
+
+    def test_more_values_than_there_is_room_for(self):
+        logged = Logged()
+        for number in range(200):
+            logged.add(torch.tensor(float(number)))
+            if number == 150:
+                assert logged.sums()[:2] == [sum(range(151)), 151]
+        logged.add(torch.tensor(math.nan))
+        logged.add(math.inf)
+        assert logged.sums() == [sum(range(200)), 200, 2]
+
+
+NO_NUMBERS = [None, "0.5", b"1", [1.0], 1j, torch.ones(2), torch.ones(0), torch.tensor(1j), object(), np.ones(2)]
+NUMBERS = [1, True, np.float32(1), np.int64(1), np.array(1.0), Fraction(1), torch.ones(1, 1), torch.tensor(True)]
+
+
+@pytest.mark.parametrize("call", ["log", "metrics", "mean", "weight"])
+def test_what_is_no_number_is_refused_each_time_and_what_is_one_is_not(call, tmp_path):
+    script = Script(tmp_path)
+    give = {
+        "log": lambda session, value: session.log(v=value),
+        "metrics": lambda session, value: session.metrics(v=value),
+        "mean": lambda session, value: session.mean("v", value),
+        "weight": lambda session, value: session.mean("v", 1.0, value),
+    }[call]
+    with script.session as session:
+        for _ in session.epochs(1):
+            for _ in session.batches([0]):
+                script.step()
+                for value in NUMBERS:
+                    give(session, value)
+                for value in [*NO_NUMBERS, *([-1, math.nan] if call == "weight" else [])]:
+                    with refused("not-a-number", "v" if call != "weight" else "weight"):
+                        give(session, value)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["v"] for line in lines if line["kind"] == "validation"] == ([1.0] * len(NUMBERS) * (call == "metrics"))
+
+
+TOTALS = [range(3), "3", 2.5, 3.0, -1, None, [3], torch.tensor(2.5)]
+
+
+@pytest.mark.parametrize("call", ["epochs", "steps"])
+def test_totals_that_make_no_sense_are_refused_at_the_call(call, tmp_path):
+    with Script(tmp_path).session as session:
+        for total in TOTALS:
+            with refused("session-arguments", call):
+                getattr(session, call)(total)
+        for total in (0, np.int64(0), torch.tensor(0), False):
+            assert list(getattr(session, call)(total)) == []
+
+
+def test_what_is_no_loader_is_refused(tmp_path):
+    with Script(tmp_path).session as session:
+        for loader in (5, None, list, torch.utils.data.DataLoader, kill_now):
+            with refused("session-arguments", "batches"):
+                session.batches(loader)
+
+
+class TestNumbersThatAreNotFinite:
+    def train(self, folder, values, *, scale=None, **options):
+        """Log a gradient norm in each step; where it is not finite the scaler, if any, skips the step."""
+        script = Script(folder, **{"checkpoint_steps": 1, "log_interval": 1, **options})
+        scaler = options.get("scaler")
+        with script.session as session:
+            for _ in session.epochs(1):
+                for value in session.batches(values):
+                    script.optimizer.zero_grad()
+                    loss = script.model(torch.ones(1, 1)).sum() * value
+                    (scaler.scale(loss) if scaler else loss).backward()
+                    if scaler:
+                        scaler.unscale_(script.optimizer)
+                        scaler.step(script.optimizer)
+                        scaler.update(scale)
+                    else:
+                        script.optimizer.step()
+                    session.log(grad_norm=torch.tensor(value), loss=1.0)
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_a_step_that_the_scaler_skips_is_no_divergence(self, tmp_path):
+        values = [math.inf] * 12 + [1.0, math.nan, 2.0]
+        records = self.train(tmp_path, values, scaler=torch.amp.GradScaler("cpu"))
+        assert [record.get("grad_norm") for record in records[:15]] == [None] * 12 + [1, None, 2]
+        assert [record.get("grad_norm_nonfinite") for record in records[:15]] == [1] * 12 + [None, 1, None]
+        assert {record["loss"] for record in records} == {1.0}
+        assert all(math.isfinite(number) for record in records for number in record.values() if number != "train")
+
+    def test_one_that_it_does_not_skip_is(self, tmp_path):
+        with refused("diverged", "grad_norm", 2):
+            self.train(tmp_path, [1.0, math.inf, 1.0], scaler=torch.amp.GradScaler("cpu"), scale=1.0)
+
+    def test_one_that_skips_for_ever_is(self, tmp_path):
+        with refused("diverged", "grad_norm", 31):
+            self.train(tmp_path, [math.inf] * 50, scaler=torch.amp.GradScaler("cpu"))
+
+    @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
+    def test_without_a_scaler_the_message_names_it(self, scaler, tmp_path):
+        with refused("diverged", "grad_norm", "Session(scaler=scaler)", "allow_nonfinite=True") as caught:
+            self.train(tmp_path, [1.0, math.inf], **({"scaler": scaler} if scaler else {}))
+        assert "loss" not in str(caught.value).split(":")[0]
+
+    def test_where_they_are_allowed_the_others_make_the_mean(self, tmp_path):
+        records = self.train(tmp_path, [1.0, math.inf, 3.0], allow_nonfinite=True, log_interval=3)
+        assert (records[-1]["grad_norm"], records[-1]["grad_norm_nonfinite"]) == (2, 1)
+
+    def test_a_scale_that_grows_and_falls_back_within_a_window(self):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+        (weight,) = parameters = [nn.Parameter(torch.ones(()))]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+        def step(value):
+            optimizer.zero_grad()
+            scaler.scale(weight * value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        step(1.0)
+        scalers = Scalers([scaler, None, nn.Linear(1, 1)])
+        for values, skipped in [([1.0], False), ([1.0, math.inf], True), ([1.0], False), ([math.inf], True)]:
+            for value in values:
+                step(value)
+            assert scalers.have_skipped() == skipped
+        assert scaler.get_scale() == 2
+
+
+class TestARunWithoutSteps:
+    def collect(self, folder, kill=None):
+        """Draw numbers in two epochs, and train with as many in two more."""
+        script = Script(folder, checkpoint_steps=1)
+        with contextlib.suppress(Stopped), script.session as session:
+            for epoch in session.epochs(4):
+                for index, _ in enumerate(session.batches(range(3)), session.batch):
+                    if epoch > 1:
+                        script.step()
+                    if (epoch, index) == kill:
+                        terminate()
+        return session.step
+
+    @pytest.mark.parametrize("kill", [None, (0, 1), (1, 2), (2, 1)], ids=str)
+    def test_a_first_epoch_that_only_collects_is_no_fault(self, kill, tmp_path, caplog):
+        done = self.collect(tmp_path, kill)
+        assert done == {None: 6, (2, 1): 2}.get(kill, 0)
+        assert self.collect(tmp_path) == 6
+        assert "no-optimizer-step" not in slugs(caplog.text)
+
+    def test_another_optimiser_is_named_in_the_first_pass_and_refused_at_the_end(self, tmp_path, caplog):
+        script = Script(tmp_path)
+        script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)  # not the session's
+        with refused("no-optimizer-step", "optimizer"), script.session as session:
+            for _ in session.epochs(2):
+                for _ in session.batches(range(3)):
+                    script.step()
+                assert_warning(caplog.text, "no-optimizer-step", "optimizer")
+        assert slugs(caplog.text).count("no-optimizer-step") == 1
+
+    def test_a_run_that_changes_nothing_is_refused_at_its_end(self, tmp_path, caplog):
+        for epochs in (1, 2):
+            with refused("no-optimizer-step"), Script(tmp_path).session as session:
+                for _ in session.epochs(epochs):
+                    for _ in session.batches(range(3)):
+                        pass
+            assert session.epoch == epochs
+        assert slugs(caplog.text) == []
+
+    def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr("slipway.loops.MOST_BATCHES", 3)
+        script = Script(tmp_path)
+        with contextlib.suppress(KilledError), script.session as session:
+            for _ in session.epochs(1):
+                for index in session.batches(range(5)):
+                    with torch.no_grad():
+                        script.model.weight.add_(1)
+                    if index == 4:
+                        kill_now()
+        assert slugs(caplog.text) == ["no-optimizer-step"]
+
+
+class TestASessionBeforeTheRanksJoin:
+    def test_it_is_refused_where_a_launcher_started_more(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with refused("separate-processes", "WORLD_SIZE=2", "init_process_group", "hvd.init"):
+            Script(tmp_path).session.__enter__()
+
+    def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
+        script = Script(tmp_path)
+        with refused("separate-processes", 2, "init_process_group"), script.session as session:
+            monkeypatch.setattr("slipway.communicator.adopt.count_ranks", lambda: 2)
+            for _ in session.epochs(1):
+                session.batches([1])
+
+    def test_a_world_of_this_process_alone_is_another_fault(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            with refused("separate-processes", "WORLD_SIZE=2") as caught:
+                Script(tmp_path).session.__enter__()
+        finally:
+            torch.distributed.destroy_process_group()
+        assert "init_process_group" not in str(caught.value)
