@@ -192,7 +192,8 @@ def end(code: object) -> NoReturn:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def main(descriptor: int) -> None:
+def preload() -> None:
+    """Import what programs import, so that this process can be forked."""
     for name in PRELOADED:
         importlib.import_module(name)
     gc.collect()
@@ -200,6 +201,10 @@ def main(descriptor: int) -> None:
     for finalizer in [*weakref.finalize._registry]:
         finalizer.atexit = False  # torch takes down its operators: a tenth of a second
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork of several threads may wait for ever"
+
+
+def main(descriptor: int) -> None:
+    preload()
     if request := serve(socket.socket(fileno=descriptor)):
         become(request)
 
