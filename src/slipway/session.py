@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-READ: Any = object()
+READ: Any = ...
 """In place of a value: a mean is not added to, but read."""
 
 

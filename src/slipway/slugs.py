@@ -1214,8 +1214,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "batches-not-called": Entry(
             EXIT_FAILED,
-            "`session.batches` is not called in each epoch as before, or two iterate at once.",
-            "Iterate one `session.batches(loader)` at a time, in each epoch of `session.epochs`.",
+            "`session.batches` is not called in each epoch as before, or not iterated at once.",
+            "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
+        ),
+        "two-passes": Entry(
+            EXIT_FAILED,
+            "Two results of `session.batches` are iterated at a time, by `zip`, `itertools.chain` or a nested loop.",
+            "Side by side: `session.batches(zip(a, b))`. One after the other: a loop for each. Within a batch: iterate "
+            "the second loader without the session.",
         ),
         "uneven-passes": Entry(
             EXIT_FAILED,
