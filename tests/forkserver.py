@@ -136,8 +136,8 @@ def serve(connection: socket.socket) -> dict | None:
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import modules that the server has not yet, once for all programs that need them."""
+def preload(modules: Sequence[str] = PRELOADED) -> None:
+    """Import what programs import, unless it is there, so that this process can be forked."""
     missing = [name for name in modules if name not in sys.modules]
     for name in missing:
         importlib.import_module(name)
@@ -212,7 +212,7 @@ def end(code: object) -> NoReturn:
 
 
 def main(descriptor: int) -> None:
-    preload(PRELOADED)
+    preload()
     if request := serve(socket.socket(fileno=descriptor)):
         become(request)
 

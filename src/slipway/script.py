@@ -76,6 +76,7 @@ class Script:
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
+        self._passes = 0
         self.generators = Generators(seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         if "feed" in facts:
@@ -113,18 +114,40 @@ class Script:
         rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
-    def end_means(self) -> None:
+    def begin_pass(self) -> None:
+        """Begin the means of a pass of the feed, or continue them in one that is resumed."""
+        self._passes += 1
+        self.means.begin(self.feed.number, resumed=self.feed.is_resuming or self.feed.batch > 0)
+
+    def end_pass(self) -> None:
         """End the means of a pass that has ended on all ranks."""
         self.means.end(all_gather_json(self._comm, self.means.part()))
 
     # What the run asks.
 
     def sums(self) -> list[float]:
-        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
-        return []
+        """Return the number of passes, and its square: that is equal on all ranks, or else one alone has begun a pass.
 
-    def observed(self, position: Position, _sums: list[float]) -> Position:
-        """Return ``position`` as it is."""
+        What a script logs has names, of which ranks may use others, and so goes by ``meet``.
+        """
+        passes = float(self._passes % 1024)  # squares and their sums are exact
+        return [passes, passes**2]
+
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Return ``position`` as it is.
+
+        Raises:
+            SessionError: on every rank, if they are in different passes, and would wait for each other for ever.
+        """
+        passes, squares = sums
+        if squares * self._comm.world.size != passes**2:
+            error = SessionError(
+                "uneven-passes",
+                "some ranks call session.batches where others do not: call it on all ranks; on one rank alone, iterate "
+                "the loader itself.",
+            )
+            error.raised_on_all_ranks = True
+            raise error
         return position
 
     def meet(self, step: int) -> int:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from messages import slugs
 from support import ROOT, launch_words, started, status
 
 SCRIPT = str(ROOT / "tests" / "scripts" / "session" / "means.py")
@@ -32,3 +33,11 @@ def test_a_mean_over_ranks_is_the_same_wherever_the_run_was_stopped(tmp_path):
         manifest = json.loads((folder / "checkpoints" / "best" / "manifest.json").read_text())
         assert (manifest["position"]["epoch"], manifest["metric"]["name"]) == (3, "loss")
         assert manifest["metric"]["value"] == json.loads(read[0][2])[2]
+
+
+@pytest.mark.parametrize("alone", ["root", "other"])
+def test_a_pass_on_one_rank_alone_is_refused(alone, tmp_path):
+    words = launch_words("forked", 2, program=[SCRIPT.replace("means.py", "alone.py")])[:-1]
+    with started(words, tmp_path / "log", RUN_DIR=str(tmp_path / "run"), ALONE=alone) as launch:
+        assert launch.wait() == 1, launch.output
+    assert "uneven-passes" in slugs(launch.output)

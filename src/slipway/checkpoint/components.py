@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import broadcast_json
+from slipway.communicator.collectives import as_bytes, broadcast_json
 
 PLAIN = {bool, int, float, str, type(None)}
 CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
@@ -184,21 +184,31 @@ def _shapes(tensors: Tensors) -> Shapes:
 def _broadcast(
     comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[list[int], str]]
 ) -> dict[str, Tensor]:
-    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU."""
-    received: dict[str, Tensor] = {}
-    chunk: dict[str, Tensor] = {}
+    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU.
+
+    They travel as bytes: libraries have no broadcast for some dtypes. Rank 0 returns copies: its own tensors are mapped
+    from a file, which would stay open.
+    """
+    received = {
+        name: tensors[name].to("cpu", copy=True) if tensors else torch.empty(shape, dtype=getattr(torch, dtype))
+        for name, (shape, dtype) in shapes.items()
+    }
+    batch: list[Tensor] = []
     size = 0
-    for name, (shape, dtype) in shapes.items():
-        chunk[name] = (
-            tensors[name].to(comm.device)
-            if tensors
-            else torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
-        )
-        size += chunk[name].nbytes
-        if size >= CHUNK or len(received) + len(chunk) == len(shapes):
-            comm.broadcast(list(chunk.values()))
-            # Copies: the tensors of rank 0 lie in its file, which stays open as long as one of them is there.
-            received |= {name: tensor.to("cpu", copy=True) for name, tensor in chunk.items()}
-            chunk.clear()
-            size = 0
+    for piece in (piece for tensor in received.values() for piece in as_bytes(tensor).split(CHUNK)):
+        if size + len(piece) > CHUNK:
+            _send(comm, batch)
+            batch, size = [], 0
+        batch.append(piece)
+        size += len(piece)
+    _send(comm, batch)
     return received
+
+
+def _send(comm: Communicator, pieces: list[Tensor]) -> None:
+    """Overwrite ``pieces``, which are on the CPU, with rank 0's."""
+    sent = [piece.to(comm.device) for piece in pieces]
+    comm.broadcast(sent)
+    for piece, from_root in zip(pieces, sent, strict=True):
+        if from_root is not piece:
+            piece.copy_(from_root)

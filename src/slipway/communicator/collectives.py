@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from slipway.errors import SlipwayError, from_json, to_json
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+WORD = torch.int32.itemsize
+"""Bytes are summed in words of int32, where all ranks but one have zeros: Horovod does not reduce uint8."""
 
 
 def broadcast_json(comm: Communicator, value: Any = None) -> Any:
@@ -56,10 +60,15 @@ def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | No
     lengths = torch.zeros(size, dtype=torch.float64, device=device)
     lengths[rank] = len(text)
     lengths = comm.all_reduce_sum(lengths)
-    rows = torch.zeros(size, int(lengths.max()), device=device)
-    rows[rank, : len(text)] = text.to(rows)
-    rows = comm.all_reduce_sum(rows)
-    return [json.loads(bytes(row[: int(length)].int().tolist())) for row, length in zip(rows, lengths, strict=True)]
+    rows = torch.zeros(size, -(-int(lengths.max()) // WORD), dtype=torch.int32, device=device)
+    rows.view(torch.uint8)[rank, : len(text)] = text.to(device)
+    rows = comm.all_reduce_sum(rows).view(torch.uint8).cpu()
+    return [json.loads(row[: int(length)].numpy().tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of ``tensor``: uint8 [n], a view of it if it is contiguous."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
