@@ -1,9 +1,9 @@
 """Runs random scripts with a session whole and killed, and says where their results differ.
 
-    python tests/fuzz                           30 seconds of it
-    python tests/fuzz --minutes 20              or --count 500, --first SEED
-    python tests/fuzz --seed 17 [--shrink]      one of them, with its text
-    python tests/fuzz tests/fuzz/cases/*.py     kept ones
+python tests/fuzz                           30 seconds of it
+python tests/fuzz --minutes 20              or --count 500, --first SEED
+python tests/fuzz --seed 17 [--shrink]      one of them, with its text
+python tests/fuzz tests/fuzz/cases/*.py     kept ones
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--stride", type=int, default=1, help="between two seeds")
     parser.add_argument("--seed", type=int, help="run this one")
+    parser.add_argument("--without", nargs="+", default=[], metavar="GROUP: OPTION", help="what not to draw")
     parser.add_argument("--shrink", action="store_true", help="reduce what fails")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
     parser.add_argument("--folder", type=Path, help="where to write scripts that fail")
@@ -73,7 +74,7 @@ def _campaign(args: argparse.Namespace, place: Path) -> int:
     kinds: Counter[str] = Counter()
     seed = args.seed if args.seed is not None else args.first
     while True:
-        plan = draw_plan(random.Random(seed))
+        plan = draw_plan(random.Random(seed), args.without)
         case, found, runs = examine(plan, seed, place)
         count, attempts = count + 1, attempts + runs
         kinds["exact" if case.is_exact else "refused" if case.refused else "not restorable"] += 1
@@ -84,7 +85,7 @@ def _campaign(args: argparse.Namespace, place: Path) -> int:
                 plan, found = shrink(plan, seed, found, place) if args.shrink else (plan, found)
                 case = case_of(plan, f"seed {seed}: {found}")
                 case.chains = [[kill for kill in found.chain if "@" in kill or "~" in kill]] if found.chain else []
-                print(f"\n{case.text()}\n{found.output}")
+                print(f"\n{case.text()}\n{found.output}", flush=True)
             if args.folder:
                 args.folder.mkdir(parents=True, exist_ok=True)
                 (args.folder / f"seed_{seed}.py").write_text(case.text())

@@ -20,7 +20,7 @@ RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(os.environ.get("RUN_DIR", "runs/fuzz"))
 WIDTH = 4
-"""Numbers in a sample; the first is the sample's own number."""
+"""Numbers in a sample; the first is by the sample's own number."""
 
 
 class BrokenError(Exception):
@@ -130,7 +130,7 @@ def draw(kind: str) -> float:
 def table(count: int, first: int = 0) -> torch.Tensor:
     """Return samples: float32 [count, WIDTH]."""
     found = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(first + 1))
-    found[:, 0] = torch.arange(first, first + count)
+    found[:, 0] = torch.arange(first, first + count) / 64
     return found
 
 

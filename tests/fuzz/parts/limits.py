@@ -24,6 +24,11 @@ def _withhold(kind: str):
     return change
 
 
+def _wrap(draft: Draft, plan: Plan) -> None:
+    number = next(number for number, line in enumerate(draft.setup) if line.startswith("optimizer = "))
+    draft.setup.insert(number + 1, "optimizer = Wrapper(optimizer)")
+
+
 G = "unrestorable"
 add(G, "nothing", weight=40)
 add(
@@ -67,7 +72,14 @@ add(
 )
 add(
     *(G, "layer frozen in one epoch"),
-    **{"needs": (EPOCHS, has("ranks", "1"), lacks("model", "frozen", "tied", "weight", "spectral"), lacks("epochs", "1"))},
+    **{
+        "needs": (
+            EPOCHS,
+            has("ranks", "1"),
+            lacks("model", "frozen", "tied", "weight", "spectral"),
+            lacks("epochs", "1"),
+        )
+    },
     unrestorable=("requires_grad", "frozen", "model"),
     epoch_start="""
         if epoch == 0:
@@ -88,11 +100,20 @@ add(
 )
 add(
     *(G, "scheduler"),
-    **{"needs": (has("scheduler", *SCHEDULES),), "unrestorable": ("initial_lr", "scheduler"), "change": _withhold("scheduler")},
+    **{
+        "needs": (has("scheduler", *SCHEDULES),),
+        "unrestorable": ("initial_lr", "scheduler"),
+        "change": _withhold("scheduler"),
+    },
 )
 add(
     *(G, "scaler"),
-    **{"weight": 1, "needs": (has("scaler", "given"),), "listed": ("GradScaler", "scaler"), "change": _withhold("scaler")},
+    **{
+        "weight": 1,
+        "needs": (has("scaler", "given"),),
+        "listed": ("GradScaler", "scaler"),
+        "change": _withhold("scaler"),
+    },
 )
 
 
@@ -110,39 +131,34 @@ add(
 add(
     *(G, "statistics of each rank"),
     **{"needs": (has("ranks", "2"), has("model", "batch norm")), "unrestorable": ("model", "buffer")},
-    change=_replace("setup", "DistributedDataParallel(model)", "DistributedDataParallel(model, broadcast_buffers=False)"),
+    change=_replace(
+        "setup", "DistributedDataParallel(model)", "DistributedDataParallel(model, broadcast_buffers=False)"
+    ),
 )
 add(
     *(G, "iterator over a loader"),
-    **{"needs": (has("loop", "steps"),), "listed": ("iterator",), "setup": "endless = itertools.cycle(DataLoader(data, 3))"},
+    **{
+        "needs": (has("loop", "steps"),),
+        "listed": ("iterator",),
+        "setup": "endless = itertools.cycle(DataLoader(data, 3))",
+    },
     change=_replace("body_start", "data[torch.randint(len(data), (3,)).tolist()]", "next(endless)"),
 )
-LOOKAHEAD = """
-class Lookahead(torch.optim.Optimizer):
+WRAPPER = """
+class Wrapper(torch.optim.Optimizer):
     def __init__(self, inner):
-        self.inner, self.count = inner, 0
-        self.param_groups, self.defaults, self.state = inner.param_groups, inner.defaults, inner.state
-        self.slow = [[parameter.detach().clone() for parameter in group["params"]] for group in self.param_groups]
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner, self.param_groups = inner, inner.param_groups
 
-    def step(self):
+    def step(self, closure=None):
         self.inner.step()
-        self.count += 1
-        if self.count % 3:
-            return
-        with torch.no_grad():
-            for group, slow in zip(self.param_groups, self.slow):
-                for parameter, kept in zip(group["params"], slow):
-                    parameter.copy_(kept.lerp_(parameter, 0.5))
-
-    def zero_grad(self, set_to_none=True):
-        self.inner.zero_grad(set_to_none)
 """
 add(
-    *(G, "slow weights of Lookahead"),
-    **{"needs": (has("optimizer", "SGD", "Adam"), ALONE, has("scaler", "none"), has("scheduler", "none", "by hand"))},
+    *(G, "optimiser within another"),
+    **{"needs": (has("optimizer", "momentum", "Adam"), ALONE, has("scaler", "none"), lacks("optimizer", "AdamW"))},
     unrestorable=("optimizer",),
-    data=LOOKAHEAD,
-    setup="optimizer = Lookahead(optimizer)",
+    data=WRAPPER,
+    change=_wrap,
 )
 
 # Refused at once.

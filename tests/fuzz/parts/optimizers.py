@@ -123,15 +123,16 @@ add(
 ACCUMULATES = (PLAIN, has("second optimiser", "none", "same body"), lacks("loop", "one step"))
 BY_BODIES = has("accumulation", "2, ", "3, ")
 """A step takes more than one body."""
-COUNTER = {"setup": "waiting = 0", "body_start": "waiting += 1", "after_step": "waiting = 0"}
+COUNTER = {"setup": "waiting = 0", "counted": "waiting += 1", "after_step": "waiting = 0"}
 add("accumulation", "none", weight=6)
-add("accumulation", "2, by position", needs=ACCUMULATES, condition="($number + 1) % 2 == 0")
-add("accumulation", "3, by position", needs=ACCUMULATES, condition="($number + 1) % 3 == 0")
-add("accumulation", "2, by a counter", needs=ACCUMULATES, condition="waiting == 2", **COUNTER)
-add("accumulation", "3, by a counter", needs=ACCUMULATES, condition="waiting == 3", **COUNTER)
+for count in (2, 3):
+    at = f"($number + 1) % {count} == 0"
+    add("accumulation", f"{count}, by position", needs=ACCUMULATES, may_idle=True, condition=at)
+    at = f"waiting == {count}"
+    add("accumulation", f"{count}, by a counter", needs=ACCUMULATES, may_idle=True, condition=at, **COUNTER)
 add(
     *("accumulation", "halves of a batch"),
-    **{"needs": ACCUMULATES, "compute": ""},
+    **{"needs": (*ACCUMULATES, lacks("model", "batch norm")), "compute": ""},
     backward="""
         for half in batch.chunk(2):
             loss = objective(model(half), half)
@@ -215,7 +216,10 @@ SCHEDULES = {
         {"after_step": STEP},
     ),
     "by epoch, cosine": ("scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 4)", {"epoch_end": STEP}),
-    "by epoch, LambdaLR": ("scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch)", {"epoch_end": STEP}),
+    "by epoch, LambdaLR": (
+        "scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch)",
+        {"epoch_end": STEP},
+    ),
     "by epoch, restarts": ("scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)", {"epoch_end": STEP}),
     "by epoch, before it": (
         "scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)",
