@@ -72,7 +72,8 @@ class Script:
         self.start = opened.found.position
         """Where this rank goes on."""
         self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
-        self.window = Window(facts.get("window"))
+        carried = facts.get("window", [])
+        self.window = Window(world.rank, world.size, [carried] if isinstance(carried, dict) else carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
@@ -152,12 +153,11 @@ class Script:
 
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
-        logged, feed = self.window.take(), self.feed
+        logged, feed = self.window.part(), self.feed
         place = [*feed.place, step, feed.size, [*feed.ended]]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
         found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
-        logged_by, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
-        self.window.add(logged_by)
+        self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
         furthest: int = max(place[3] for place in self._places)
         if names := sorted({name for names in nonfinite_by for name in names}):
             scaler = "" if self._scalers else " If a GradScaler skips such steps, pass it: Session(scaler=scaler)."
@@ -193,7 +193,7 @@ class Script:
             **identity(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
-            "window": self.window.totals,
+            "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": self.left_early,
@@ -221,8 +221,8 @@ class Script:
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
-        skipped = self._scalers.have_skipped()
-        return [name for name, (*_, nonfinite) in logged.items() if nonfinite and not skipped]
+        names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
+        return [] if skipped else names
 
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""
