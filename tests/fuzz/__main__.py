@@ -22,12 +22,14 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # which lib
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import forkserver
-import parts  # noqa: F401 -- fills the groups
-from cases import Case, case_of, read_case
-from judge import Finding, Judge
-from options import Plan, differing, draw_plan, settled
+import parts  # noqa: E402, F401 -- fills the groups
+from cases import Case, case_of, read_case  # noqa: E402
+from judge import Finding, Judge  # noqa: E402
+from options import Plan, differing, draw_plan, settled  # noqa: E402
 
+import forkserver  # noqa: E402
+
+MEMORY = Path("/dev/shm")  # noqa: S108 -- where it costs nothing that each save is forced to the disk
 CHAINS = 2
 """Runs of each script that are killed."""
 
@@ -46,8 +48,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to write scripts that fail")
     args = parser.parse_args()
     forkserver.preload()
-    shared = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(prefix="slipway-fuzz-", dir=shared if shared.is_dir() else None))
+    place = Path(tempfile.mkdtemp(prefix="slipway-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
         if args.files:
             return _run_files(args.files, place)

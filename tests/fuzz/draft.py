@@ -64,8 +64,8 @@ class Loop:
 class Draft:
     """The places of a script.
 
-    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what ``trace``
-    needs to tell the place of an epoch from others, behind a comma, or nothing.
+    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what
+    ``trace`` needs to tell the place of an epoch from others, behind a comma, or nothing.
     """
 
     ranks: int = 1

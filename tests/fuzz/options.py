@@ -74,7 +74,7 @@ GROUPS: dict[str, dict[str, Option]] = {}
 """In the order in which they are drawn and applied."""
 
 
-def add(  # noqa: PLR0913 -- most of them by name, as rows of a table
+def add(
     group: str,
     name: str,
     *,
@@ -110,11 +110,27 @@ def lacks(group: str, *names: str) -> Needs:
 
 
 def draw_plan(draw: random.Random, without: Sequence[str] = ()) -> Plan:
-    """Draw an option of each group, but none that begins as one of ``without``; the first, where no other fits."""
+    """Draw a plan that has one option which is drawn first, so that each comes as often as any other.
+
+    Args:
+        draw: by which it is drawn.
+        without: beginnings of "group: option", of what is not to be drawn.
+    """
+    every = [(group, name) for group, options in GROUPS.items() for name in options]
+    allowed = {(group, name) for group, name in every if not f"{group}: {name}".startswith(tuple(without))}
+    group, name = draw.choice(sorted(allowed))
+    for _ in range(1000):
+        plan = _draw(draw, allowed)
+        if plan[group] == name:
+            break
+    return plan
+
+
+def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
+    """Draw an option of each group; the first, where no other fits."""
     plan: Plan = {}
     for group, options in GROUPS.items():
-        fitting = [found for name, found in options.items() if not f"{group}: {name}".startswith(tuple(without))]
-        fitting = [found for found in fitting if found.fits(plan)]
+        fitting = [found for found in options.values() if (group, found.name) in allowed and found.fits(plan)]
         chosen = draw.choices(fitting, [found.weight for found in fitting])[0] if fitting else None
         plan[group] = chosen.name if chosen else next(iter(options))
     return plan

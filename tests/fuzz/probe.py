@@ -94,7 +94,7 @@ def ended() -> None:
     _probe.write("ended", [_probe.passed, _probe.renamed])
 
 
-def summary(value: object) -> object:  # noqa: PLR0911 -- a case a kind
+def summary(value: object) -> object:
     """Return a value as JSON in which another value shows."""
     if isinstance(value, torch.Tensor):
         if value.numel() <= WIDTH:
