@@ -76,10 +76,9 @@ class Loops:
         self._count_step_outside()
         self._counted_before = self._counted
         found = self._pass = self._feed.begin(loader, epoch=self.epoch)
-        feed = self._feed
-        self._script.means.begin(feed.number, resumed=feed.is_resuming or feed.batch > 0)
+        self._script.begin_pass()
         self._run.start_clock()
-        return Batches(self._iterate(found), None if found.total is None else found.total - feed.batch)
+        return Batches(self._iterate(found), None if found.total is None else found.total - self._feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the steps that are left of ``total``; see Session."""
@@ -179,7 +178,7 @@ class Loops:
         self._blocked &= self._counter.count > self._counted_before  # not after a validation
         self._feed.next_pass()
         self._run.join(blocked=self._blocked)
-        self._script.end_means()
+        self._script.end_pass()
         self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
 
 

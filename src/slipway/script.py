@@ -68,10 +68,12 @@ class Script:
         self.start = opened.found.position
         """Where this rank goes on."""
         self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
-        self.window = Window(facts.get("window"))
+        carried = facts.get("window", [])
+        self.window = Window(world.rank, world.size, [carried] if isinstance(carried, dict) else carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
+        self._passes = 0
         self.generators = Generators(seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         if "feed" in facts:
@@ -110,28 +112,49 @@ class Script:
         rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
-    def end_means(self) -> None:
+    def begin_pass(self) -> None:
+        """Begin the means of a pass of the feed, or continue them in one that is resumed."""
+        self._passes += 1
+        self.means.begin(self.feed.number, resumed=self.feed.is_resuming or self.feed.batch > 0)
+
+    def end_pass(self) -> None:
         """End the means of a pass that has ended on all ranks."""
         self.means.end(all_gather_json(self._comm, self.means.part()))
 
     # What the run asks.
 
     def sums(self) -> list[float]:
-        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
-        return []
+        """Return the number of passes, and its square: that is equal on all ranks, or else one alone has begun a pass.
 
-    def observed(self, position: Position, _sums: list[float]) -> Position:
-        """Return ``position`` as it is."""
+        What a script logs has names, of which ranks may use others, and so goes by ``meet``.
+        """
+        passes = float(self._passes % 1024)  # squares and their sums are exact
+        return [passes, passes**2]
+
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Return ``position`` as it is.
+
+        Raises:
+            SessionError: on every rank, if they are in different passes, and would wait for each other for ever.
+        """
+        passes, squares = sums
+        if squares * self._comm.world.size != passes**2:
+            error = SessionError(
+                "uneven-passes",
+                "some ranks call session.batches where others do not: call it on all ranks; on one rank alone, iterate "
+                "the loader itself.",
+            )
+            error.raised_on_all_ranks = True
+            raise error
         return position
 
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
-        logged, feed = self.window.take(), self.feed
+        logged, feed = self.window.part(), self.feed
         place = [*feed.place, step, feed.size, [*feed.ended]]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
         found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
-        logged_by, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
-        self.window.add(logged_by)
+        self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
         furthest: int = max(place[3] for place in self._places)
         if names := sorted({name for names in nonfinite_by for name in names}):
             scaler = "" if self._scalers else " If a GradScaler skips such steps, pass it: Session(scaler=scaler)."
@@ -167,7 +190,7 @@ class Script:
             **identity(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
-            "window": self.window.totals,
+            "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": self.left_early,
@@ -196,8 +219,8 @@ class Script:
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
-        skipped = self._scalers.have_skipped()
-        return [name for name, (*_, nonfinite) in logged.items() if nonfinite and not skipped]
+        names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
+        return [] if skipped else names
 
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""

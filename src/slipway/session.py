@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.checkpoint.header import Metric
-from slipway.communicator.adopt import under_horovod
+from slipway.communicator.adopt import require_joined, under_horovod
 from slipway.errors import SessionError, warn
 from slipway.loops import Batches, counted_loops
 from slipway.opening import open_run
@@ -266,6 +266,7 @@ class Session:
             SessionError: if ``loader`` is not iterable.
         """
         require_iterable(loader)
+        require_joined(self._opened.comm)
         return self._loops.batches(loader)
 
     def steps(self, total: int) -> Iterator[int]:

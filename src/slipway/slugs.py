@@ -1204,6 +1204,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`session.batches` is not called in each epoch as before, or two iterate at once.",
             "Iterate one `session.batches(loader)` at a time, in each epoch of `session.epochs`.",
         ),
+        "uneven-passes": Entry(
+            EXIT_FAILED,
+            "Some ranks call `session.batches` where others do not, as in a validation by rank 0 alone.",
+            "Call it on all ranks; on one rank alone, iterate the loader itself.",
+        ),
         "no-optimizer-step": Entry(
             EXIT_FAILED,
             "No optimizer that the Session knows has stepped. A warning if weights change all the same; an error if "
