@@ -93,11 +93,11 @@ class Gradients:
 
 
 def _described(gradient: Tensor) -> Any:
-    """Return ``gradient``, or its parts if it is sparse or not contiguous."""
+    """Return ``gradient``, or its parts if it is sparse or has other strides than a new tensor of its shape."""
     if gradient.is_sparse:
         parts = {"indices": gradient._indices(), "values": gradient._values()}  # noqa: SLF001 -- also if not coalesced
         return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
-    if gradient.layout == torch.strided and not gradient.is_contiguous():
+    if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
         return {"dense": gradient, "strides": [*gradient.stride()]}
     return gradient
 
