@@ -28,7 +28,7 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
         if found and found.epoch >= 5:
             unfreeze(model)  # as it was when the run was saved
 
-    Each rank may call it by itself, before the ranks have joined. Of the newest checkpoint it reads the manifest, and no
+    Each rank may call it by itself, before the ranks have joined. It reads the manifest of the newest checkpoint, no
     tensors.
 
     Args:
