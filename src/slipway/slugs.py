@@ -1302,6 +1302,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`scancel`) ends them while the run still needs them.",
             "Iterate the loader first inside the Session.",
         ),
+        "changed-loader": Entry(
+            WARNING,
+            "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
+            "the resumed attempt has another value of it.",
+            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
+            "itself belongs into `extra`.",
+        ),
         "slow-resume": Entry(
             WARNING,
             "A loader has no index, so on resume the batches that were trained are fetched again and dropped.",
