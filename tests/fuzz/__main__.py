@@ -1,9 +1,9 @@
 """Runs random scripts with a session whole and killed, and says where their results differ.
 
-    python tests/fuzz                           30 seconds of it
-    python tests/fuzz --minutes 20              or --count 500, --first SEED
-    python tests/fuzz --seed 17 [--shrink]      one of them, with its text
-    python tests/fuzz tests/fuzz/cases/*.py     kept ones
+python tests/fuzz                           30 seconds of it
+python tests/fuzz --minutes 20              or --count 500, --first SEED
+python tests/fuzz --seed 17 [--shrink]      one of them, with its text
+python tests/fuzz tests/fuzz/cases/*.py     kept ones
 """
 
 from __future__ import annotations

@@ -47,7 +47,11 @@ class Attempt(NamedTuple):
 
 def attempt(script: Path, folder: Path, *, ranks: int, kill: str = "") -> Attempt:
     """Run ``script`` with the run folder ``folder``, and end it as ``kill`` says."""
-    began, traces, log = time.monotonic(), folder.with_name(f"{folder.name}.trace"), folder.with_name(f"{folder.name}.log")
+    began, traces, log = (
+        time.monotonic(),
+        folder.with_name(f"{folder.name}.trace"),
+        folder.with_name(f"{folder.name}.log"),
+    )
     for stale in [log, *(Path(f"{traces}.{rank}") for rank in range(ranks))]:
         stale.unlink(missing_ok=True)
     environ = os.environ | {
@@ -85,7 +89,10 @@ def _world(ranks: int) -> list[dict[str, str]]:
         port = server.getsockname()[1]
     names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     names |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    return [{name: str(value) for name, value in (names | {"RANK": rank, "LOCAL_RANK": rank}).items()} for rank in range(ranks)]
+    return [
+        {name: str(value) for name, value in (names | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+        for rank in range(ranks)
+    ]
 
 
 def _fork(script: Path, log: Path, environ: dict[str, str]) -> int:

@@ -168,7 +168,10 @@ class Draft:
         place = ", fold" if self.folds else ""
         shown = "".join(f", {name}={value}" for name, value in self.ends.items())
         return [
-            *block(f"with Session({call}) as session:", ['point("opened")', *self.opened, *loops, 'point("after the loops")']),
+            *block(
+                f"with Session({call}) as session:",
+                ['point("opened")', *self.opened, *loops, 'point("after the loops")'],
+            ),
             f'trace("end"{place}, step=session.step{shown})',
         ]
 

@@ -180,7 +180,9 @@ def _difference(now: Attempt, whole: Attempt, *, part: bool = False) -> str:
         expected = whole.trace[place]
         if values != expected:
             names = [name for name in values if values[name] != expected.get(name)]
-            return f"{_name(place)}: " + "; ".join(f"{name} {values[name]} instead of {expected.get(name)}" for name in names)
+            return f"{_name(place)}: " + "; ".join(
+                f"{name} {values[name]} instead of {expected.get(name)}" for name in names
+            )
     missing = [] if part else sorted(whole.trace.keys() - now.trace.keys())
     return f"{_name(missing[0])} never came" if missing else ""
 
@@ -219,6 +221,10 @@ def _first_difference(now: dict[str, object], whole: dict[str, object]) -> str:
                 return f"{name} has other bytes"
             if isinstance(left, list) and isinstance(right, list):
                 pairs = [pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]]
-                return f"{name}: {pairs[0][0]} instead of {pairs[0][1]}" if pairs else f"{name}: {len(left)} instead of {len(right)}"
+                return (
+                    f"{name}: {pairs[0][0]} instead of {pairs[0][1]}"
+                    if pairs
+                    else f"{name}: {len(left)} instead of {len(right)}"
+                )
             return f"{name}: {left} instead of {right}"
     return "nothing"

@@ -46,7 +46,10 @@ class Remembered(Samples):
 
 
 def _remember(draft: Draft, plan: Plan) -> None:
-    draft.data[:] = [*REMEMBERED.strip().split("\n"), *(line.replace("data = Samples(", "data = Remembered(") for line in draft.data)]
+    draft.data[:] = [
+        *REMEMBERED.strip().split("\n"),
+        *(line.replace("data = Samples(", "data = Remembered(") for line in draft.data),
+    ]
     draft.given.setdefault("extra", {})["data"] = "data"
     draft.ends["reads"] = "data.reads"
 
@@ -85,7 +88,9 @@ def _second(text: str):
     def change(draft: Draft, plan: Plan) -> None:
         if text:
             draft.data.append(f"second_loader = {text.format(workers=WORKERS[plan['workers']])}")
-        draft.passes.append(Loop("second_loader" if text else draft.loader, "for batch in session.batches({loader}):", []))
+        draft.passes.append(
+            Loop("second_loader" if text else draft.loader, "for batch in session.batches({loader}):", [])
+        )
 
     return change
 
@@ -98,7 +103,12 @@ add(
 )
 add(
     *("second pass", "a list"),
-    **{"weight": 1, "needs": (EPOCHS, lacks("loader", "zip")), "may_say": SLOW, "change": _second("list(table(8, 50).split(4))")},
+    **{
+        "weight": 1,
+        "needs": (EPOCHS, lacks("loader", "zip")),
+        "may_say": SLOW,
+        "change": _second("list(table(8, 50).split(4))"),
+    },
 )
 add("second pass", "the same loader", weight=1, needs=(EPOCHS, has("loader", *BY_INDEX)), change=_second(""))
 
@@ -154,7 +164,13 @@ for name, text in HELD_OUT.items():
     )
 add(
     *("validation", "in training mode"),
-    **{"weight": 1, "needs": (EPOCHS,), "may_say": SLOW, "data": f"held_out = {HELD_OUT['list']}", "change": _validate(TRAINING)},
+    **{
+        "weight": 1,
+        "needs": (EPOCHS,),
+        "may_say": SLOW,
+        "data": f"held_out = {HELD_OUT['list']}",
+        "change": _validate(TRAINING),
+    },
 )
 add(
     *("validation", "within the body"),
@@ -197,7 +213,12 @@ for group, place in PLACES.items():
     at = "$at" if needs else ""
     drawn = [f'draw("{kind}")' for kind in (OWN if needs else ["torch"])]  # the script seeds torch's alone
     add(group, "nothing", weight=12)
-    add(group, "a draw", needs=needs if needs else (has("sessions", "one"),), **{place: f'trace("{place}"{at}, drawn=[{", ".join(drawn)}])'})
+    add(
+        group,
+        "a draw",
+        needs=needs if needs else (has("sessions", "one"),),
+        **{place: f'trace("{place}"{at}, drawn=[{", ".join(drawn)}])'},
+    )
     add(group, "weights scaled", needs=needs, **{place: SCALE})
     add(group, "learning rate scaled", needs=(*needs, lacks("optimizer", "tensor lr")), **{place: RATE})
     add(group, "forward pass", needs=needs, **{place: FORWARD})

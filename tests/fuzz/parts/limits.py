@@ -67,7 +67,14 @@ add(
 )
 add(
     *(G, "layer frozen in one epoch"),
-    **{"needs": (EPOCHS, has("ranks", "1"), lacks("model", "frozen", "tied", "weight", "spectral"), lacks("epochs", "1"))},
+    **{
+        "needs": (
+            EPOCHS,
+            has("ranks", "1"),
+            lacks("model", "frozen", "tied", "weight", "spectral"),
+            lacks("epochs", "1"),
+        )
+    },
     unrestorable=("requires_grad", "frozen", "model"),
     epoch_start="""
         if epoch == 0:
@@ -88,11 +95,20 @@ add(
 )
 add(
     *(G, "scheduler"),
-    **{"needs": (has("scheduler", *SCHEDULES),), "unrestorable": ("initial_lr", "scheduler"), "change": _withhold("scheduler")},
+    **{
+        "needs": (has("scheduler", *SCHEDULES),),
+        "unrestorable": ("initial_lr", "scheduler"),
+        "change": _withhold("scheduler"),
+    },
 )
 add(
     *(G, "scaler"),
-    **{"weight": 1, "needs": (has("scaler", "given"),), "listed": ("GradScaler", "scaler"), "change": _withhold("scaler")},
+    **{
+        "weight": 1,
+        "needs": (has("scaler", "given"),),
+        "listed": ("GradScaler", "scaler"),
+        "change": _withhold("scaler"),
+    },
 )
 
 
@@ -110,11 +126,17 @@ add(
 add(
     *(G, "statistics of each rank"),
     **{"needs": (has("ranks", "2"), has("model", "batch norm")), "unrestorable": ("model", "buffer")},
-    change=_replace("setup", "DistributedDataParallel(model)", "DistributedDataParallel(model, broadcast_buffers=False)"),
+    change=_replace(
+        "setup", "DistributedDataParallel(model)", "DistributedDataParallel(model, broadcast_buffers=False)"
+    ),
 )
 add(
     *(G, "iterator over a loader"),
-    **{"needs": (has("loop", "steps"),), "listed": ("iterator",), "setup": "endless = itertools.cycle(DataLoader(data, 3))"},
+    **{
+        "needs": (has("loop", "steps"),),
+        "listed": ("iterator",),
+        "setup": "endless = itertools.cycle(DataLoader(data, 3))",
+    },
     change=_replace("body_start", "data[torch.randint(len(data), (3,)).tolist()]", "next(endless)"),
 )
 LOOKAHEAD = """

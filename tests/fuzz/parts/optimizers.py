@@ -215,7 +215,10 @@ SCHEDULES = {
         {"after_step": STEP},
     ),
     "by epoch, cosine": ("scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 4)", {"epoch_end": STEP}),
-    "by epoch, LambdaLR": ("scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch)", {"epoch_end": STEP}),
+    "by epoch, LambdaLR": (
+        "scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.7**epoch)",
+        {"epoch_end": STEP},
+    ),
     "by epoch, restarts": ("scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)", {"epoch_end": STEP}),
     "by epoch, before it": (
         "scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)",
