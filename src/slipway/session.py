@@ -185,6 +185,7 @@ class Session:
             opened = self._opened = stack.enter_context(
                 open_run(
                     self._components,
+                    given={name: value for named in self._objects.values() for name, value in named.items()},
                     path=self._where,
                     seed=self._seed,
                     weights=self._weights,
@@ -196,7 +197,6 @@ class Session:
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = Script(
                 opened,
-                self._components,
                 optimizers=[*optimizers],
                 scalers=self._objects["scaler"].values(),
                 parameters=[tensor for model in models for tensor in model.parameters()],
