@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.cause import leave_cause, withdraw_cause
-from slipway.checkpoint.components import Stateful, restore
+from slipway.checkpoint.components import Stateful, capture, restore
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
@@ -28,6 +28,7 @@ from slipway.errors import (
     SlipwayError,
     StateMismatchError,
 )
+from slipway.module_attributes import ATTRIBUTES
 from slipway.position import Position
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
@@ -93,6 +94,7 @@ def open_run(
         comm, folder, environment = joined.comm, joined.folder, joined.environment
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
+        run_on_root(comm, lambda: capture(components, Header(Position())))  # what cannot be saved is refused here
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         found = _resume(components, folder, comm, facts, weights)
@@ -194,7 +196,7 @@ def _require_fitting(
         for name, value in facts.items()
         if found.header.facts.get(name, value) != value
     ]
-    differing += [f"{name} was not saved" for name in components if name not in saved]
+    differing += [f"{name} was not saved" for name in components if name not in {*saved, ATTRIBUTES}]
     differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
     if facts.keys() - found.header.facts.keys():
         differing = ["another program has made it"]
