@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slipway.errors import SessionError
-from slipway.state import unwrap
+from slipway.wrappers import unwrap
 
 
 class Gradients:
