@@ -43,8 +43,11 @@ MOST = 1 << 17
 class Forked:
     """A program that the server has forked, as a ``subprocess.Popen``."""
 
-    def __init__(self, words: Sequence[str], log: Path, environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, words: Sequence[str], log: Path, environ: Mapping[str, str], folder: Path, preload: Sequence[str] = ()
+    ) -> None:
         request = {"words": [*words], "log": str(log), "environ": {**environ}, "folder": str(folder)}
+        request["preload"] = [*preload]
         self._status, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(_server(), [json.dumps(request).encode()], [theirs.fileno()])
@@ -119,16 +122,32 @@ def serve(connection: socket.socket) -> dict | None:
                 if not message:
                     return None
                 client = socket.socket(fileno=descriptors[0])
+                request = json.loads(message)
+                preload(request["preload"])
                 pid = os.fork()
                 if pid == 0:
                     connection.close()
                     client.close()
                     for other in waiting.values():
                         other.close()
-                    return json.loads(message)
+                    return request
                 waiting[pid] = client
                 _tell(client, pid)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+
+
+def preload(modules: Sequence[str] = PRELOADED) -> None:
+    """Import what programs import, unless it is there, so that this process can be forked."""
+    missing = [name for name in modules if name not in sys.modules]
+    for name in missing:
+        importlib.import_module(name)
+    if not missing:
+        return
+    gc.collect()
+    gc.freeze()  # else the first collection of a fork copies every page
+    for finalizer in [*weakref.finalize._registry]:
+        finalizer.atexit = False  # torch takes down its operators: a tenth of a second
+    assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork of several threads may wait for ever"
 
 
 def _tell(client: socket.socket, number: int) -> None:
@@ -193,13 +212,7 @@ def end(code: object) -> NoReturn:
 
 
 def main(descriptor: int) -> None:
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # else the first collection of a fork copies every page
-    for finalizer in [*weakref.finalize._registry]:
-        finalizer.atexit = False  # torch takes down its operators: a tenth of a second
-    assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork of several threads may wait for ever"
+    preload()
     if request := serve(socket.socket(fileno=descriptor)):
         become(request)
 

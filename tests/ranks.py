@@ -31,7 +31,7 @@ class _Thread:
         self._barrier, self._messages = barrier, messages
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        return torch.stack(self._exchange(values.clone())).sum(0)
+        return torch.stack(self._exchange(values.clone())).sum(0, dtype=values.dtype)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         sent = self._exchange([tensor.clone() for tensor in tensors])[0]

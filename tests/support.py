@@ -89,10 +89,13 @@ def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "
 class Launch:
     """One run under way: the launcher, and all processes below it, known by their session or a mark.
 
-    What is started by this environment's Python is forked, unless ``imports`` says that its imports matter too.
+    What is started by this environment's Python is forked, unless ``imports`` says that its imports matter too: from a
+    process that has imported what the trainer does, and ``preload``.
     """
 
-    def __init__(self, words: list[str], log: Path, *, imports: bool = False, **env: str) -> None:
+    def __init__(
+        self, words: list[str], log: Path, *, imports: bool = False, preload: Sequence[str] = (), **env: str
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.log = log
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -101,7 +104,7 @@ class Launch:
         log.write_bytes(b"")
         self.process: subprocess.Popen[bytes] | Forked
         if FORKS and words[0] == sys.executable and not imports:
-            self.process = Forked(words[1:], log, environ, ROOT)
+            self.process = Forked(words[1:], log, environ, ROOT, preload)
             return
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -191,9 +194,11 @@ class Launch:
 
 
 @contextmanager
-def started(words: list[str], log: Path, *, imports: bool = False, **env: str) -> Iterator[Launch]:
+def started(
+    words: list[str], log: Path, *, imports: bool = False, preload: Sequence[str] = (), **env: str
+) -> Iterator[Launch]:
     """Start a run; at the end nothing of it may be left, and what is left all the same is killed."""
-    launch = Launch(words, log, imports=imports, **env)
+    launch = Launch(words, log, imports=imports, preload=preload, **env)
     try:
         yield launch
         launch.wait()

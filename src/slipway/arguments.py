@@ -65,4 +65,4 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
 def _shown(value: Any) -> str:
     """Return ``value`` as a message shows it."""
     text, kind = repr(value), type(value).__name__
-    return f"{text}, a {kind}" if len(text) <= LONGEST else f"a {kind}"
+    return f"{text} ({kind})" if len(text) <= LONGEST else f"a value of type {kind}"

@@ -129,6 +129,16 @@ class AloneError(RunError):
     template = "this process is alone, but {variable}={value}: it was started by {launcher}."
 
 
+class NotJoinedError(RunError):
+    """A session stands before the call that joins the ranks."""
+
+    name = "separate-processes"
+    template = (
+        "{found}: this process had not joined the others when the session was opened. Call "
+        "torch.distributed.init_process_group(...), or hvd.init(), before that."
+    )
+
+
 class WorldSizeError(RunError):
     """The world has another size than planned."""
 

@@ -1,149 +1,133 @@
-"""Gradients that wait for an optimiser step: whether a checkpoint needs them, and whether it may wait for that step."""
+"""The gradients that a checkpoint holds: those that wait for an optimiser step, and which parameters have one."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-Print = dict[int, tuple[weakref.ref[Tensor], int]]
-"""Of each parameter that has a gradient, by its id: that gradient, and how often it was written in place."""
+from slipway.errors import SessionError
+from slipway.wrappers import unwrap
 
 
 class Gradients:
-    """The gradients of what a session trains, as far as its optimiser steps and one look at each pass tell of them.
+    """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
 
-    A place in training needs no gradients if each optimiser has stepped since they were written, and the script zeroes
-    them before it adds others. The first is known from the steps: after a body in which all have stepped, those that a
-    later backward pass of the same body wrote (a generator's, into its critic) count as done. The second is seen in
-    some bodies, by hooks: few, and ever fewer, as they cost time for each parameter.
+    If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
+    first. A checkpoint then needs only the names of the parameters that have a gradient, since optimisers take zeros
+    for a gradient, and skip None.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], optimizers: Iterable[Any], *, carried: bool | None) -> None:
-        """Look at no gradient yet.
+    def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
+        """Name the parameters: by their modules, and those of no module by their place in an optimiser.
 
         Args:
-            parameters: of the models.
-            optimizers: whose groups may hold others.
-            carried: what ``is_carried`` was when the run was saved.
+            modules: by name, with or without wrappers.
+            optimizers: by name.
         """
-        self.of_models = parameters
-        self._optimizers = [*optimizers]
-        self.is_carried = carried
-        """Whether gradients are added to those of bodies in which all have stepped; None if that is not known yet."""
+        self._modules, self._optimizers = modules, optimizers
         self.wait = False
-        """Whether some optimiser may not have stepped since its gradients were written."""
-        self.left_over = False
-        """Whether none has: a script's own counter of batches is right again after its next step only."""
-        self._before: tuple[bool, bool, Print] = False, False, {}
-        self._has_stepped = False
-        self._watched: list[Watched] = []
-        self._next_look = 0
-        self.bodies = 0
-        """Bodies of loops begun in this attempt."""
+        """Whether gradients wait for an optimiser step, so that ``state_dict`` holds their values."""
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Those whose gradients may wait, each once: of the models, then of the optimisers' groups."""
-        groups = [group for optimizer in self._optimizers for group in getattr(optimizer, "param_groups", ())]
-        of_groups = (parameter for group in groups for parameter in group["params"])
-        return [*{id(parameter): parameter for parameter in (*self.of_models, *of_groups)}.values()]
+    def state_dict(self) -> dict[str, Any]:
+        """Return the gradients of each owner: their values if they wait, or else the names of its parameters with one.
 
-    @property
-    def must_be_saved(self) -> bool:
-        """Whether training can only continue from here with the gradients; waits for the GPU. To be asked at a save."""
-        self._next_look = 0
-        return (self.wait or self.is_carried is not False) and any(is_nonzero(p.grad) for p in self.parameters)
+        The names are None if they are those of all its parameters. Owners without gradients are left out.
+        """
+        found: dict[str, Any] = {}
+        for owner, parameters in self._named().items():
+            present = {key: value.grad.detach() for key, value in parameters.items() if value.grad is not None}
+            if not present:
+                continue
+            if self.wait:
+                found[owner] = {"values": {key: _described(gradient) for key, gradient in present.items()}}
+            else:
+                sparse = [key for key, gradient in present.items() if gradient.is_sparse]
+                found[owner] = {"names": None if len(present) == len(parameters) else [*present], "sparse": sparse}
+        return found
 
-    def resume(self) -> None:
-        """Take those that are there for restored ones."""
-        self.wait = True
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put the gradients back: values, zeros, or None.
 
-    def begin_pass(self) -> None:
-        """Note how the gradients are before a pass."""
-        self._before, self._has_stepped = (self.wait, self.left_over, self._print()), False
+        Raises:
+            SessionError: if a parameter is missing.
+        """
+        named = self._named()
+        for owner, saved in state_dict.items():
+            for key in saved.get("values") or saved.get("names") or ():
+                if key not in named.get(owner, ()):
+                    raise SessionError(
+                        "different-state", f"the gradient of {owner} {key} was saved, and there is no such parameter."
+                    )
+        for owner, parameters in named.items():
+            saved = state_dict.get(owner, {"values": {}})
+            for key, parameter in parameters.items():
+                if "values" in saved:
+                    _put(parameter, _restored(saved["values"].get(key)))
+                elif saved["names"] is None or key in saved["names"]:
+                    layout = torch.sparse_coo if key in saved["sparse"] else torch.strided
+                    _put(parameter, torch.zeros_like(parameter, layout=layout, requires_grad=False))
+                else:
+                    parameter.grad = None
 
-    def begin_body(self) -> None:
-        """Look from time to time what becomes of gradients with which all optimisers have stepped."""
-        self.bodies += 1
-        if self.bodies < self._next_look or self.wait or self.is_carried or self._watched:
-            return
-        self._watched = [Watched(parameter) for parameter in self.parameters if parameter.grad is not None]
-        self._next_look = self.bodies + max(1, self.bodies // 2)
-
-    def end_body(self, steps: Sequence[int]) -> None:
-        """Take in how many steps each optimiser has made in a body."""
-        if any(steps):
-            self.step(steps)
-        else:
-            self.wait = self.left_over = True  # unless the whole pass writes none: a validation
-
-    def step(self, steps: Sequence[int]) -> None:
-        """Take in steps, at least one, of which nothing more is known than in a body."""
-        self._has_stepped = True
-        self.wait, self.left_over = not all(steps), False
-        if self._watched and not self.wait:
-            found = {watched.is_carried for watched in self._watched}
-            self.close()
-            self.is_carried = True if True in found else False if found else self.is_carried
-
-    def end_pass(self) -> None:
-        """Go back to how it was before a pass that has made no step, if it has written no gradients either."""
-        wait, left_over, before = self._before
-        if not self._has_stepped and not self._have_been_written(before):
-            self.wait, self.left_over = wait, left_over
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        while self._watched:
-            self._watched.pop().close()
-
-    def _print(self) -> Print:
-        grads = ((id(parameter), parameter.grad) for parameter in self.parameters)
-        return {key: (weakref.ref(grad), grad._version) for key, grad in grads if grad is not None}  # noqa: SLF001 -- autograd's
-
-    def _have_been_written(self, before: Print) -> bool:
-        """Return whether a gradient other than 0 was written since ``before``."""
-        for parameter in self.parameters:
-            grad, (ref, version) = parameter.grad, before.get(id(parameter), (None, 0))
-            same = grad is not None and ref is not None and ref() is grad and grad._version == version  # noqa: SLF001
-            if not same and is_nonzero(grad):
-                return True
-        return False
+    def _named(self) -> dict[str, dict[str, Tensor]]:
+        """Return the parameters by owner and by name, each once; the names do not depend on wrappers."""
+        named: dict[str, dict[str, Tensor]] = {}
+        known: set[int] = set()
+        for owner, module in self._modules.items():
+            own: dict[str, Tensor] = {
+                key: value for key, value in unwrap(module).named_parameters() if id(value) not in known
+            }
+            named[owner] = own
+            known |= {id(parameter) for parameter in own.values()}
+        for owner, optimizer in self._optimizers.items():
+            named[owner] = {}
+            for group, content in enumerate(optimizer.param_groups):
+                for number, parameter in enumerate(content["params"]):
+                    if id(parameter) not in known:
+                        known.add(id(parameter))
+                        named[owner][f"{group}/{number}"] = parameter
+        return named
 
 
-class Watched:
-    """A parameter whose gradient is done with: whether it is zeroed, or removed, before another is added to it."""
-
-    def __init__(self, parameter: Tensor) -> None:
-        """Look at ``parameter`` when a backward pass has computed its next gradient, and not added it yet."""
-        self._parameter = parameter
-        self._before = weakref.ref(parameter.grad)
-        self._found: bool | None = None
-        self._hook = parameter.register_hook(self._look) if parameter.requires_grad else None
-
-    @property
-    def is_carried(self) -> bool:
-        """Whether the gradient was still there then, or is now if no other has come."""
-        if self._found is None:
-            return self._parameter.grad is self._before() and is_nonzero(self._parameter.grad)
-        return self._found
-
-    def close(self) -> None:
-        """Look no more."""
-        if self._hook:
-            self._hook.remove()
-
-    def _look(self, _gradient: Tensor) -> None:
-        if self._found is None and not (_gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._found = is_nonzero(self._parameter.grad)
+def _described(gradient: Tensor) -> Any:
+    """Return ``gradient``, or its parts if it is sparse or has other strides than a new tensor of its shape."""
+    if gradient.is_sparse:
+        parts = {"indices": gradient._indices(), "values": gradient._values()}  # noqa: SLF001 -- also if not coalesced
+        return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
+    if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
+        return {"dense": gradient, "strides": [*gradient.stride()]}
+    return gradient
 
 
-def is_nonzero(gradient: Tensor | None) -> bool:
-    """Return whether there is a gradient with an element other than 0."""
-    if gradient is None:
-        return False
-    return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())
+def _restored(value: Any) -> Tensor | None:
+    """Return the gradient that ``_described`` took apart, on the CPU."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    if "strides" in value:
+        return torch.empty_strided(value["dense"].shape, value["strides"], dtype=value["dense"].dtype).copy_(
+            value["dense"]
+        )
+    return torch.sparse_coo_tensor(
+        value["indices"],
+        value["values"],
+        value["shape"],
+        is_coalesced=value["coalesced"] or None,
+        check_invariants=False,
+    )
+
+
+def _put(parameter: Tensor, gradient: Tensor | None) -> None:
+    """Make ``gradient`` that of ``parameter``; in place if that one is alike, as CUDA graphs and DDP's buckets need."""
+    own = parameter.grad
+    if own is not None and gradient is not None and _has_same_layout(own, gradient):
+        own.detach().copy_(gradient)
+    else:
+        parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _has_same_layout(own: Tensor, other: Tensor) -> bool:
+    is_dense = own.layout == other.layout == torch.strided
+    return is_dense and (own.dtype, own.shape, own.stride()) == (other.dtype, other.shape, other.stride())

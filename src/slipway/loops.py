@@ -57,7 +57,7 @@ class Loops:
             optimizers: their names.
         """
         self._script, self._run, self._counter = script, run, counter
-        self._feed, self._generators, self._gradients = script.feed, script.generators, script.gradients
+        self._feed, self._generators, self._pending = script.feed, script.generators, script.pending
         self._stepless = Stepless(script.parameters, optimizers)
         self._pass: Current | None = None
         self._in_epoch = self._has_left_epoch = False
@@ -96,7 +96,7 @@ class Loops:
         if not feed.is_resuming:  # with a changed number of ranks the epoch may begin anew
             self._continue()
         current = Current(found, is_over=feed.is_resuming)
-        self._begin_pass(current, resumed=feed.is_resuming or feed.batch > 0)
+        self._begin_pass(current)
         return Batches(self._iterate(current), None if found.total is None else found.total - feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
@@ -142,7 +142,7 @@ class Loops:
         while self.epoch < total:
             self._generators.seed(Purpose.EPOCH, self.epoch)
             self._script.means.next_epoch()
-            self._gradients.begin_body()
+            self._pending.begin_body()
             self._in_epoch, self._has_left_epoch, number = True, False, self._feed.number
             try:
                 yield self.epoch
@@ -153,7 +153,7 @@ class Loops:
             steps = self._end_epoch()
             if is_without and max(steps, default=0) > 1:
                 # Between two of them gradients may have been left over, and are left over now.
-                self._gradients.wait = True
+                self._pending.wait = True
                 warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
             self._run.end_epoch(last=self.epoch >= total, blocked=self._is_blocked)
             self._is_unsaved = False
@@ -187,13 +187,13 @@ class Loops:
         if not feed.is_resuming:
             self._continue()
         current = Current(found, call, is_over=feed.is_resuming)
-        self._begin_pass(current, resumed=feed.resumed_pass != feed.number)
+        self._begin_pass(current)
         yield from self._iterate(current)
 
-    def _begin_pass(self, current: Current, *, resumed: bool) -> None:
+    def _begin_pass(self, current: Current) -> None:
         self._pass = current
-        self._script.means.begin(self._feed.number, resumed=resumed)
-        self._gradients.begin_pass()
+        self._script.begin_pass()
+        self._pending.begin_pass()
         self._run.start_clock()
 
     def _iterate(self, current: Current) -> Iterator[Any]:
@@ -210,7 +210,7 @@ class Loops:
         for item in found.batches:
             if reseeds:
                 self._generators.seed(Purpose.BODY, *place, feed.batch)
-            self._gradients.begin_body()
+            self._pending.begin_body()
             current.in_body = True
             try:
                 yield item
@@ -228,7 +228,7 @@ class Loops:
         self._is_unsaved = True
         self._feed.batch += 1
         steps = self._counter.take()
-        self._gradients.end_body(steps)
+        self._pending.end_body(steps)
         if self._unproven and (any(steps) or current.call):
             self._prove(steps)
         if not any(steps):
@@ -251,12 +251,12 @@ class Loops:
         self._pass = None
         if self._run.step == 0:
             self._stepless.check()
-        self._gradients.end_pass()
+        self._pending.end_pass()
         if not current.call:
             self._feed.next_pass()
         if self._continues:
             self._run.join(blocked=self._is_blocked)
-        self._script.end_means()
+        self._script.end_pass()
         if not current.call:
             if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
                 self._continue()
@@ -279,7 +279,7 @@ class Loops:
         """Count a step that was taken behind a loop: of the gradients that it had left over."""
         steps = self._counter.take()
         if any(steps):
-            self._gradients.step(steps)
+            self._pending.step(steps)
             self._run.count()
         return steps
 
@@ -297,9 +297,8 @@ class Loops:
         self._continues = True
         if self._script.is_resumed:
             self._script.restore_again()
-            self._script.window.take()
             self._counter.take()
-            self._gradients.resume()
+            self._pending.resume()
 
     def _require_resumed(self, where: str) -> None:
         if self._feed.is_resuming:
@@ -320,7 +319,7 @@ class Loops:
     @property
     def _is_blocked(self) -> bool:
         """Whether to save and stop only after the next optimiser step; not if others than the given ones step."""
-        return self._gradients.left_over and (self._run.step > 0 or not self._stepless.has_warned)
+        return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
 
     # What is refused.
 
@@ -331,6 +330,12 @@ class Loops:
             _refuse_nesting(inner, "steps" if self._pass.call else "batches")
 
     def _refuse_pass(self) -> NoReturn:
+        if self._pass:
+            raise SessionError(
+                "two-passes",
+                "session.batches was called again before this pass has ended. To iterate two loaders side by side, "
+                "call session.batches(zip(a, b)).",
+            )
         raise SessionError(
             "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
         )
@@ -349,12 +354,20 @@ class Batches(Generic[T]):
 
     def __init__(self, batches: Iterator[T], left: int | None) -> None:
         """Yield ``batches``, of which there are ``left``."""
-        self._batches = batches
+        self._batches: Iterator[T] | None = batches
         self._left = left
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it."""
-        batches, self._batches = self._batches, iter(())
+        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it.
+
+        Raises:
+            SessionError: if that has been done: another loop over it would train on nothing.
+        """
+        batches, self._batches = self._batches, None
+        if batches is None:
+            raise SessionError(
+                "batches-not-called", "one result of session.batches is iterated twice: call it again for each loop."
+            )
         return batches
 
     def __len__(self) -> int:
@@ -384,8 +397,8 @@ def open_loops(
         counter = StepCounter(optimizers.values())
         stack.callback(counter.close)
         counter.watch(scalers.values())
-        stack.callback(script.gradients.close)
-        unknown = UnknownOptimizers(optimizers, counter, script.gradients)
+        stack.callback(script.pending.close)
+        unknown = UnknownOptimizers(optimizers, counter, script.pending)
         stack.callback(unknown.close)
         script.before_saves.append(unknown.warn)
         yield Loops(script, run, counter, optimizers=optimizers)

@@ -8,19 +8,18 @@ from typing import Any
 
 from torch import Tensor
 
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError, StateMismatchError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
-from slipway.gradients import Gradients
+from slipway.identity import facts_of
 from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
 from slipway.overflow import Scalers
+from slipway.pending import PendingGradients
 from slipway.position import Position
 from slipway.program import Speed
 from slipway.seeding import Generators, Purpose
@@ -30,14 +29,6 @@ from slipway.window import Sums, Window
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
-
-
-def identity(seed: int) -> dict[str, Any]:
-    """Return what must be the same where a run is resumed."""
-    return {"session": FORMAT, "seed": seed}
-
 
 class Script:
     """A script as its run sees it (slipway.program.Program)."""
@@ -45,12 +36,10 @@ class Script:
     def __init__(
         self,
         opened: Opened,
-        parts: Mapping[str, Stateful],
         *,
         optimizers: Sequence[Any],
         scalers: Iterable[Any],
         parameters: Sequence[Tensor],
-        seed: int,
         repeat_epoch: bool,
         allow_nonfinite: bool,
     ) -> None:
@@ -58,26 +47,27 @@ class Script:
 
         Args:
             opened: that.
-            parts: what a checkpoint is taken of.
             optimizers: of which the first one's learning rate is recorded.
             scalers: of the loss, whose skipped steps may log inf or nan.
             parameters: tensors whose devices are those that the script computes on.
-            seed: see Session, as for the others.
-            repeat_epoch: see there.
+            repeat_epoch: see Session, as for the others.
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
-        self._parts, self._optimizers, self.parameters = parts, optimizers, parameters
-        self._seed, self._allow_nonfinite = seed, allow_nonfinite
+        self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
+        self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
         """Where this rank goes on."""
-        self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
-        self.window = Window(facts.get("window"))
+        self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
+        carried = facts.get("window", [])
+        self._carried = [carried] if isinstance(carried, dict) else carried
+        self.window = Window(world.rank, world.size, self._carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
-        self.generators = Generators(seed, world.rank, parameters)
+        self._passes = 0
+        self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         self.is_resumed = "feed" in facts
         """Whether a run was found that a session has saved."""
@@ -87,7 +77,7 @@ class Script:
         """The calls of ``epochs`` and ``steps`` that the script has left by ``break``, and after how many of them."""
         self.may_lack_gradients = False
         """Whether an earlier version has saved the run, which may have lost gradients."""
-        self.gradients = Gradients(parameters, optimizers, carried=facts.get("carries_gradients"))
+        self.pending = PendingGradients(parameters, optimizers, carried=facts.get("carries_gradients"))
         self.before_saves: list[Callable[[], None]] = []
         """What looks for something to say before the run is saved."""
         if self.is_resumed:
@@ -111,44 +101,67 @@ class Script:
         else:
             self.generators.seed(Purpose.BODY, *place)
 
-    @property
-    def gradients_wait(self) -> bool:
-        """Whether gradients wait for an optimiser step, so that a checkpoint needs them; to be asked at a save."""
-        return self.gradients.must_be_saved
-
     def restore_again(self) -> None:
         """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
 
-        Code of the script between the opening and here cannot change a resumed run then.
+        Code of the script between the opening and here cannot change a resumed run then. What it has logged is
+        dropped, as it was logged before.
         """
+        world = self._comm.world
+        self.window = Window(world.rank, world.size, self._carried)
+        self._objects.restore_again()
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
-        rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        groups = [group for each in self._optimizers for group in getattr(each, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if "lr" in group]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
-    def end_means(self) -> None:
+    def begin_pass(self) -> None:
+        """Begin the means of a pass of the feed, or continue them in one that is resumed."""
+        feed = self.feed
+        self._passes += 1
+        resumed = feed.resumed_pass != feed.number if feed.is_counting else feed.is_resuming or feed.batch > 0
+        self.means.begin(feed.number, resumed=resumed)
+
+    def end_pass(self) -> None:
         """End the means of a pass that has ended on all ranks."""
         self.means.end(all_gather_json(self._comm, self.means.part()))
 
     # What the run asks.
 
     def sums(self) -> list[float]:
-        """Return nothing: what a script logs has names, of which ranks may use others, and so goes by ``meet``."""
-        return []
+        """Return the number of passes, and its square: that is equal on all ranks, or else one alone has begun a pass.
 
-    def observed(self, position: Position, _sums: list[float]) -> Position:
-        """Return ``position`` as it is."""
+        What a script logs has names, of which ranks may use others, and so goes by ``meet``.
+        """
+        passes = float(self._passes % 1024)  # squares and their sums are exact
+        return [passes, passes**2]
+
+    def observed(self, position: Position, sums: list[float]) -> Position:
+        """Return ``position`` as it is.
+
+        Raises:
+            SessionError: on every rank, if they are in different passes, and would wait for each other for ever.
+        """
+        passes, squares = sums
+        if squares * self._comm.world.size != passes**2:
+            error = SessionError(
+                "uneven-passes",
+                "some ranks call session.batches where others do not: call it on all ranks; on one rank alone, iterate "
+                "the loader itself.",
+            )
+            error.raised_on_all_ranks = True
+            raise error
         return position
 
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
-        logged, feed = self.window.take(), self.feed
+        logged, feed = self.window.part(), self.feed
         place = [*feed.place, step, feed.size, [*feed.ended]]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
         found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
-        logged_by, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
-        self.window.add(logged_by)
+        self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
         furthest: int = max(place[3] for place in self._places)
         if names := sorted({name for names in nonfinite_by for name in names}):
             scaler = "" if self._scalers else " If a GradScaler skips such steps, pass it: Session(scaler=scaler)."
@@ -183,19 +196,20 @@ class Script:
             look()
         within = self.feed.batch  # elsewhere they are seeded anew
         return {
-            **identity(self._seed),
+            **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
-            "window": self.window.totals,
+            "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": [*self.left_early.items()],
-            "carries_gradients": self.gradients.is_carried,
+            "carries_gradients": self.pending.is_carried,
+            **self._objects.collect(gradients_wait=self.pending.must_be_saved),
         }
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the objects."""
-        return components.capture(self._parts, header)
+        return self._objects.capture(header)
 
     def started(self, parts: Mapping[str, float]) -> None:
         """Leave it to goodput.jsonl."""
@@ -238,8 +252,8 @@ class Script:
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
-        skipped = self._scalers.have_skipped()
-        return [name for name, (*_, nonfinite) in logged.items() if nonfinite and not skipped]
+        names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
+        return [] if skipped else names
 
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""

@@ -902,7 +902,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "different-ranks": Entry(
             EXIT_CONFIG,
             "A run that was saved within an epoch continues on another number of ranks, with a sampler that "
-            "cannot follow.",
+            "cannot follow. Or objects of the Session differed between the ranks.",
             "Use the same number of ranks, or `slipway.Sampler`.",
         ),
         "damaged-checkpoint": Entry(
@@ -1194,6 +1194,19 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A Session is opened in a thread. It listens to signals, which only the main thread can.",
             "Open it in the main thread.",
         ),
+        "folder-used-twice": Entry(
+            EXIT_CONFIG,
+            "A second Session of a process has the folder of the first one, whose run it would continue: the folds of "
+            "a cross-validation, or trials one after the other. A warning if the first one has failed.",
+            "Give each its folder: `Session(folder=...)`, within RUN_DIR if that is set. To continue a run that is "
+            "done, begin another process.",
+        ),
+        "other-command": Entry(
+            WARNING,
+            "The arguments of the script, or its file, are not those with which the run in the folder was begun. The "
+            "run continues all the same; if it is done, it is not trained again.",
+            "None needed if that is meant. For another run name another folder: `Session(folder=...)`, or RUN_DIR.",
+        ),
         "not-resumed": Entry(
             EXIT_FAILED,
             "Lightning's Trainer did not start from the checkpoint of the run folder.",
@@ -1201,8 +1214,19 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "batches-not-called": Entry(
             EXIT_FAILED,
-            "`session.batches` is not called in each epoch as before, or two iterate at once.",
-            "Iterate one `session.batches(loader)` at a time, in each epoch of `session.epochs`.",
+            "`session.batches` is not called in each epoch as before, or not iterated at once.",
+            "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
+        ),
+        "two-passes": Entry(
+            EXIT_FAILED,
+            "Two results of `session.batches` are iterated at a time, by `zip`, `itertools.chain` or a nested loop.",
+            "Side by side: `session.batches(zip(a, b))`. One after the other: a loop for each. Within a batch: iterate "
+            "the second loader without the session.",
+        ),
+        "uneven-passes": Entry(
+            EXIT_FAILED,
+            "Some ranks call `session.batches` where others do not, as in a validation by rank 0 alone.",
+            "Call it on all ranks; on one rank alone, iterate the loader itself.",
         ),
         "nested-loops": Entry(
             EXIT_FAILED,
@@ -1256,14 +1280,41 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-state-dict": Entry(
             EXIT_FAILED,
-            "An object to be saved has no `state_dict` and `load_state_dict`, or its state holds what a "
-            "checkpoint cannot.",
-            "Pass an object that has both, with tensors, numbers and text.",
+            "An object to be saved has no `state_dict` and `load_state_dict`.",
+            "Pass an object that has both.",
+        ),
+        "unsavable-state": Entry(
+            EXIT_FAILED,
+            "The state of an object holds what a checkpoint cannot: a sparse, quantized, nested or complex128 tensor, "
+            "a tensor subclass, or an object that is not plain data.",
+            "Let `state_dict` return dense tensors of usual dtypes, numbers, text, lists and dictionaries. Register a "
+            "buffer that the script can rebuild with `persistent=False`.",
+        ),
+        "unresumable-state": Entry(
+            WARNING,
+            "The script has changed an object since the Session opened, in a way that the object of the next attempt "
+            "cannot load: it would refuse the checkpoint.",
+            "Make the change before the Session opens if the run has reached it: `slipway.peek(folder)` returns the "
+            "epoch and the step.",
+        ),
+        "not-restored": Entry(
+            WARNING,
+            "A value that no `state_dict` contains differs from the one with which the run began, so the resumed run "
+            "may come to other results.",
+            "Seed what computes it, or save it: `register_buffer` in a module, or `Session(extra=...)`.",
+        ),
+        "scheduler-not-given": Entry(
+            WARNING,
+            "A learning-rate scheduler works on an optimizer and was not given to the Session, so it begins anew in "
+            "each attempt.",
+            "Pass it: `Session(scheduler=scheduler)`. Ignore this if the script computes the learning rate by itself.",
         ),
         "sharded-model": Entry(
             EXIT_FAILED,
-            "A model is sharded over the ranks (FSDP, DTensor); a Session cannot save it.",
-            "Use DistributedDataParallel, or save the model without a Session, by `torch.distributed.checkpoint`.",
+            "A model or an optimizer is sharded over the ranks (FSDP, DTensor, ZeroRedundancyOptimizer); a Session "
+            "cannot save it.",
+            "Use DistributedDataParallel and an optimizer that each rank has whole, or save without a Session, by "
+            "`torch.distributed.checkpoint`.",
         ),
         "sampler-batch-size": Entry(
             EXIT_FAILED,
@@ -1277,6 +1328,18 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Wrap the model, and give the wrapped one to the Session. Ignore this if the script averages gradients "
             "itself.",
         ),
+        "rank-state-not-saved": Entry(
+            EXIT_CONFIG,
+            "An object that is given to a Session differs between the ranks, and is too large to be saved for each: a "
+            "warning at the save, and an error where the run would be resumed.",
+            "Keep the object alike on all ranks: average it, or wrap the model in DistributedDataParallel.",
+        ),
+        "rank-state-changed": Entry(
+            WARNING,
+            "A run in which generators, or buffers of a model, differed between the ranks continues with another "
+            "number of ranks. Generators of further ranks are seeded anew.",
+            "None needed, unless results must be bitwise the same: then use the same number of ranks.",
+        ),
         "epoch-without-batches": Entry(
             WARNING,
             "An epoch of a Session did not use `session.batches`, so its steps count as one, and it cannot "
@@ -1288,6 +1351,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "DataLoader workers were started before the Session, so a signal to all processes (Ctrl-C, "
             "`scancel`) ends them while the run still needs them.",
             "Iterate the loader first inside the Session.",
+        ),
+        "changed-loader": Entry(
+            WARNING,
+            "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
+            "the resumed attempt has another value of it.",
+            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
+            "itself belongs into `extra`.",
         ),
         "slow-resume": Entry(
             WARNING,

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slipway.errors import SessionError, warn
-from slipway.gradients import Gradients
+from slipway.pending import PendingGradients
 from slipway.steps import StepCounter, unwrapped
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class UnknownOptimizers:
     Those that are made anew in each body, as for the inner loop of MAML, have nothing to save.
     """
 
-    def __init__(self, given: Mapping[str, Any], counter: StepCounter, gradients: Gradients) -> None:
+    def __init__(self, given: Mapping[str, Any], counter: StepCounter, gradients: PendingGradients) -> None:
         """Find others.
 
         Args:

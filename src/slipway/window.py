@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,18 +22,27 @@ DIGITS = 7
 
 
 class Window:
-    """What has been logged since the last record."""
+    """What has been logged since the last record.
 
-    def __init__(self, carried: Mapping[str, list[float]] | None = None) -> None:
-        """Begin with what a checkpoint ``carried`` over; older ones do not count what was inf or nan."""
-        self._totals: Sums = {name: [*sums, 0][:3] for name, sums in (carried or {}).items()}
+    The sums of each rank are kept apart, and added up in the order of the ranks where they are recorded: so a record is
+    the same to the last bit wherever a run was saved or stopped.
+    """
+
+    def __init__(self, rank: int, size: int, carried: Sequence[Sums] = ()) -> None:
+        """Begin with the ``parts`` of all ranks that a checkpoint carried over, for one rank of ``size``.
+
+        Where the number of ranks has changed, each part goes to one of them.
+        """
         self._own: dict[str, Logged] = {}
+        for part in carried[rank::size]:
+            for name, sums in part.items():
+                self._own.setdefault(name, Logged()).add_sums(sums)
+        self._nonfinite = self._count_nonfinite(self.part())
+        self.parts: list[Sums] = []
+        """What each rank has logged since the last record, as of their last exchange."""
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU.
-
-        Sums are float64, in which those of float32 are exact: they do not depend on how ranks and saves divide them.
-        """
+        """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU."""
         for name, value in values.items():
             number = as_number("log", name, value)
             own = self._own.get(name)
@@ -42,29 +51,21 @@ class Window:
                 own = self._own[name] = Logged()
             own.add(number)
 
-    def take(self) -> Sums:
-        """Return this rank's part since the last call, and begin anew."""
-        part = {name: own.sums() for name, own in self._own.items()}
-        self._own = {}
-        return part
+    def part(self) -> Sums:
+        """Return what this rank has logged since the last record."""
+        return {name: own.sums() for name, own in self._own.items()}
 
-    def add(self, parts: list[Sums]) -> None:
-        """Add the parts of all ranks to the totals."""
-        for part in parts:
-            for name, sums in part.items():
-                before = self._totals.get(name, [0.0, 0, 0])
-                self._totals[name] = [old + new for old, new in zip(before, sums, strict=True)]
-
-    @property
-    def totals(self) -> Sums:
-        """A copy of the sums over all ranks, up to the last ``add``."""
-        return {name: list(sums) for name, sums in self._totals.items()}
+    def became_nonfinite(self, part: Sums) -> list[str]:
+        """Return the names of which ``part`` has values of inf or nan that the last call did not see."""
+        before, self._nonfinite = self._nonfinite, self._count_nonfinite(part)
+        return [name for name, count in self._nonfinite.items() if count > before.get(name, 0)]
 
     @property
     def means(self) -> dict[str, float]:
         """The means of the finite values over ranks and steps, and under NAME_nonfinite the number of the others."""
         means: dict[str, float] = {}
-        for name, (total, count, nonfinite) in self._totals.items():
+        for name in dict.fromkeys(name for part in self.parts for name in part):
+            total, count, nonfinite = map(sum, zip(*(part[name] for part in self.parts if name in part), strict=True))
             if count:
                 means[name] = float(f"{total / count:.{DIGITS}g}")
             if nonfinite:
@@ -73,7 +74,10 @@ class Window:
 
     def clear(self) -> None:
         """Begin the next record."""
-        self._totals = {}
+        self._own, self._nonfinite, self.parts = {}, {}, []
+
+    def _count_nonfinite(self, part: Sums) -> dict[str, float]:
+        return {name: nonfinite for name, (*_, nonfinite) in part.items()}
 
 
 class Logged:
@@ -106,7 +110,11 @@ class Logged:
             for value in self._values[: self._used].tolist():
                 self._add(value)
             self._used = 0
-        return self._sums
+        return list(self._sums)
+
+    def add_sums(self, sums: Sequence[float]) -> None:
+        """Add what ``sums`` returned; an older version did not count what was inf or nan."""
+        self._sums = [own + more for own, more in zip(self._sums, [*sums, 0], strict=False)]
 
     def _add(self, value: float) -> None:
         if math.isfinite(value):

@@ -4,24 +4,16 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 
 import pytest
 import torch
 
-from messages import assert_names
-from support import INSIDE, ROOT, launch_words, started, status, verdict
+from messages import assert_names, slugs
+from session_runs import records, saved_step, words
+from support import started, status, verdict
 
-SCRIPTS = ROOT / "tests" / "scripts" / "session"
 RANKS = [pytest.param(1, marks=pytest.mark.prove), 2]
-
-
-def words(name, ranks, *flags):
-    script = str(SCRIPTS / f"{name}.py")
-    if ranks == 1:
-        return [*INSIDE, "python" if INSIDE else sys.executable, script, *flags]
-    return [*launch_words("forked", ranks, program=[script])[:-1], *flags]
 
 
 def run(name, ranks, folder, *flags, until=None, act=None, code=0):
@@ -49,11 +41,6 @@ def ask_last_rank(number, ranks):
     return ask
 
 
-def saved(folder):
-    links = list((folder / "checkpoints").glob("latest"))
-    return int(links[0].resolve().name.removeprefix("step_")) if links else 0
-
-
 def seen(folder, rank):
     return [json.loads(line) for line in (folder.with_name(f"{folder.name}.seen.{rank}")).read_text().splitlines()]
 
@@ -64,13 +51,6 @@ def state(folder):
     moments = found["optimizer_states"][0]["state"]
     tensors = [*found["state_dict"].values(), *(value for entry in moments.values() for value in entry.values())]
     return found["global_step"], found["lr_schedulers"][0]["_last_lr"], [tensor.tolist() for tensor in tensors]
-
-
-def records(folder):
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: value for key, value in record.items() if "second" not in key and key != "elapsed"} for record in found
-    ]
 
 
 def weights(folder):
@@ -95,7 +75,7 @@ def whole_run(tmp_path_factory):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_lightning_killed_in_mid_epoch_goes_on_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
     whole, broken = whole_run("under_lightning", ranks), tmp_path / "broken"
-    run("under_lightning", ranks, broken, "--pause", "0.1", until=lambda _, out: saved(out) > 0, act=kill)
+    run("under_lightning", ranks, broken, "--pause", "0.1", until=lambda _, out: saved_step(out) > 0, act=kill)
     run("under_lightning", ranks, broken)
     assert state(broken) == state(whole)
     assert status(broken)["state"] == "done"
@@ -106,16 +86,16 @@ def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_pa
     whole, stopped = whole_run("under_lightning", ranks), tmp_path / "stopped"
     said = run(
         *("under_lightning", ranks, stopped, "--pause", "0.1"),
-        until=lambda _, out: saved(out) > 0,
+        until=lambda _, out: saved_step(out) > 0,
         act=ask_last_rank(signal.SIGUSR1, ranks),
         code=75 if ranks == 1 else 0,
     )
     step = status(stopped)["step"]
-    assert (verdict(stopped), saved(stopped)) == (f"out-of-time {step} time-limit\n", step)
+    assert (verdict(stopped), saved_step(stopped)) == (f"out-of-time {step} time-limit\n", step)
     assert re.search(rf"\bstopped \(time-limit\).* {step}\b", said)
     assert "fitted" not in said
     run("under_lightning", ranks, stopped)
-    assert verdict(stopped, 2) == f"done {saved(whole)} complete\n"
+    assert verdict(stopped, 2) == f"done {saved_step(whole)} complete\n"
     for rank in range(ranks):
         assert [batch[:2] for batch in seen(stopped, rank)] == [batch[:2] for batch in seen(whole, rank)]
 
@@ -128,7 +108,7 @@ def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
         assert "error[folder-in-use]" in run("under_lightning", 1, folder, code=1)
         (folder / "STOP").write_text("user")
 
-    run("under_lightning", 2, folder, "--pause", "0.5", until=lambda _, out: saved(out) > 0, act=second_then_stop)
+    run("under_lightning", 2, folder, "--pause", "0.5", until=lambda _, out: saved_step(out) > 0, act=second_then_stop)
     assert status(folder)["reason"] == "user"
     said = run("under_lightning", 2, folder, "--forget", code=1)
     assert "error[not-resumed]" in said
@@ -136,12 +116,21 @@ def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
     assert status(folder)["reason"] == "user"
 
 
+def test_fabric_ends_as_a_run_that_went_through(tmp_path):
+    run("with_fabric", 2, tmp_path / "whole")
+    run("with_fabric", 2, tmp_path / "broken", until=lambda _, out: saved_step(out) > 0, act=kill)
+    said = run("with_fabric", 2, tmp_path / "broken")
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert status(tmp_path / "broken")["state"] == "done"
+    assert slugs(said) == []
+
+
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=pytest.mark.prove)])
 def test_accelerate_ends_as_a_run_that_went_through(end, ranks, tmp_path, whole_run):
     whole, broken = whole_run("with_accelerate", ranks), tmp_path / "broken"
     if end == "killed":
-        run("with_accelerate", ranks, broken, until=lambda _, out: saved(out) > 0, act=kill)
+        run("with_accelerate", ranks, broken, until=lambda _, out: saved_step(out) > 0, act=kill)
     else:
         act = ask_last_rank(signal.SIGTERM, ranks)
         run(

@@ -17,7 +17,7 @@ from slipway import Session, Stopped
 from slipway.means import Means
 from slipway.overflow import Scalers
 from slipway.sums import Sum
-from slipway.window import Logged
+from slipway.window import Logged, Window
 
 LOSSES = [0.1, 1e-3, 3.7, 2.5e5, 0.7, 1 / 3, 1e-9]
 WEIGHTS = [4, 4, 4, 4, 4, 4, 1]
@@ -128,10 +128,31 @@ class TestAMeanOverStops:
 
         found = read_checkpoint(manifest.parent)
         facts = {name: value for name, value in found.header.facts.items() if name != "means"}
-        facts["window"] = {name: sums[:2] for name, sums in facts["window"].items()}
+        facts["window"] = {name: sums[:2] for part in facts["window"] for name, sums in part.items()}
         facts["feed"] = facts["feed"] | {"places": [place[:5] for place in facts["feed"]["places"]]}
         write_checkpoint(manifest.parent, Checkpoint(found.tensors, found.header._replace(facts=facts)))
         assert set(train(tmp_path)) == {0, 1}
+
+
+def logged(folder, kills):
+    """Log the losses, the run killed at each of ``kills``; return what the last checkpoint holds of them."""
+    for kill in [*kills, None]:
+        script = Script(folder, checkpoint_steps=1, log_interval=100)
+        with contextlib.suppress(Stopped, KilledError), script.session as session:
+            for _ in session.epochs(1):
+                for index, loss in enumerate(session.batches(LOSSES), session.batch):
+                    script.step()
+                    session.log(loss=loss / 3)
+                    if index == kill:
+                        (kill_now if kill % 2 else terminate)()
+    manifest = folder / "checkpoints" / "latest" / "manifest.json"
+    return json.loads(manifest.read_text())["facts"]["window"]
+
+
+def test_what_is_logged_is_the_same_to_the_last_bit(tmp_path):
+    whole = logged(tmp_path / "whole", [])
+    assert whole[0]["loss"][1] == len(LOSSES)
+    assert logged(tmp_path / "run", [0, 1, 3, 4, 5]) == whole
 
 
 def test_in_the_loop_it_is_the_mean_so_far(tmp_path):
@@ -235,6 +256,20 @@ class TestRanks:
         means.add("loss", 5.0, 1)
         means.end([means.part()])
         assert means.read("loss") == 5
+
+
+class TestAWindow:
+    @pytest.mark.parametrize("size", [1, 2, 3, 4])
+    def test_another_number_of_ranks_takes_over_all_parts(self, size):
+        saved = [{"loss": [1.0, 1, 0]}, {}, {"loss": [6.0, 2, 1], "norm": [0.0, 0, 2]}]
+        ranks = [Window(rank, size, saved) for rank in range(size)]
+        ranks[0].parts = [window.part() for window in ranks]
+        assert ranks[0].means == {"loss": pytest.approx(7 / 3, rel=1e-6), "loss_nonfinite": 1, "norm_nonfinite": 2}
+
+    def test_one_of_a_version_with_totals(self):
+        window = Window(0, 1, [{"loss": [6.0, 2]}])
+        window.log({"loss": 3.0})
+        assert window.part() == {"loss": [9.0, 3, 0]}
 
 
 class TestSum:
@@ -439,3 +474,28 @@ class TestARunWithoutSteps:
                     if index == 4:
                         kill_now()
         assert slugs(caplog.text) == ["no-optimizer-step"]
+
+
+class TestASessionBeforeTheRanksJoin:
+    def test_it_is_refused_where_a_launcher_started_more(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with refused("separate-processes", "WORLD_SIZE=2", "init_process_group", "hvd.init"):
+            Script(tmp_path).session.__enter__()
+
+    def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
+        script = Script(tmp_path)
+        with refused("separate-processes", 2, "init_process_group"), script.session as session:
+            monkeypatch.setattr("slipway.communicator.adopt.count_ranks", lambda: 2)
+            for _ in session.epochs(1):
+                session.batches([1])
+
+    def test_a_world_of_this_process_alone_is_another_fault(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            with refused("separate-processes", "WORLD_SIZE=2") as caught:
+                Script(tmp_path).session.__enter__()
+        finally:
+            torch.distributed.destroy_process_group()
+        assert "init_process_group" not in str(caught.value)

@@ -16,16 +16,24 @@ from torch import Tensor, nn
 
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
+from slipway.checkpoint.savable import obstacle
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import broadcast_json
+from slipway.communicator.collectives import as_bytes, broadcast_json
+from slipway.errors import SessionError, SlipwayError
 
 PLAIN = {bool, int, float, str, type(None)}
 CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
 """What may hold other values, by its name in a tree. No subclasses: they would come back as something else."""
 NUMPY_KINDS = "biufc"
 """Kinds of numpy's dtypes that can be saved: booleans and numbers. Arrays are small here, states of generators."""
+Shape = tuple[list[int], str]
+"""Of a tensor: its shape, and the name of its dtype."""
 CHUNK = 1 << 26
 """Bytes that are broadcast at once, and are on a GPU besides the model."""
+
+
+RANKS = "ranks."
+"""Begins the names of components, in a checkpoint, whose state holds those of ranks that differ from rank 0."""
 
 
 class Stateful(Protocol):
@@ -52,12 +60,13 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
     """Return a checkpoint of ``components``, whose tensors still are the components' own.
 
     Raises:
-        TypeError: if a state holds something that is neither a tensor nor plain.
+        SessionError: if a state holds what a checkpoint cannot, naming it.
     """
     tensors: Tensors = {}
     trees = {}
     for name, component in components.items():
-        named, tree = split(component.state_dict(), name)
+        in_place = isinstance(component, nn.Module) or getattr(component, "restores_in_place", False)
+        named, tree = split(_state_of(name, component), name, restored_in_place=in_place)
         if named:
             tensors[name] = named
         if tree is not None:
@@ -82,12 +91,29 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
     if shared is None:
         return None
     header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
-    saved = sorted({*shapes, *header.trees})
-    for name in saved:
-        tensors = _broadcast(comm, found.tensors.get(name) if found else None, shapes.get(name, {}))
-        if name in components:
-            _load(components[name], join(tensors, header.trees.get(name)))
+    saved = {*shapes, *header.trees}
+    tensors = found.tensors if found else {}
+    for name in sorted(saved & components.keys()):
+        state = join(_broadcast(comm, tensors.get(name), shapes.get(name, {})), header.trees.get(name))
+        own = _own(comm, RANKS + name, tensors, shapes, header.trees)
+        if own is not None:
+            # Of a module only the tensors that differ were saved for each rank.
+            state = {**state, **own} if getattr(components[name], "restores_in_place", False) else own
+        _load(name, components[name], state)
     return Restored(header, [name for name in components if name not in saved])
+
+
+def _own(
+    comm: Communicator, name: str, tensors: Tensors, shapes: Mapping[str, Mapping[str, Shape]], trees: Mapping[str, Any]
+) -> dict[Any, Any] | None:
+    """Return the state of this rank in ``name``, which holds those of ranks; None if it was as rank 0's."""
+    own = None
+    for rank, tree in trees[name]["dict"] if name in trees else []:
+        of_rank = {place: shape for place, shape in shapes.get(name, {}).items() if place.startswith(f"{name}/{rank}/")}
+        received = _broadcast(comm, tensors.get(name), of_rank)
+        if rank == comm.world.rank:
+            own = join(received, tree)
+    return own
 
 
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -97,23 +123,52 @@ def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     module.load_state_dict(versioned)
 
 
-def _load(component: Stateful, state: dict[str, Any]) -> None:
-    if isinstance(component, nn.Module):
-        load_module(component, state)
-    else:
-        component.load_state_dict(state)
+def _state_of(name: str, component: Stateful) -> dict[str, Any]:
+    try:
+        return component.state_dict()
+    except SlipwayError:
+        raise
+    except Exception as error:  # whatever the code of a component raises
+        reason = f"{type(error).__name__}: {error}"
+        raise SessionError("unsavable-state", f"state_dict of {name} fails: {reason}") from error
 
 
-def split(state: Mapping[Any, Any], component: str) -> tuple[dict[str, Tensor], Any]:
+def _load(name: str, component: Stateful, state: dict[str, Any]) -> None:
+    try:
+        if isinstance(component, nn.Module):
+            load_module(component, state)
+        else:
+            component.load_state_dict(state)
+    except SlipwayError:
+        raise
+    except Exception as error:  # whatever the code of a component raises
+        reason = f"{type(error).__name__}: {error}"
+        raise SessionError("different-state", f"{name} does not load what was saved: {reason}") from error
+
+
+def split(
+    state: Mapping[Any, Any], component: str, *, restored_in_place: bool = False
+) -> tuple[dict[str, Tensor], Any]:
     """Return the tensors of ``state`` by name, and the rest as a tree of JSON; None where it is tensors by name alone.
 
+    Args:
+        state: of a component.
+        component: its name.
+        restored_in_place: whether loading copies into tensors of the same classes, as modules do.
+
     Raises:
-        TypeError: naming what cannot be saved, and where in ``component`` it stands.
+        SessionError: naming what cannot be saved, and where in ``component`` it stands.
     """
-    if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
-        return {name: tensor.detach() for name, tensor in state.items()}, None
     tensors: dict[str, Tensor] = {}
-    return tensors, _tree(dict(state), component, tensors)
+    if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+        tree, tensors = None, dict(state)
+    else:
+        tree = _tree(dict(state), component, tensors)
+    for name, tensor in tensors.items():
+        if fault := obstacle(tensor, restored_in_place=restored_in_place):
+            place = f"{component}: {name}" if tree is None else name
+            raise SessionError("unsavable-state", f"{place} {fault}, which a checkpoint cannot hold.")
+    return {name: tensor.detach() for name, tensor in tensors.items()}, tree
 
 
 def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
@@ -126,7 +181,7 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """Encode ``value`` as JSON; containers and references to tensors become objects with one key, their kind."""
     kind = type(value).__name__
     if isinstance(value, Tensor):
-        tensors[place] = value.detach()
+        tensors[place] = value
         return {"tensor": place}
     if type(value) is bytes:
         return {"bytes": value.hex()}
@@ -145,9 +200,10 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
 
 def _require_plain(value: Any, place: str) -> Any:
     if type(value) not in PLAIN:
-        raise TypeError(
+        raise SessionError(
+            "unsavable-state",
             f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, bytes, arrays, and "
-            "lists, tuples and dictionaries of these"
+            "lists, tuples and dictionaries of these.",
         )
     return value
 
@@ -171,10 +227,7 @@ def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return CONTAINERS[kind](_state(item, tensors) for item in content)
 
 
-Shapes = dict[str, dict[str, tuple[list[int], str]]]
-
-
-def _shapes(tensors: Tensors) -> Shapes:
+def _shapes(tensors: Tensors) -> dict[str, dict[str, Shape]]:
     return {
         file: {name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named.items()}
         for file, named in tensors.items()
@@ -182,23 +235,33 @@ def _shapes(tensors: Tensors) -> Shapes:
 
 
 def _broadcast(
-    comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[list[int], str]]
+    comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, Shape]
 ) -> dict[str, Tensor]:
-    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU."""
-    received: dict[str, Tensor] = {}
-    chunk: dict[str, Tensor] = {}
+    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU.
+
+    They travel as bytes: libraries have no broadcast for some dtypes. Rank 0 returns copies: its own tensors are mapped
+    from a file, which would stay open.
+    """
+    received = {
+        name: tensors[name].to("cpu", copy=True) if tensors else torch.empty(shape, dtype=getattr(torch, dtype))
+        for name, (shape, dtype) in shapes.items()
+    }
+    batch: list[Tensor] = []
     size = 0
-    for name, (shape, dtype) in shapes.items():
-        chunk[name] = (
-            tensors[name].to(comm.device)
-            if tensors
-            else torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
-        )
-        size += chunk[name].nbytes
-        if size >= CHUNK or len(received) + len(chunk) == len(shapes):
-            comm.broadcast(list(chunk.values()))
-            # Copies: the tensors of rank 0 lie in its file, which stays open as long as one of them is there.
-            received |= {name: tensor.to("cpu", copy=True) for name, tensor in chunk.items()}
-            chunk.clear()
-            size = 0
+    for piece in (piece for tensor in received.values() for piece in as_bytes(tensor).split(CHUNK)):
+        if size + len(piece) > CHUNK:
+            _send(comm, batch)
+            batch, size = [], 0
+        batch.append(piece)
+        size += len(piece)
+    _send(comm, batch)
     return received
+
+
+def _send(comm: Communicator, pieces: list[Tensor]) -> None:
+    """Overwrite ``pieces``, which are on the CPU, with rank 0's."""
+    sent = [piece.to(comm.device) for piece in pieces]
+    comm.broadcast(sent)
+    for piece, from_root in zip(pieces, sent, strict=True):
+        if from_root is not piece:
+            piece.copy_(from_root)

@@ -22,7 +22,7 @@ class Communicator(Protocol):
         """Return the sum of ``values`` over all ranks, as a new tensor.
 
         Args:
-            values: of any shape, and a dtype that the library reduces: float32 or float64.
+            values: of any shape, and a dtype that the library reduces: float32, float64 or int32.
         """
         ...
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from slipway.communicator import Alone, Communicator
 from slipway.communicator.torch_distributed import TorchCommunicator
 from slipway.environment import Environment
+from slipway.errors import NotJoinedError
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,8 @@ def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
         timeout: seconds that the ranks wait for each other.
 
     Raises:
-        AloneError: if the script has joined no world, and a launcher started more than this process.
+        NotJoinedError: if the script has joined no world, and a launcher started more than this process.
+        AloneError: if it has joined a world of this process alone.
         WorldSizeError: if the world has another size than planned.
     """
     comm: Communicator = Alone(CPU)
@@ -38,8 +40,16 @@ def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
         from slipway.communicator.horovod import HorovodCommunicator  # noqa: PLC0415 -- only where it is installed
 
         comm = HorovodCommunicator(lambda _: CPU, owned=False)
+    elif siblings := environment.siblings:
+        raise NotJoinedError(found=f"{siblings.variable}={siblings.value} ({siblings.launcher})")
     environment.check_size(comm.world.size)
     return comm
+
+
+def require_joined(comm: Communicator) -> None:
+    """Raise a NotJoinedError if the script has joined other ranks since ``comm`` was adopted."""
+    if comm.world.size == 1 and (ranks := count_ranks()) > 1:
+        raise NotJoinedError(found=f"the process group has {ranks} ranks")
 
 
 def count_ranks() -> int:

@@ -1,0 +1,246 @@
+"""Scripts with a session: killed in a row by KILL, TERM and STOP, they end with the bytes of a run that was not.
+
+Each script of tests/scripts/session is run whole, and again with kills at random moments, each of which the next
+attempt resumes from; SEED=N draws the same ones, as far as time allows. Compared are weights, states, metrics.jsonl
+without its times, and all that the script prints.
+"""
+
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+
+import changed_lines
+from messages import slugs
+from session_runs import SCRIPTS, content, differences, saved_step
+from support import INSIDE, ROOT, launch_words, started, status
+
+SEED = int(os.environ.get("SEED", secrets.randbelow(10**6)))
+FEW, MANY = 2, 10
+"""Kills of a run: in `make test`, and in `make prove`."""
+LIMIT = 120.0
+"""Seconds that an attempt may take."""
+FEW_RUNS = [
+    ("classifier", 1, "--workers 2 --persistent --accumulate 2"),
+    ("classifier", 2, "--workers 1"),
+    ("nanogpt", 1, ""),
+    ("dcgan", 1, "--workers 2"),
+]
+TEN = {
+    "language_model": "--epochs 15",
+    "vae": "--epochs 20",
+    "time_series": "--steps 40",
+    "reinforce": "",
+    "siamese": "--epochs 10",
+    "dcgan": "--epochs 10",
+    "nanogpt": "--steps 400",
+    "accelerate_example": "--epochs 10",
+    "lightning_example": "--epochs 30",
+    "reference": "--epochs 12",
+}
+"""The shapes of scripts that people bring, for some seconds; each is in tests/scripts/plain, too, as it was before."""
+INEXACT = ("lightning_example", 1)
+"""Without a DistributedSampler Lightning draws another order in each attempt: see below."""
+MANY_RUNS = [
+    *[(name, ranks, flags) for name, flags in TEN.items() for ranks in (1, 2) if (name, ranks) != INEXACT],
+    ("classifier", 1, "--workers 2 --persistent --accumulate 2"),
+    ("classifier", 2, "--workers 1"),
+    ("classifier", 4, "--accumulate 3"),
+    ("mnist", 1, "--epochs 6"),
+    ("uneven", 2, ""),
+]
+PRELOAD = {"accelerate_example": ["accelerate"], "lightning_example": ["lightning.pytorch"]}
+
+
+class Case(NamedTuple):
+    """A script, and how often it is killed."""
+
+    name: str
+    ranks: int
+    flags: str
+    kills: int
+
+
+def cases():
+    for kills, runs, mark in [(FEW, FEW_RUNS, pytest.mark.core), (MANY, MANY_RUNS, pytest.mark.prove)]:
+        for name, ranks, flags in runs:
+            words = [name, str(ranks), str(kills), *flags.replace("-", "").split()]
+            yield pytest.param(Case(name, ranks, flags, kills), marks=mark, id="-".join(words))
+
+
+class Whole(NamedTuple):
+    """A run that was not killed."""
+
+    content: dict
+    printed: list[str]
+    step: int
+    opening: float
+    """Seconds until the run folder was open."""
+    training: float
+    """Seconds from there to the end."""
+
+
+class Runs:
+    """Attempts of a script in one folder."""
+
+    def __init__(self, case, folder):
+        self.folder, self.ranks = folder, case.ranks
+        self._printed, self._preload = folder.with_suffix(".stdout"), PRELOAD.get(case.name, ())
+        program = [str(ROOT / "tests" / "stdout_to.py"), str(self._printed), str(SCRIPTS / f"{case.name}.py")]
+        alone = [*INSIDE, "python" if INSIDE else sys.executable, *program]
+        ranks = launch_words("forked", case.ranks, program=program)[:-1]
+        self._words = [*(alone if case.ranks == 1 else ranks), *case.flags.split()]
+        self._attempts = 0
+
+    def attempt(self):
+        self._attempts += 1
+        log = self.folder.with_suffix(f".{self._attempts}.log")
+        return started(self._words, log, preload=self._preload, RUN_DIR=str(self.folder))
+
+    def finish(self):
+        with self.attempt() as launch:
+            assert launch.wait(LIMIT) == 0, launch.output
+        return launch.output
+
+    @property
+    def printed(self):
+        return self._printed.read_text().splitlines()
+
+
+def is_open(launch):
+    return "run folder" in launch.output
+
+
+def run_whole(runs):
+    with runs.attempt() as launch:
+        began = time.monotonic()
+        launch.until(lambda: is_open(launch), "the opening")
+        opened = time.monotonic()
+        assert launch.wait(LIMIT) == 0, launch.output
+    ended = time.monotonic()
+    step = status(runs.folder)["step"]
+    return Whole(content(runs.folder), runs.printed, step, opened - began, ended - opened)
+
+
+def kill(launch, runs, draw):
+    """Kill one rank, of which the launcher ends the others, or all at once."""
+    if runs.ranks > 1 and draw.random() < 0.5:
+        with suppress(ProcessLookupError):  # it has just ended
+            for victim in launch.rank_pids(draw.randrange(runs.ranks))[:1]:
+                os.kill(victim, signal.SIGKILL)
+            launch.wait(LIMIT)
+    launch.kill()
+
+
+def terminate(launch, runs, draw):
+    """Send SIGTERM to one rank, or to all processes, as schedulers do."""
+    one = launch.rank_pids(draw.randrange(runs.ranks))[:1] if runs.ranks > 1 and draw.random() < 0.5 else []
+    in_order = is_open(launch)
+    for pid in one or launch.pids():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    code = launch.wait(LIMIT)
+    if in_order and not is_done(runs.folder):  # else the signal came before its handler was set, or after
+        assert code == (75 if runs.ranks == 1 else 0), launch.output
+        assert status(runs.folder)["state"] == "stopped", launch.output
+    launch.kill()
+
+
+def stop(launch, runs, _draw):
+    """Ask by the file STOP, as a user does who sees that the run trains."""
+    while not is_open(launch) and launch.process.poll() is None:
+        time.sleep(0.005)
+    (runs.folder / "STOP").write_text("user")
+    assert launch.wait(LIMIT) in {0, 75}, launch.output
+    (runs.folder / "STOP").unlink(missing_ok=True)
+
+
+def is_done(folder):
+    return (folder / "status.json").exists() and status(folder)["state"] == "done"
+
+
+WAYS = [kill, terminate, kill, terminate, stop]
+"""In these parts: a run looks at STOP once a second, in which the short ones here come far."""
+
+
+class Broken(NamedTuple):
+    """A run that was killed, and finished."""
+
+    content: dict
+    printed: list[str]
+    steps: list[str]
+    """How it was killed, and the step from which it then continued."""
+    slugs: set[str]
+    """Of the warnings and errors of all attempts."""
+
+
+def run_broken(runs, whole, ways, draw):
+    """Kill a run in each of the ways, in an order and at moments that are drawn, and finish it."""
+    steps, warned = [], set()
+    moments = sorted(draw.uniform(0, 0.8) for _ in ways)
+    for way, moment in zip(draw.sample(ways, len(ways)), moments, strict=True):
+        ahead = moment - saved_step(runs.folder) / whole.step
+        with runs.attempt() as launch:
+            if ahead > 0:
+                launch.until(lambda launch=launch: is_open(launch), "the opening")
+                time.sleep(ahead * whole.training)
+            else:  # it has come further than that: before it trains, or soon after
+                time.sleep(draw.uniform(0, 2 * whole.opening))
+            if launch.process.poll() is None:
+                way(launch, runs, draw)
+        warned.update(slugs(launch.output))
+        steps.append(f"{way.__name__} {saved_step(runs.folder)}")
+        print(f"SEED={SEED}: {steps[-1]} of {whole.step}")
+        if is_done(runs.folder):
+            break
+    warned.update(slugs(runs.finish()))
+    return Broken(content(runs.folder), runs.printed, steps, warned)
+
+
+def killed_in_a_row(case, ways, folder, table):
+    """Run a script whole, and killed; return both."""
+    draw = random.Random(f"{SEED} {case}")
+    whole = run_whole(Runs(case, folder / "whole"))
+    broken = run_broken(Runs(case, folder / "broken"), whole, (ways * case.kills)[: case.kills], draw)
+    told = f"of {whole.step} steps {' '.join(sorted(broken.slugs))}"
+    table(f"{case.name} x {case.ranks}, SEED={SEED}: {', '.join(broken.steps)} {told}", [])
+    return whole, broken
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_a_run_that_is_killed_ends_as_one_that_is_not(case, tmp_path, table):
+    ways = [kill] if case.name == "lightning_example" else WAYS  # see below
+    whole, broken = killed_in_a_row(case, ways, tmp_path, table)
+    assert differences(whole.content, broken.content) == []
+    assert {*broken.printed} == {*whole.printed}
+    assert broken.printed[-1:] == whole.printed[-1:]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lightning_stopped_in_mid_epoch_trains_as_many_steps(ranks, tmp_path, table):
+    """Its loops begin the loader anew, and it saves no generators: the table has what differs by that."""
+    case = Case("lightning_example", ranks, TEN["lightning_example"], MANY)
+    whole, broken = killed_in_a_row(case, WAYS, tmp_path, table)
+    found = differences(whole.content, broken.content)
+    table(f"lightning_example x {ranks}, stopped in mid-epoch: numbers that differ", _counted(found))
+    assert {part for part, _ in _counted(found)} <= {"state_dict", "optimizer_states"}
+
+
+@pytest.mark.core
+def test_one_line_in_ten_is_replaced_for_a_session(table):
+    head, *rows = changed_lines.rows()
+    table("lines changed for a session, and without those indented", [head, *rows])
+    assert {*TEN} <= {name for name, *_ in rows}
+    assert [row for row in rows if int(row[3].split()[0]) < -int(row[1]) / 10] == []
+
+
+def _counted(found):
+    return sorted(Counter(place.split("/")[1] for place in found).items())

@@ -1,0 +1,194 @@
+"""A script as it is put together: the places into which the parts write their lines, and its text."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from string import Template
+
+INDENT = "    "
+MODULES = {
+    "contextlib": "import contextlib",
+    "copy": "import copy",
+    "gc": "import gc",
+    "itertools": "import itertools",
+    "random": "import random",
+    "sys": "import sys",
+    "np": "import numpy as np",
+    "torch": "import torch",
+    "dist": "import torch.distributed as dist",
+}
+NAMES = {
+    "torch": ("nn",),
+    "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.optim": ("lr_scheduler",),
+    "torch.optim.swa_utils": ("AveragedModel", "get_ema_multi_avg_fn"),
+    "torch.utils.data": (
+        *("BatchSampler", "DataLoader", "DistributedSampler", "RandomSampler", "Subset", "SubsetRandomSampler"),
+        *("WeightedRandomSampler", "random_split"),
+    ),
+    "slipway": ("Sampler", "Session"),
+    "probe": (
+        *("Counters", "FOLDER", "RANK", "RANKS", "Samples", "Stream", "draw", "ended", "objective", "point", "table"),
+        "trace",
+    ),
+}
+"""What a script imports, by module."""
+
+
+def block(head: str, lines: Iterable[str]) -> list[str]:
+    """Return ``lines`` below ``head``."""
+    return [head, *(INDENT + line if line else "" for line in lines)]
+
+
+@dataclass
+class Loop:
+    """A pass over data, with the body that trains or validates."""
+
+    loader: str
+    iteration: str
+    """How it is iterated, with a place for {loader}; "" for a body without a loop. The last line begins the loop."""
+    body: list[str]
+    number: str = "session.batch"
+    """How the body calls the number of its batch."""
+
+    def lines(self) -> list[str]:
+        """Return the loop."""
+        body = [Template(line).safe_substitute(number=self.number) for line in self.body]
+        if not self.iteration:
+            return body
+        *before, head = self.iteration.format(loader=self.loader).split("\n")
+        return [*before, *block(head, body)]
+
+
+@dataclass
+class Draft:
+    """The places of a script.
+
+    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what
+    ``trace`` needs to tell the place of an epoch from others, behind a comma, or nothing.
+    """
+
+    ranks: int = 1
+    epochs: int = 2
+    """0 for a script without epochs."""
+    folds: bool = False
+    """Whether the script trains twice, each time in a session."""
+    folder: str = "FOLDER"
+    seeded: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    """Classes and functions, and data sets."""
+    setup: list[str] = field(default_factory=list)
+    """Models, optimisers and the rest, before the session opens."""
+    given: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By argument of Session and name: the variable."""
+    arguments: list[str] = field(default_factory=list)
+    """Further ones."""
+    opened: list[str] = field(default_factory=list)
+    epoch_start: list[str] = field(default_factory=list)
+    after_training: list[str] = field(default_factory=list)
+    """Of an epoch, after the batches that train."""
+    epoch_end: list[str] = field(default_factory=list)
+
+    loader: str = "loader"
+    iteration: str = "for batch in session.batches({loader}):"
+    number: str = "session.batch"
+    body_start: list[str] = field(default_factory=list)
+    counted: list[str] = field(default_factory=list)
+    """What counts the bodies that train."""
+    compute: list[str] = field(default_factory=lambda: ["loss = objective(model(batch), batch)"])
+    backward: list[str] = field(default_factory=lambda: ["loss.backward()"])
+    condition: str = ""
+    """When a body steps; "" for always."""
+    before_step: list[str] = field(default_factory=list)
+    step: list[str] = field(default_factory=lambda: ["optimizer.step()"])
+    zero: list[str] = field(default_factory=lambda: ["optimizer.zero_grad()"])
+    zero_first: bool = False
+    """Whether gradients are zeroed before the backward pass."""
+    after_step: list[str] = field(default_factory=list)
+    body_end: list[str] = field(default_factory=list)
+    leave: list[str] = field(default_factory=list)
+    traced: dict[str, str] = field(default_factory=dict)
+    """What the trace of a body holds besides loss and model: by name, the expression."""
+    ends: dict[str, str] = field(default_factory=dict)
+    """What is compared at the end."""
+    passes: list[Loop] = field(default_factory=list)
+    """After the first one, in each epoch; one without a body trains too."""
+
+    def give(self, kind: str, variable: str) -> None:
+        """Give a session ``variable``."""
+        self.given.setdefault(kind, {})[variable] = variable
+        self.ends[variable] = variable
+
+    def stepping(self) -> list[str]:
+        """Return what a step is, with what comes with it."""
+        return [*self.before_step, *self.step, *([] if self.zero_first else self.zero), *self.after_step]
+
+    def training_body(self, site: str) -> list[str]:
+        """Return the body of a loop that trains."""
+        steps = self.stepping()
+        traced = "".join(f", {name}={value}" for name, value in self.traced.items())
+        place = "" if self.number == "epoch" else ", $number"
+        body = [
+            f'point("{site}")',
+            *self.body_start,
+            *self.counted,
+            *(self.zero if self.zero_first else []),
+            *self.compute,
+            *self.backward,
+            f'point("{site}, before the step")',
+            *(block(f"if {self.condition}:", steps) if self.condition else steps),
+            *self.body_end,
+            f'trace("{site}"$at{place}, batch=batch, loss=loss, model=model{traced})',
+            f'point("{site}, after the step")',
+            *self.leave,
+        ]
+        return [line.replace("$site", site) for line in body]
+
+    def text(self) -> str:
+        """Return the script, without its head."""
+        main = [*self.seeded, *self.data, *self.setup, *self._session()]
+        if self.folds:
+            main = [*block("def train(fold):", main), "", *block("for fold in range(2):", ["train(fold)"])]
+        start = ['dist.init_process_group("gloo")'] if self.ranks > 1 else []
+        end = ["gc.collect()", "dist.destroy_process_group()"] if self.ranks > 1 else []
+        names = [*(["fold"] if self.folds else []), *(["epoch"] if self.epochs else [])]
+        body = Template("\n".join([*start, *main, "ended()", *end])).substitute(
+            at="".join(f", {name}" for name in names), bare="model.module" if self.ranks > 1 else "model"
+        )
+        return "\n".join([*_imports(body), "", body]) + "\n"
+
+    def _session(self) -> list[str]:
+        given = [f"{kind}={_objects(named)}" for kind, named in self.given.items()]
+        call = ", ".join([*given, f"folder={self.folder}", *self.arguments])
+        first = Loop(self.loader, self.iteration, self.training_body("train"), self.number)
+        loops: list[str] = []
+        for number, found in enumerate([first, *self.passes]):
+            found.body = found.body or self.training_body("second")
+            loops += found.lines()
+            loops += [f'point("after pass {number}")', *(self.after_training if number == 0 else [])]
+        if self.epochs:
+            epoch = ['point("epoch")', *self.epoch_start, *loops, *self.epoch_end, 'point("end of epoch")']
+            loops = block(f"for epoch in session.epochs({self.epochs}):", epoch)
+        place = ", fold" if self.folds else ""
+        shown = "".join(f", {name}={value}" for name, value in self.ends.items())
+        return [
+            *block(
+                f"with Session({call}) as session:",
+                ['point("opened")', *self.opened, *loops, 'point("after the loops")'],
+            ),
+            f'trace("end"{place}, step=session.step{shown})',
+        ]
+
+
+def _objects(named: dict[str, str]) -> str:
+    if len(named) == 1:
+        return next(iter(named.values()))
+    return "{" + ", ".join(f'"{name}": {variable}' for name, variable in named.items()) + "}"
+
+
+def _imports(body: str) -> list[str]:
+    """Return the imports of the names that ``body`` uses."""
+    words = set(re.findall(r"(?<![\w.\"])[A-Za-z_]\w*", body))
+    plain = [line for name, line in MODULES.items() if name in words]
+    named = [(module, sorted(words.intersection(names))) for module, names in NAMES.items()]
+    return [*plain, *(f"from {module} import {', '.join(found)}" for module, found in named if found)]

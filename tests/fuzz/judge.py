@@ -1,0 +1,239 @@
+"""Whether a script's runs, whole and killed, keep what a session promises."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attempts import Attempt, Place, attempt
+from cases import Case
+
+MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
+TIMES = {"elapsed", "steps_per_second"}
+WAYS = {"KILL": 5, "TERM": 4, "STOP": 2, "USR1": 1, "INT": 1, "RAISE": 1, "EXIT": 1, "rename": 3, "outside": 1}
+CONSEQUENCES = {"lost-peer", "cannot-join"}
+"""Slugs by which a rank says that another one has ended."""
+
+
+@dataclass
+class Finding:
+    """What a script breaks."""
+
+    kind: str
+    text: str
+    chain: list[str] = field(default_factory=list)
+    output: str = ""
+
+    def __str__(self) -> str:
+        kills = f" after {' '.join(self.chain)}" if self.chain else ""
+        return f"{self.kind}{kills}: {self.text}"
+
+
+class Judge:
+    """Runs a case, and says what it finds."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.folder = case, folder
+        self.attempts = 0
+        self.script = folder / "script.py"
+
+    def examine(self, draw: random.Random, *, chains: int) -> Finding | None:
+        """Run the case whole, twice, and then killed: by its own chains, or as many drawn ones.
+
+        Returns:
+            the first thing that is wrong; None if nothing is.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.script.write_text(self.case.text(), encoding="utf-8")
+        whole = self.whole = self._run("whole")
+        if self.case.refused:
+            return self._refused(whole)
+        if self.case.may_idle and set(_slugs(whole)) == {"no-optimizer-step"}:
+            return None
+        found = self._flaw(whole, []) or self._incomplete(whole) or self._undetermined()
+        drawn = self.case.chains or [self._draw_chain(draw) for _ in range(chains)] if not found else []
+        for number, chain in enumerate(drawn):
+            found = found or self._killed(chain, f"killed {number}")
+        return found
+
+    def _undetermined(self) -> Finding | None:
+        """Return what differs in a second whole run."""
+        self.content = content(self.folder / "whole")
+        if self.case.undetermined:
+            return None
+        again = self._run("whole again")
+        differing = _difference(again, self.whole)
+        if not differing and content(self.folder / "whole again") != self.content:
+            differing = _first_difference(content(self.folder / "whole again"), self.content)
+        return Finding("not deterministic", differing, output=again.output) if differing else None
+
+    def _draw_chain(self, draw: random.Random) -> list[str]:
+        points, renames = self.whole.ended
+        chain = []
+        for _ in range(draw.choice([1, 1, 2, 3, 4])):
+            rank = f"{draw.randrange(self.case.ranks)}:" if self.case.ranks > 1 else ""
+            at = draw.randint(1, points) if draw.random() < 0.6 else draw.randint(1, min(6, points))
+            way = draw.choices([*WAYS], [*WAYS.values()])[0]
+            if way == "rename":
+                rank = "0:" if rank else ""
+                chain.append(f"{rank}KILL@rename{draw.randint(1, renames)}")
+            elif way == "outside":
+                chain.append(f"{draw.choice(['KILL', 'TERM'])}~{draw.random() * self.whole.seconds:.3f}")
+            else:
+                chain.append(f"{rank}{way}@{at}")
+        return chain
+
+    def _run(self, name: str, kill: str = "") -> Attempt:
+        self.attempts += 1
+        return attempt(self.script, self.folder / name, ranks=self.case.ranks, kill=kill)
+
+    def _killed(self, chain: list[str], name: str) -> Finding | None:
+        """Run the script until each of ``chain`` has killed it, and then to its end."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        seen: set[Place] = set()
+        said = self._said(self.whole)
+        done: list[str] = []
+        for kill in [*chain, ""]:
+            done.append(kill or "nothing")
+            now = self._run(name, kill)
+            said += self._said(now)
+            if found := self._flaw(now, done):
+                return found
+            differing = self._differing(now, resumed=len(done) > 1)
+            if differing or (now.failed and not now.killed):  # the latter is a refusal that names what it is of
+                return self._silence(said, differing, done, now)
+            seen |= now.trace.keys()
+            if now.ended:
+                return self._finished(name, said, seen, done, now)
+        return Finding("not finished", f"exit code(s) {now.codes}", done, now.output)
+
+    def _differing(self, now: Attempt, *, resumed: bool) -> str:
+        if self.case.undetermined:
+            return "a resumed run may not go on" if resumed and now.trace else ""
+        return _difference(now, self.whole, part=True)
+
+    def _finished(self, name: str, said: list[str], seen: set[Place], done: list[str], now: Attempt) -> Finding | None:
+        """Hold that nothing was left out, and that the folder is as it would be."""
+        if missing := sorted(self.whole.trace.keys() - seen):
+            return self._silence(said, f"{_name(missing[0])} never came", done, now)
+        if content(self.folder / name) != self.content:
+            return self._silence(said, _first_difference(content(self.folder / name), self.content), done, now)
+        return self._again(name, said, [*done, "again"])
+
+    def _again(self, name: str, said: list[str], done: list[str]) -> Finding | None:
+        """Start a finished run once more: it ends at once, with the same weights."""
+        now = self._run(name)
+        if found := self._flaw(now, done):
+            return found
+        differing = _difference(now, self.whole, part=True)
+        if not differing and content(self.folder / name) != self.content:
+            differing = "the finished run's folder has changed"
+        if any(site == "train" for _, site, _ in now.trace):
+            differing = "a finished run has trained on"
+        return self._silence(said, differing, done, now) if differing else None
+
+    def _silence(self, said: list[str], differing: str, done: list[str], now: Attempt) -> Finding | None:
+        """Return what is wrong if a result differs, and nothing has named what it depends on."""
+        if said:
+            return None
+        kind = "differs" if self.case.is_exact else "differs, and nothing names it"
+        return Finding(kind, differing, done, now.output)
+
+    def _flaw(self, now: Attempt, done: list[str]) -> Finding | None:
+        """Return what is wrong with an attempt by itself."""
+        if now.hung:
+            return Finding("hangs", "", done, now.output)
+        if now.twice:
+            return Finding("fuzzer", f"{_name(now.twice[0])} is traced twice", done, now.output)
+        for kind, slug, text in MESSAGE.findall(now.output):
+            if slug in self.case.may_say or (now.killed and slug in CONSEQUENCES):
+                continue
+            if not any(name in text for name in self.case.unrestorable):
+                return Finding("says", f"{kind}[{slug}]: {text}", done, now.output)
+        if now.failed and not now.killed and not self._said(now):
+            return Finding("fails", f"exit code(s) {now.codes}: {now.output.strip()[-300:]}", done, now.output)
+        return None
+
+    def _incomplete(self, now: Attempt) -> Finding | None:
+        if now.failed or now.ended:
+            return None
+        return Finding("not finished", f"exit code(s) {now.codes}", output=now.output)
+
+    def _said(self, now: Attempt) -> list[str]:
+        """Return what an attempt says of the parts that cannot be restored."""
+        texts = [text for _, _, text in MESSAGE.findall(now.output)]
+        said = [text for text in texts if any(name in text for name in self.case.unrestorable)]
+        plain = [line for line in now.output.splitlines() if line.startswith("slipway: ")]
+        return said + [line for line in plain if any(name in line for name in self.case.listed)]
+
+    def _refused(self, now: Attempt) -> Finding | None:
+        if not now.failed or not set(_slugs(now)) & set(self.case.refused):
+            said = ", ".join(_slugs(now)) or "without a word"
+            return Finding("not refused", f"exit code(s) {now.codes}, {said}", output=now.output)
+        return None
+
+
+def _slugs(now: Attempt) -> list[str]:
+    return [slug for kind, slug, _ in MESSAGE.findall(now.output) if kind == "error"]
+
+
+def _difference(now: Attempt, whole: Attempt, *, part: bool = False) -> str:
+    """Return the first result by which two attempts differ; a ``part`` may lack some."""
+    for place, values in now.trace.items():
+        if place not in whole.trace:
+            return f"{_name(place)} does not come in the whole run"
+        expected = whole.trace[place]
+        if values != expected:
+            names = [name for name in values if values[name] != expected.get(name)]
+            return f"{_name(place)}: " + "; ".join(
+                f"{name} {values[name]} instead of {expected.get(name)}" for name in names
+            )
+    missing = [] if part else sorted(whole.trace.keys() - now.trace.keys())
+    return f"{_name(missing[0])} never came" if missing else ""
+
+
+def _name(place: Place) -> str:
+    rank, site, numbers = place
+    return f"rank {rank}, {site} {list(numbers)}"
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Return all that a run folder has come to, but the times, by file."""
+    found: dict[str, object] = {}
+    for file in sorted(folder.rglob("checkpoints/latest")):
+        place = file.relative_to(folder)
+        manifest = json.loads((file / "manifest.json").read_text())
+        manifest["position"].pop("elapsed")
+        for name in ("files", "manifest_sha256"):
+            manifest.pop(name)
+        found[f"{place}/manifest.json"] = manifest
+        found |= {f"{place}/{tensors.name}": tensors.read_bytes() for tensors in file.glob("*.safetensors")}
+    for file in sorted(folder.rglob("metrics.jsonl")):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        found[str(file.relative_to(folder))] = [
+            {name: value for name, value in record.items() if name not in TIMES} for record in records
+        ]
+    return found
+
+
+def _first_difference(now: dict[str, object], whole: dict[str, object]) -> str:
+    for name in sorted(now.keys() | whole.keys()):
+        left, right = now.get(name), whole.get(name)
+        if left != right:
+            if isinstance(left, dict) and isinstance(right, dict):
+                return f"{name}: {_first_difference(left, right)}"
+            if isinstance(left, bytes):
+                return f"{name} has other bytes"
+            if isinstance(left, list) and isinstance(right, list):
+                pairs = [pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]]
+                return (
+                    f"{name}: {pairs[0][0]} instead of {pairs[0][1]}"
+                    if pairs
+                    else f"{name}: {len(left)} instead of {len(right)}"
+                )
+            return f"{name}: {left} instead of {right}"
+    return "nothing"

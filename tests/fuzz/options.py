@@ -1,0 +1,163 @@
+"""What random scripts are made of: by group, the options of which a script has one each.
+
+An option is *exact*: a script of such options alone, killed anywhere, ends as one that was not, without a warning or
+refusal. Or it is *not restorable*: then a warning or refusal names it, or the check list of the first attempt does. Or
+it is *refused* at once. The first option of a group is its simplest: a script that fails is reduced to those.
+"""
+
+import random
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draft import Draft
+
+Plan = dict[str, str]
+"""By group, the name of the option."""
+Needs = Callable[[Plan], bool]
+REPLACED = {"compute", "backward", "step", "zero"}
+"""Lines of a draft that an option replaces; to others it adds."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way in which scripts are written."""
+
+    name: str
+    weight: int
+    """How often it is drawn, relative to the others of its group."""
+    places: dict[str, Any]
+    """What it writes, by attribute of Draft: text of one or more lines."""
+    change: Callable[[Draft, Plan], None] | None
+    """What it changes besides."""
+    gives: tuple[str, ...]
+    """What it gives to the session: "kind variable"."""
+    traces: dict[str, str]
+    """What the trace of a body holds, and that of the end."""
+    needs: tuple[Needs, ...]
+    """Conditions on what was drawn before it."""
+    may_say: tuple[str, ...]
+    """Slugs of warnings that are no fault: of a slow way, say."""
+    unrestorable: tuple[str, ...]
+    """Not restorable: a warning or refusal names one of these."""
+    listed: tuple[str, ...]
+    """Not restorable, and not to be detected: the check list of the first attempt names one of these."""
+    refused: tuple[str, ...]
+    """Refused at once, with one of these slugs."""
+    undetermined: bool
+    """Whether two whole runs differ."""
+    may_idle: bool
+    """Whether a short script may make no step at all, which is refused."""
+
+    def fits(self, plan: Plan) -> bool:
+        """Return whether it can be drawn after ``plan``."""
+        return all(needed(plan) for needed in self.needs)
+
+    def apply(self, draft: Draft, plan: Plan) -> None:
+        """Write it into a draft."""
+        for place, text in self.places.items():
+            before = getattr(draft, place)
+            if not isinstance(before, list):
+                setattr(draft, place, text)
+                continue
+            lines = textwrap.dedent(text).strip().split("\n") if text else []
+            setattr(draft, place, lines if place in REPLACED else before + lines)
+        for given in self.gives:
+            draft.give(*given.split())
+        draft.traced |= self.traces
+        if self.change:
+            self.change(draft, plan)
+
+
+GROUPS: dict[str, dict[str, Option]] = {}
+"""In the order in which they are drawn and applied."""
+
+
+def add(
+    group: str,
+    name: str,
+    *,
+    weight: int = 2,
+    change: Callable[[Draft, Plan], None] | None = None,
+    gives: tuple[str, ...] = (),
+    traces: dict[str, str] | None = None,
+    needs: tuple[Needs, ...] = (),
+    may_say: tuple[str, ...] = (),
+    unrestorable: tuple[str, ...] = (),
+    listed: tuple[str, ...] = (),
+    refused: tuple[str, ...] = (),
+    undetermined: bool = False,
+    may_idle: bool = False,
+    **places: Any,
+) -> None:
+    """Add an option to a group; see Option."""
+    GROUPS.setdefault(group, {})[name] = Option(
+        *(name, weight, places, change, gives, traces or {}, needs, may_say, unrestorable, listed, refused),
+        undetermined=undetermined,
+        may_idle=may_idle,
+    )
+
+
+def has(group: str, *names: str) -> Needs:
+    """Return the condition that a plan has one of these options, or one that begins so."""
+    return lambda plan: plan[group].startswith(names)
+
+
+def lacks(group: str, *names: str) -> Needs:
+    """Return the condition that it has none of them."""
+    return lambda plan: not plan[group].startswith(names)
+
+
+def draw_plan(draw: random.Random, without: Sequence[str] = ()) -> Plan:
+    """Draw a plan that has one option which is drawn first, so that each comes as often as any other.
+
+    Args:
+        draw: by which it is drawn.
+        without: beginnings of "group: option", of what is not to be drawn.
+    """
+    every = [(group, name) for group, options in GROUPS.items() for name in options]
+    allowed = {(group, name) for group, name in every if not f"{group}: {name}".startswith(tuple(without))}
+    group, name = draw.choice(sorted(allowed))
+    for _ in range(1000):
+        plan = _draw(draw, allowed)
+        if plan[group] == name:
+            break
+    return plan
+
+
+def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
+    """Draw an option of each group; the first, where no other fits."""
+    plan: Plan = {}
+    for group, options in GROUPS.items():
+        fitting = [found for found in options.values() if (group, found.name) in allowed and found.fits(plan)]
+        chosen = draw.choices(fitting, [found.weight for found in fitting])[0] if fitting else None
+        plan[group] = chosen.name if chosen else next(iter(options))
+    return plan
+
+
+def settled(plan: Plan) -> Plan:
+    """Return ``plan`` with the first option where another was left out, or does not fit."""
+    found: Plan = {}
+    for group, options in GROUPS.items():
+        name = plan.get(group, "")
+        found[group] = name if name in options and options[name].fits(found) else next(iter(options))
+    return found
+
+
+def differing(plan: Plan) -> Plan:
+    """Return what of ``plan`` is not the first option of its group."""
+    return {group: plan[group] for group, options in GROUPS.items() if plan[group] != next(iter(options))}
+
+
+def options_of(plan: Plan) -> list[Option]:
+    """Return the options that a plan names."""
+    return [options[plan[group]] for group, options in GROUPS.items()]
+
+
+def draft_of(plan: Plan) -> Draft:
+    """Return the draft of a plan."""
+    draft = Draft()
+    for found in options_of(plan):
+        found.apply(draft, plan)
+    return draft
