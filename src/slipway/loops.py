@@ -222,8 +222,11 @@ class Loops:
             self._end_body(current)
         self._end_pass()
 
-    def _end_body(self, current: Current) -> None:
-        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
+    def _end_body(self, current: Current, *, is_last: bool = False) -> None:
+        """Count a batch that is done, and a step if an optimiser has taken one since the last.
+
+        Nothing is saved behind the last one, be it by ``break``: the pass is over, and the end of the epoch is near.
+        """
         current.in_body = False
         self._is_unsaved = True
         self._feed.batch += 1
@@ -234,8 +237,8 @@ class Loops:
         if not any(steps):
             if self._feed.batch == MOST_BATCHES and self._run.step == 0:
                 self._stepless.check()
-        elif self._feed.batch == self._feed.total or self._unproven:
-            self._run.count()  # nothing is saved behind the last batch: the end of the epoch is near
+        elif is_last or self._feed.batch == self._feed.total or self._unproven:
+            self._run.count()
         else:
             self._run.advance()
 
@@ -245,7 +248,7 @@ class Loops:
         if current is None:
             return
         if current.in_body:
-            self._end_body(current)
+            self._end_body(current, is_last=True)
             if current.call:
                 self._script.left_early[current.call] = self._feed.batch
         self._pass = None
@@ -257,6 +260,7 @@ class Loops:
         if self._continues:
             self._run.join(blocked=self._is_blocked)
         self._script.end_pass()
+        self._pending.begin_body()
         if not current.call:
             if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
                 self._continue()
@@ -276,9 +280,12 @@ class Loops:
             self._leave_epoch()
 
     def _count_steps_outside(self) -> list[int]:
-        """Count a step that was taken behind a loop: of the gradients that it had left over."""
+        """Count a step that was taken outside of a loop: of the gradients that one had left over.
+
+        What a resumed script does on its way to the place where it was saved counts no more.
+        """
         steps = self._counter.take()
-        if any(steps):
+        if any(steps) and (self._continues or not self._script.is_resumed):
             self._pending.step(steps)
             self._run.count()
         return steps
@@ -297,7 +304,6 @@ class Loops:
         self._continues = True
         if self._script.is_resumed:
             self._script.restore_again()
-            self._counter.take()
             self._pending.resume()
 
     def _require_resumed(self, where: str) -> None:
@@ -394,7 +400,7 @@ def open_loops(
         scalers: of the session, by name.
     """
     with contextlib.ExitStack() as stack:
-        counter = StepCounter(optimizers.values())
+        counter = StepCounter(optimizers.values(), script.pending.before_step)
         stack.callback(counter.close)
         counter.watch(scalers.values())
         stack.callback(script.pending.close)

@@ -74,6 +74,14 @@ class PendingGradients:
         self._watched = [Watched(parameter) for parameter in self.parameters if is_nonzero(parameter.grad)]
         self._next_look = self.bodies + max(1, self.bodies // 2)
 
+    def before_step(self, optimizer: Any) -> None:
+        """Look whether a step uses gradients with which all have stepped before."""
+        if self._watched:
+            own = {id(parameter) for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]}
+            for watched in self._watched:
+                if id(watched.parameter) in own:
+                    watched.use()
+
     def end_body(self, steps: Sequence[int]) -> None:
         """Take in how many steps each optimiser has made in a body."""
         if any(steps):
@@ -116,30 +124,38 @@ class PendingGradients:
 
 
 class Watched:
-    """A parameter whose gradient is done with: whether it is zeroed, or removed, before another is added to it."""
+    """A parameter whose gradient is done with: whether a step uses it again, as nothing zeroes or removes it before."""
 
     def __init__(self, parameter: Tensor) -> None:
-        """Look at ``parameter`` when a backward pass has computed its next gradient, and not added it yet."""
-        self._parameter = parameter
+        """Look at ``parameter`` whenever a backward pass has computed its gradient, and not added it yet."""
+        self.parameter = parameter
         self._before = weakref.ref(parameter.grad)
         self._found: bool | None = None
+        self._is_used = False
         self._hook = parameter.register_hook(self._look) if parameter.requires_grad else None
 
     @property
     def is_carried(self) -> bool:
-        """Whether the gradient was still there then, or is now if no other has come."""
+        """Whether the gradient was always there, or is there now if no other has come."""
         if self._found is None:
-            return self._parameter.grad is self._before() and is_nonzero(self._parameter.grad)
+            return self.parameter.grad is self._before() and is_nonzero(self.parameter.grad)
         return self._found
+
+    def use(self) -> None:
+        """Note that a step uses the gradient."""
+        self._found = self.is_carried
+        self._is_used = True
 
     def close(self) -> None:
         """Look no more."""
         if self._hook:
             self._hook.remove()
 
-    def _look(self, _gradient: Tensor) -> None:
-        if self._found is None and not (_gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._found = is_nonzero(self._parameter.grad)
+    def _look(self, *_: Any) -> None:
+        if self._found is False or self._is_used:
+            return
+        if not (self.parameter.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self._found = is_nonzero(self.parameter.grad)
 
 
 def is_nonzero(gradient: Tensor | None) -> bool:

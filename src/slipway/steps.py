@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
@@ -15,8 +15,14 @@ class StepCounter:
     replaced, because hooks of torch would fire for each class.
     """
 
-    def __init__(self, optimizers: Iterable[Any]) -> None:
-        """Count the steps of ``optimizers``, once they are watched."""
+    def __init__(self, optimizers: Iterable[Any], before_step: Callable[[Any], None]) -> None:
+        """Count the steps of ``optimizers``, once they are watched.
+
+        Args:
+            optimizers: of torch, or with its methods; also in Accelerate's wrapper.
+            before_step: called with the optimiser before each outermost step of it that gets no closure.
+        """
+        self._before_step = before_step
         self._owners = [unwrapped(given) for given in optimizers]
         self._counts = [0] * len(self._owners)
         self._depths = [0] * len(self._owners)
@@ -65,6 +71,8 @@ class StepCounter:
             number = self._number_of(*args[:1]) if own is None else own
             if number is None:
                 return inner(*args, **kwargs)
+            if not (any(self._depths) or len(args) > (own is None) or kwargs):
+                self._before_step(self._owners[number])
             self._depths[number] += 1
             try:
                 result = inner(*args, **kwargs)

@@ -1,0 +1,71 @@
+"""Attempts of a script in this process: a whole run, and one that is stopped by SIGTERM in some of its bodies."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from slipway import Session, Stopped
+
+
+class Attempt:
+    """One attempt: a model of two layers, an SGD for each, and how many bodies it may begin."""
+
+    def __init__(self, folder, stop_at=None):
+        torch.manual_seed(0)
+        self.folder, self.stop_at, self.bodies = folder, stop_at, 0
+        self.seen = []
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1))
+        self.first, self.second = (torch.optim.SGD(self.model[n].parameters(), lr=0.01, momentum=0.5) for n in (0, 2))
+        self.both = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.5)
+
+    def open(self, **options):
+        options = {"optimizer": self.both, "log_interval": 1000, **options}
+        return Session(**{"model": self.model, "folder": self.folder, **options})
+
+    def backward(self, number=0.0):
+        """Begin a body, and add to the gradients."""
+        self.bodies += 1
+        if self.bodies == self.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.seen.append(number)
+        self.model(torch.full((1, 2), 0.1 + number % 5 / 10)).square().mean().backward()
+
+    def update(self, number=0.0):
+        """Make a whole step, in the order of zero_grad, backward, step."""
+        self.both.zero_grad()
+        self.backward(number)
+        self.both.step()
+
+    def result(self, session):
+        """Return what a run has come to."""
+        states = [each.state_dict() for each in (self.model, self.first, self.second, self.both)]
+        return [session.step, plain(states), torch.rand(1).item()]
+
+
+def plain(tree):
+    """Return a state with lists for tensors, exact to the last bit."""
+    if isinstance(tree, torch.Tensor):
+        return tree.tolist()
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items()}
+    return [plain(each) for each in tree] if isinstance(tree, (list, tuple)) else tree
+
+
+def whole_and_stopped(tmp_path, script, *stops):
+    """Hold that ``script(attempt)`` comes to the same if it is stopped in its bodies ``stops``, one an attempt.
+
+    Return what the attempts that were stopped, and the last one, have seen.
+    """
+    whole = Attempt(tmp_path / "whole")
+    expected, seen = script(whole), []
+    for stop in stops:
+        part = Attempt(tmp_path / "parts", stop)
+        with pytest.raises(Stopped):
+            script(part)
+        seen.append(part.seen)
+    last = Attempt(tmp_path / "parts")
+    assert script(last) == expected
+    return [*seen, last.seen]

@@ -1,0 +1,358 @@
+"""The loops of a session: steps as a pass, nesting, break, sys.exit, and where objects are restored again."""
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from attempts import Attempt, whole_and_stopped
+from messages import refused, slugs
+from slipway import Stopped
+from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.status import read_status
+
+
+@pytest.fixture(autouse=True)
+def agree_after_each_step(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def position(folder):
+    facts = read_checkpoint((folder / "checkpoints" / "latest").resolve()).header.facts
+    return facts["feed"]["places"][0][:2]
+
+
+class TestSteps:
+    @staticmethod
+    def accumulate(attempt):
+        with attempt.open() as session:
+            for number in session.steps(10):
+                attempt.backward(number)
+                if number % 4 == 3:
+                    attempt.both.step()
+                    attempt.both.zero_grad()
+            return attempt.result(session)
+
+    @pytest.mark.parametrize("stops", [(1,), (4,), (1, 2)], ids=str)
+    def test_accumulation_is_stopped_after_an_optimizer_step(self, stops, tmp_path):
+        seen = whole_and_stopped(tmp_path, self.accumulate, *stops)
+        assert all(len(part) % 4 == 0 for part in seen[:-1])
+
+    def test_iterations_and_optimizer_steps_are_counted_apart(self, tmp_path):
+        attempt = Attempt(tmp_path)
+        assert self.accumulate(attempt)[0] == 2
+        assert len(attempt.seen) == 10
+        assert position(tmp_path) == [0, 10]
+        assert self.accumulate(Attempt(tmp_path))[0] == 2
+        assert self.accumulate(again := Attempt(tmp_path))[0] == 2
+        assert again.seen == []
+
+    def test_the_number_of_the_iteration_is_session_batch(self, tmp_path):
+        attempt = Attempt(tmp_path)
+        with attempt.open() as session:
+            for number in session.steps(3):
+                assert session.batch == number
+                attempt.update()
+
+    def test_a_loop_left_by_break_is_done(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for number in session.steps(50):
+                    attempt.update(number)
+                    if number == 4:
+                        break
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 2)[1] == [2, 3, 4]
+        last = Attempt(tmp_path / "parts")
+        script(last)
+        assert last.seen == []
+        assert read_status(tmp_path / "parts").verdict == "done 5 complete"
+
+    def test_loops_one_after_the_other_go_on_where_the_last_has_ended(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for total in (2, 5, 9):
+                    for number in session.steps(total):
+                        attempt.update(number)
+                        if number == 7:
+                            break
+                    for number in session.batches(range(10, 12)):
+                        attempt.seen.append(number)
+                    attempt.both.param_groups[0]["lr"] *= 0.5
+                return attempt.result(session)
+
+        seen = whole_and_stopped(tmp_path, script, 1, 3)
+        assert seen == [[0], [1, 10, 11, 2, 3], [4, 10, 11, 5, 6, 7, 10, 11]]
+
+    def test_more_steps_continue_a_run_that_is_done(self, tmp_path):
+        def script(attempt, total):
+            with attempt.open() as session:
+                for number in session.steps(total):
+                    attempt.update(number)
+            return attempt.result(session)
+
+        expected = script(Attempt(tmp_path / "whole"), 6)
+        script(Attempt(tmp_path / "parts"), 3)
+        assert script(more := Attempt(tmp_path / "parts"), 6) == expected
+        assert more.seen == [3, 4, 5]
+        assert script(fewer := Attempt(tmp_path / "parts"), 2)[:2] == expected[:2]
+        assert fewer.seen == []
+
+    def test_an_optimizer_that_never_steps(self, tmp_path):
+        attempt = Attempt(tmp_path)
+        with refused("no-optimizer-step"), attempt.open() as session:
+            for _ in session.steps(3):
+                attempt.backward()
+
+    def test_before_epochs_they_are_done_once(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for number in session.steps(3):
+                    attempt.update(number)
+                for epoch in session.epochs(3):
+                    for number in session.batches(range(10, 13)):
+                        attempt.update(number + 10 * epoch)
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 2, 2, 5) == [[0, 1], [2, 10], [11, 12, 20, 21, 22], [30, 31, 32]]
+
+
+class TestOlderCheckpoints:
+    """Of ``steps``, as 4ef141d6 wrote them: iterations as steps, and a place without any."""
+
+    @staticmethod
+    def made_older(folder):
+        path = (folder / "checkpoints" / "latest").resolve()
+        found = read_checkpoint(path)
+        facts = dict(found.header.facts)
+        (place,) = facts["feed"]["places"]
+        facts["feed"] = {k: v for k, v in facts["feed"].items() if k != "iterations"}
+        facts["feed"]["places"] = [[0, 0, None, *place[3:5]]]
+        facts["left_early"] = False
+        facts.pop("carries_gradients")
+        tensors = {name: dict(named) for name, named in found.tensors.items()}
+        write_checkpoint(path, Checkpoint(tensors, found.header._replace(facts=facts)))
+
+    def test_without_accumulation_it_is_resumed(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for number in session.steps(6):
+                    attempt.update(number)
+                return attempt.result(session)
+
+        expected = script(Attempt(tmp_path / "whole"))
+        with pytest.raises(Stopped):
+            script(Attempt(tmp_path / "parts", 3))
+        self.made_older(tmp_path / "parts")
+        assert script(last := Attempt(tmp_path / "parts")) == expected
+        assert last.seen == [3, 4, 5]
+
+    def test_with_accumulation_it_is_refused_before_anything_is_saved(self, tmp_path):
+        with pytest.raises(Stopped):
+            TestSteps.accumulate(Attempt(tmp_path, 4))
+        self.made_older(tmp_path)
+        before = sorted((tmp_path / "checkpoints").iterdir())
+        with refused("gradients-not-saved"):
+            TestSteps.accumulate(Attempt(tmp_path))
+        assert sorted((tmp_path / "checkpoints").iterdir()) == before
+
+
+NESTED = [("epochs", "steps"), ("epochs", "epochs"), ("steps", "batches"), ("steps", "epochs"), ("steps", "steps")]
+
+
+@pytest.mark.parametrize(("outer", "inner"), [*NESTED, ("batches", "steps"), ("batches", "epochs")], ids=str)
+def test_nested_loops_are_refused_before_anything_is_trained(outer, inner, tmp_path):
+    attempt = Attempt(tmp_path)
+    with refused("nested-loops", f"session.{inner}", f"session.{outer}"), attempt.open() as session:
+        loops = {"epochs": session.epochs, "steps": session.steps, "batches": lambda n: session.batches(range(n))}
+        for _ in loops[outer](3):
+            for _ in loops[inner](5):
+                attempt.update()
+    assert attempt.seen == []
+
+
+class TestPasses:
+    def test_passes_that_are_over_leave_the_generators_alone(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.epochs(1):
+                    for loader in (DataLoader(range(3)), DataLoader(range(3, 6))):
+                        for number in session.batches(loader):
+                            attempt.update(number.item() + torch.rand(1).item())
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, 4, 1)
+
+    def test_a_batch_in_which_the_script_breaks_is_the_last_one(self, tmp_path):
+        def script(attempt):
+            with attempt.open(checkpoint_steps=1) as session:
+                for _ in session.epochs(2):
+                    for number, _ in enumerate(session.batches(range(4)), session.batch):
+                        attempt.update(number)
+                        if number == 1:
+                            break
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [0, 1]]
+
+    def test_one_before_epochs_belongs_to_no_later_epoch(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for number in session.batches(range(3)):
+                    attempt.update(number)
+                for epoch in session.epochs(2):
+                    for number in session.batches(range(3)):
+                        attempt.update(10 * epoch + number)
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 8) == [[0, 1, 2, 0, 1, 2, 10, 11], [12]]
+
+    def test_a_stop_on_the_way_to_the_place_loses_nothing(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.epochs(1):
+                    if session.resumed and attempt.stop_at == 0:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    for loader in (range(3), range(3, 9)):
+                        for number in session.batches(loader):
+                            attempt.update(number)
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 5, 0) == [[0, 1, 2, 3, 4], [5], [6, 7, 8]]
+
+    def test_a_resumed_run_that_does_not_come_to_its_place_is_no_run_that_is_done(self, tmp_path):
+        attempt = Attempt(tmp_path, 2)
+        with pytest.raises(Stopped), attempt.open() as session:
+            for _ in session.batches(range(5)):
+                attempt.update()
+        with refused("batches-not-called"), Attempt(tmp_path).open():
+            pass
+        assert read_status(tmp_path).state == "failed"
+
+
+class TestRestoredAgain:
+    """What a script does on its way to the place where it was saved is undone there."""
+
+    @staticmethod
+    def script(attempt):
+        scheduler = torch.optim.lr_scheduler.StepLR(attempt.both, 1, gamma=0.5)
+        with attempt.open(scheduler=scheduler) as session:
+            with torch.no_grad():
+                attempt.model[0].weight.fill_(0.25)
+            for epoch in session.epochs(3):
+                if epoch:
+                    scheduler.step()
+                attempt.both.zero_grad(set_to_none=False)
+                attempt.both.step()  # momentum alone moves the weights
+                for passed in range(2):
+                    for number in session.batches(range(3)):
+                        attempt.update(number + 10 * passed)
+                    scheduler.step()
+            return attempt.result(session)
+
+    @pytest.mark.parametrize("stops", [(2,), (3,), (5, 1), (6,), (9, 1)], ids=str)
+    def test_in_an_epoch_between_passes_and_between_epochs(self, stops, tmp_path):
+        whole_and_stopped(tmp_path, self.script, *stops)
+
+    def test_where_nothing_is_left_to_train(self, tmp_path):
+        expected = self.script(Attempt(tmp_path))
+        assert self.script(Attempt(tmp_path))[:2] == expected[:2]
+
+    def test_before_steps(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for total in (3, 6):
+                    attempt.both.param_groups[0]["lr"] *= 0.5
+                    for number in session.steps(total):
+                        attempt.update(number)
+                return attempt.result(session)
+
+        for stops in ((2,), (4,), (2, 2)):
+            whole_and_stopped(tmp_path / str(stops), script, *stops)
+
+
+class TestExit:
+    @pytest.mark.parametrize("code", [0, None, False])
+    @pytest.mark.parametrize("loop", ["epochs", "steps"])
+    def test_an_exit_without_error_ends_the_run_as_break_does(self, loop, code, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.epochs(3) if loop == "epochs" else [0]:
+                    for number in session.batches(range(5)) if loop == "epochs" else session.steps(5):
+                        attempt.update(number)
+                        if number == 2:
+                            raise SystemExit(code)
+
+        for expected in ([0, 1, 2], []):
+            attempt = Attempt(tmp_path)
+            if expected:
+                with pytest.raises(SystemExit) as ended:
+                    script(attempt)
+                assert ended.value.code is code
+            else:
+                script(attempt)
+            assert attempt.seen == expected
+            assert read_status(tmp_path).verdict == "done 3 complete"
+
+    @pytest.mark.parametrize("code", [1, "an error"])
+    def test_an_exit_with_an_error_is_one(self, code, tmp_path):
+        attempt = Attempt(tmp_path)
+        with pytest.raises(SystemExit), attempt.open() as session:
+            for _ in session.steps(5):
+                attempt.update()
+                sys.exit(code)
+        assert read_status(tmp_path).state == "failed"
+
+
+def test_epochs_left_early_are_over_for_the_loops_that_follow(tmp_path):
+    def script(attempt):
+        with attempt.open() as session:
+            for epoch in session.epochs(5):
+                for number in session.batches(range(3)):
+                    attempt.update(10 * epoch + number)
+                if epoch == 1:
+                    break
+            for number in session.batches(range(90, 94)):
+                attempt.update(number)
+            for epoch in session.epochs(4):
+                for number in session.batches(range(3)):
+                    attempt.update(10 * epoch + number)
+            return attempt.result(session)
+
+    seen = whole_and_stopped(tmp_path, script, 4, 5, 3)
+    assert seen == [[0, 1, 2, 10], [11, 12, 90, 91, 92], [93, 20, 21], [22, 30, 31, 32]]
+
+
+class TestScaler:
+    @staticmethod
+    def script(attempt, *, overflows=()):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with attempt.open(optimizer=[attempt.first, attempt.second], scaler=scaler) as session:
+            for epoch in session.epochs(3):
+                scaler.scale(attempt.model(torch.ones(1, 2)).mean()).backward()
+                for optimizer in (attempt.first, attempt.second):
+                    if epoch in overflows:
+                        optimizer.param_groups[0]["params"][0].grad[0] = float("inf")
+                    scaler.step(optimizer)
+                    optimizer.zero_grad()
+                scaler.update()
+            return session.step
+
+    def test_a_step_of_each_optimizer_is_one(self, tmp_path, caplog):
+        assert self.script(Attempt(tmp_path)) == 3
+        assert "epoch-without-batches" not in slugs(caplog.text)
+
+    def test_a_skipped_step_counts(self, tmp_path):
+        assert self.script(Attempt(tmp_path), overflows=[0, 2]) == 3
+
+    def test_it_has_its_method_back_afterwards(self, tmp_path):
+        scaler = torch.amp.GradScaler("cpu")
+        with Attempt(tmp_path).open(scaler=scaler):
+            assert "step" in vars(scaler)
+        assert "step" not in vars(scaler)

@@ -1,0 +1,256 @@
+"""Gradients that wait for an optimizer step: scripts that continue with them, and checkpoints that hold them."""
+
+import pytest
+import torch
+from torch import nn
+
+from attempts import Attempt, whole_and_stopped
+from slipway import Session
+
+
+@pytest.fixture(autouse=True)
+def agree_after_each_step(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def saved(folder):
+    """Return which checkpoints hold gradients, by their step."""
+    found = sorted((folder / "checkpoints").glob("step_*"))
+    return [int(path.name[5:]) for path in found if (path / "gradients.safetensors").exists()]
+
+
+def two(attempt):
+    return {"first": attempt.first, "second": attempt.second}
+
+
+class TestExact:
+    """Each script ends as one that was not stopped, to the last bit."""
+
+    @pytest.mark.parametrize("by_position", [False, True])
+    @pytest.mark.parametrize("stops", [(4, 1), (6, 2), (5,)], ids=str)
+    def test_what_an_epoch_leaves_over(self, by_position, stops, tmp_path):
+        def script(attempt):
+            pending = 0
+            with attempt.open() as session:
+                for _ in session.epochs(3):
+                    for number in session.batches(range(6)):
+                        attempt.backward(number)
+                        pending = (session.batch + 1) % 4 if by_position else (pending + 1) % 4
+                        if pending == 0:
+                            attempt.both.step()
+                            attempt.both.zero_grad()
+                    for number in session.batches(range(2)):
+                        attempt.seen.append(attempt.model(torch.full((1, 2), float(number))).item())
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, *stops)
+
+    def test_more_epochs_continue_with_what_the_last_one_left_over(self, tmp_path):
+        def script(attempt, epochs):
+            with attempt.open() as session:
+                for _ in session.epochs(epochs):
+                    for number in session.batches(range(6)):
+                        attempt.backward(number)
+                        if session.batch % 4 == 3:
+                            attempt.both.step()
+                            attempt.both.zero_grad()
+            return attempt.result(session)[:2]
+
+        expected = script(Attempt(tmp_path / "whole"), 3)
+        script(Attempt(tmp_path / "parts"), 2)
+        assert saved(tmp_path / "parts") == [2]
+        assert script(Attempt(tmp_path / "parts"), 3) == expected
+
+    @pytest.mark.parametrize("loop", ["steps", "batches"])
+    @pytest.mark.parametrize("stops", [(1, 1), (2, 2), (3,)], ids=str)
+    def test_optimizers_that_step_in_different_bodies(self, loop, stops, tmp_path):
+        def script(attempt):
+            with attempt.open(optimizer=two(attempt)) as session:
+                for number in session.steps(8) if loop == "steps" else session.batches(range(8)):
+                    attempt.backward(number)
+                    attempt.backward(number)
+                    optimizer = (attempt.first, attempt.second, attempt.first)[number % 3]
+                    optimizer.step()
+                    optimizer.zero_grad()
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, *(2 * stop for stop in stops))
+
+    @pytest.mark.parametrize("stops", [(1,), (2, 1), (4,)], ids=str)
+    @pytest.mark.parametrize("kind", ["never", "late", "some"])
+    def test_gradients_that_are_used_again(self, kind, stops, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for number in session.steps(7):
+                    if kind == "late" and number:
+                        attempt.both.step()
+                        attempt.both.zero_grad()
+                    attempt.backward(number)
+                    if kind == "late":
+                        continue
+                    attempt.both.step()
+                    if kind == "some":
+                        attempt.model[0].zero_grad()
+                        attempt.model[2].weight.grad.mul_(0.5)
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, *stops if kind != "late" else (s + 1 for s in stops))
+
+    @pytest.mark.parametrize("stops", [(2,), (3, 2)], ids=str)
+    def test_a_body_of_several_steps_that_leaves_some_over(self, stops, tmp_path):
+        def script(attempt):
+            count = 0
+            with attempt.open() as session:
+                for number in session.steps(6):
+                    for part in range(5):
+                        attempt.backward(number + part)
+                        if (5 * number + part) % 3 == 2:
+                            attempt.both.step()
+                            attempt.both.zero_grad()
+                            count += 1
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, *(5 * stop for stop in stops))
+
+    def test_epochs_with_a_loop_of_the_script_s_own(self, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for epoch in session.epochs(4):
+                    for number in range(5):
+                        attempt.backward(number)
+                        if (5 * epoch + number) % 3 == 2:
+                            attempt.both.step()
+                            attempt.both.zero_grad()
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, 2, 3)
+
+
+class TestSize:
+    """No checkpoint of a script without accumulation holds gradients, but the first, of which nothing is known."""
+
+    @staticmethod
+    def steps(folder, body, **options):
+        attempt = Attempt(folder)
+        options = {"optimizer": two(attempt), "checkpoint_steps": 1, "keep": 99, **options}
+        with attempt.open(**options) as session:
+            for _ in session.epochs(2):
+                for number in session.batches(range(3)):
+                    body(attempt, number)
+                for number in session.batches(range(3)):
+                    attempt.model(torch.full((1, 2), float(number)))
+        return saved(folder)
+
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    def test_zero_grad_backward_step(self, set_to_none, tmp_path):
+        def body(attempt, number):
+            for optimizer in (attempt.first, attempt.second):
+                optimizer.zero_grad(set_to_none=set_to_none)
+            attempt.backward(number)
+            nn.utils.clip_grad_norm_(attempt.model.parameters(), 0.1)
+            attempt.first.step()
+            attempt.second.step()
+
+        assert self.steps(tmp_path, body) == [1]
+
+    @pytest.mark.parametrize("set_to_none", [True, False])
+    def test_backward_step_zero_grad(self, set_to_none, tmp_path):
+        def body(attempt, number):
+            attempt.backward(number)
+            attempt.first.step()
+            attempt.second.step()
+            attempt.model.zero_grad(set_to_none=set_to_none)
+
+        assert self.steps(tmp_path, body) == []
+
+    @pytest.mark.parametrize("freezes", [False, True])
+    def test_a_critic_whose_gradients_the_generator_writes_too(self, freezes, tmp_path):
+        def body(attempt, number):
+            critic = attempt.model[2].requires_grad_(requires_grad=True)
+            attempt.second.zero_grad()
+            attempt.backward(number)
+            attempt.second.step()
+            critic.requires_grad_(requires_grad=not freezes)
+            attempt.first.zero_grad()
+            attempt.backward(number + 1)
+            attempt.first.step()
+
+        assert self.steps(tmp_path, body) == [1]
+
+    def test_several_steps_in_a_body(self, tmp_path):
+        def body(attempt, number):
+            for optimizer in (attempt.first, attempt.first, attempt.second):
+                optimizer.zero_grad()
+                attempt.backward(number)
+                optimizer.step()
+
+        assert self.steps(tmp_path, body) == [1]
+
+    def test_a_closure(self, tmp_path):
+        attempt = Attempt(tmp_path)
+        optimizer = torch.optim.LBFGS(attempt.model.parameters(), lr=0.1, max_iter=2)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = attempt.model(torch.ones(1, 2)).square().mean()
+            loss.backward()
+            return loss
+
+        with attempt.open(optimizer=optimizer, checkpoint_steps=1, keep=99) as session:
+            for _ in session.steps(4):
+                optimizer.step(closure)
+        assert saved(tmp_path) == [1]
+
+    def test_full_batches_without_a_loader(self, tmp_path):
+        attempt = Attempt(tmp_path)
+        with attempt.open(keep=99) as session:
+            for _ in session.epochs(4):
+                attempt.update()
+        assert saved(tmp_path) == [1]
+
+    def test_what_is_known_holds_in_the_next_attempt(self, tmp_path):
+        for epochs in (2, 4):
+            attempt = Attempt(tmp_path)
+            with attempt.open(keep=99) as session:
+                for _ in session.epochs(epochs):
+                    attempt.update()
+        assert saved(tmp_path) == [1]
+
+
+def test_no_hook_stays_on_a_parameter(tmp_path):
+    attempt = Attempt(tmp_path)
+    with attempt.open() as session:
+        for _ in session.steps(2):
+            attempt.update()
+        for _ in session.steps(3):
+            assert any(parameter._backward_hooks for parameter in attempt.model.parameters())
+            attempt.both.step()
+    assert not any(parameter._backward_hooks for parameter in attempt.model.parameters())
+
+
+def test_an_optimizer_without_groups_is_taken(tmp_path):
+    class Plain:
+        def __init__(self, model):
+            self.model = model
+
+        def step(self):
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.sub_(parameter.grad)
+
+        def state_dict(self):
+            return {"kind": "plain"}
+
+        def load_state_dict(self, state_dict):
+            pass
+
+    attempt = Attempt(tmp_path)
+    plain = Plain(attempt.model)
+    with Session(model=attempt.model, optimizer=plain, folder=tmp_path, checkpoint_steps=1) as session:
+        for number in session.steps(3):
+            attempt.model.zero_grad()
+            attempt.backward(number)
+            plain.step()
+        assert session.step == 3

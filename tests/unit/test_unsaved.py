@@ -1,0 +1,174 @@
+"""What optimizers train or keep that a session does not save: refused at the opening, or named at a save."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+
+from attempts import Attempt
+from messages import assert_warning, refused, slugs
+from slipway import Session
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def train(attempt, body, **options):
+    """Train four steps, each saved."""
+    with attempt.open(**{"checkpoint_steps": 1, **options}) as session:
+        for number in session.steps(4):
+            body(number)
+
+
+def closure_of(attempt, optimizer):
+    def closure():
+        optimizer.zero_grad()
+        loss = attempt.model(torch.ones(1, 2)).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+class Sharp(torch.optim.Optimizer):
+    """Lets another optimizer make its steps, as SAM does; its state_dict holds its own state alone."""
+
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.01, **options)
+        self.param_groups = self.base.param_groups
+
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        self.base.step()
+        return loss
+
+
+class Shared(Sharp):
+    """Another whose state is that of the inner one."""
+
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, **options)
+        self.state = self.base.state
+
+
+class Slow(Sharp):
+    """Another whose state_dict holds that of the inner one, as Lookahead's does."""
+
+    def state_dict(self):
+        return {"slow": {}, "fast": self.base.state_dict()}
+
+    def load_state_dict(self, state_dict):
+        self.base.load_state_dict(state_dict["fast"])
+
+
+class TestOptimizersThatAreNotGiven:
+    def test_one_within_another_is_named(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        optimizer = Sharp(attempt.model.parameters(), momentum=0.5)
+        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer)
+        assert slugs(caplog.text).count("optimizer-not-given") == 1
+        assert_warning(caplog.text, "optimizer-not-given", "SGD", "within optimizer")
+
+    @pytest.mark.parametrize("kind", [Shared, Slow])
+    def test_one_whose_state_is_saved_within_another_is_not(self, kind, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        optimizer = kind(attempt.model.parameters(), momentum=0.5)
+        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer)
+        assert "optimizer-not-given" not in slugs(caplog.text)
+
+    @pytest.mark.parametrize("options", [{}, {"momentum": 0.5}])
+    def test_one_that_is_given_beside_the_other_or_keeps_nothing_is_not(self, options, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        optimizer = Sharp(attempt.model.parameters(), **options)
+        given = {"outer": optimizer, "base": optimizer.base} if options else optimizer
+        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=given)
+        assert "optimizer-not-given" not in slugs(caplog.text)
+
+    def test_the_wrapper_of_one_that_is_given_is_named(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        optimizer = Sharp(attempt.model.parameters(), momentum=0.5)
+        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer.base)
+        assert_warning(caplog.text, "optimizer-not-given", "Sharp")
+
+    def test_a_second_one_is_named_at_the_first_save(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+
+        def body(number):
+            attempt.backward(number)
+            attempt.first.step()
+            attempt.second.step()
+            if number == 1:
+                assert_warning(caplog.text, "optimizer-not-given", "SGD", "optimizer")
+
+        train(attempt, body, optimizer=attempt.first)
+        assert slugs(caplog.text).count("optimizer-not-given") == 1
+
+    @pytest.mark.parametrize("scheduled", [False, True])
+    def test_those_of_an_inner_loop_are_not(self, scheduled, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+
+        def body(number):
+            learner = copy.deepcopy(attempt.model)
+            inner = torch.optim.Adam(learner.parameters())
+            scheduler = torch.optim.lr_scheduler.ConstantLR(inner) if scheduled else inner
+            for _ in range(3):
+                learner(torch.ones(1, 2)).sum().backward()
+                inner.step()
+                scheduler.step()
+            attempt.update(number)
+
+        train(attempt, body)
+        assert "optimizer-not-given" not in slugs(caplog.text)
+
+    def test_the_hook_goes_with_the_session(self, tmp_path):
+        hooks = _global_optimizer_post_hooks
+        before = len(hooks)
+        with Attempt(tmp_path).open():
+            assert len(hooks) == before + 1
+        assert len(hooks) == before
+
+
+class TestParametersThatAreNotGiven:
+    def test_of_another_module(self, tmp_path):
+        model, criterion = nn.Linear(2, 2), nn.Linear(3, 1)
+        optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+        with refused("parameters-not-given", "optimizer", 2, [1, 3]):
+            Session(model=model, optimizer=optimizer, folder=tmp_path)
+        Session(model={"net": model, "criterion": criterion}, optimizer=optimizer, folder=tmp_path)
+        Session(model=model, extra=criterion, optimizer=optimizer, folder=tmp_path)
+
+    def test_a_single_tensor(self, tmp_path):
+        model, temperature = nn.Linear(2, 2), torch.zeros((), requires_grad=True)
+        optimizers = {
+            "model": torch.optim.SGD(model.parameters(), lr=0.1),
+            "temperature": torch.optim.SGD([temperature], lr=0.1),
+        }
+        with refused("parameters-not-given", "optimizer.temperature", "ParameterList"):
+            Session(model=model, optimizer=optimizers, folder=tmp_path)
+        models = {"model": model, "temperature": nn.ParameterList([temperature])}
+
+        def run():
+            with Session(model=models, optimizer=optimizers, folder=tmp_path) as session:
+                for _ in session.steps(2):
+                    (temperature - 1).square().backward()
+                    for optimizer in optimizers.values():
+                        optimizer.step()
+                return temperature.item()
+
+        expected = run()
+        with torch.no_grad():
+            temperature.zero_()
+        assert run() == expected != 0
+
+    def test_wrappers_and_compilers_share_them(self, tmp_path):
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        Session(model=torch.compile(model, backend="eager"), optimizer=optimizer, folder=tmp_path)
+        Session(model=nn.DataParallel(model), optimizer=optimizer, folder=tmp_path)
