@@ -28,6 +28,7 @@ from slipway.errors import (
     SlipwayError,
     StateMismatchError,
 )
+from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
 from slipway.per_rank import GRADIENTS
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
@@ -63,7 +64,10 @@ class Opened(NamedTuple):
     recorder: RootOnly[Recorder]
     found: Header
     """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
+    seed: int
+    """Of the run."""
     objects: SavedObjects
+    """What is saved, and was restored."""
 
 
 @contextlib.contextmanager
@@ -72,7 +76,7 @@ def open_run(
     *,
     given: Mapping[str, Any],
     path: str | os.PathLike[str] | None,
-    facts: Mapping[str, object],
+    seed: int | None,
     weights: Mapping[str, Path],
     trackers: str | Sequence[str],
     keep: int,
@@ -84,7 +88,7 @@ def open_run(
         components: what trains, freshly built.
         given: the objects of the script for which they stand, by the same names.
         path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
-        facts: what a checkpoint must say to be resumed from.
+        seed: of the run; None for the recorded one, or else one that follows from ``torch.initial_seed()``.
         weights: files for some components, by name, where the folder holds no run yet.
         trackers: names of those that get the records, besides the ones of SLIPWAY_TRACKERS.
         keep: number of the newest checkpoints that stay, besides the best.
@@ -92,22 +96,26 @@ def open_run(
 
     Raises:
         RunError: on every rank, if the folder cannot be had.
-        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker.
+        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker; or if this
+            process has used it.
     """
     with joined_ranks(path, timeout=timeout) as joined:
         comm, folder, environment = joined.comm, joined.folder, joined.environment
+        joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         objects = SavedObjects(components, given, comm)
-        found = objects.restore(_find(components, folder, comm, facts, weights))
+        found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
+        begun = broadcast_json(comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed)))
         place = Place(folder.path, found.position.step, environment.variables)
-        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, place.step, keep=keep))
+        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup.mark(startup.RESUME)
-            yield Opened(comm, environment, joined.request, folder, recorder, found, objects)
+            with in_use(folder.path):
+                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
@@ -213,7 +221,10 @@ def _require_fitting(
         )
 
 
-def _begin(owned: Ownership, comm: Communicator, compiled: CompiledCode, step: int, *, keep: int) -> Recorder:
+def _begin(
+    owned: Ownership, comm: Communicator, compiled: CompiledCode, begun: Begun, step: int, *, keep: int
+) -> Recorder:
     """Begin an attempt at ``step``; rank 0 alone calls this."""
-    attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
+    attempt = owned.begin(provenance={**provenance(comm.world, {}), SESSION: begun}, step=step)
+    say_if_done(owned.folder.path, owned.before, begun)
     return Recorder(attempt, compiled, keep=keep, step=step)

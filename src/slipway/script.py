@@ -14,6 +14,7 @@ from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
+from slipway.identity import facts_of
 from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
@@ -27,14 +28,6 @@ from slipway.window import Sums, Window
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
-
-
-def identity(seed: int) -> dict[str, Any]:
-    """Return what must be the same where a run is resumed."""
-    return {"session": FORMAT, "seed": seed}
-
 
 class Script:
     """A script as its run sees it (slipway.program.Program)."""
@@ -46,7 +39,6 @@ class Script:
         optimizers: Sequence[Any],
         scalers: Iterable[Any],
         parameters: Sequence[Tensor],
-        seed: int,
         repeat_epoch: bool,
         allow_nonfinite: bool,
     ) -> None:
@@ -57,24 +49,23 @@ class Script:
             optimizers: of which the first one's learning rate is recorded.
             scalers: of the loss, whose skipped steps may log inf or nan.
             parameters: tensors whose devices are those that the script computes on.
-            seed: see Session, as for the others.
-            repeat_epoch: see there.
+            repeat_epoch: see Session, as for the others.
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
         self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
-        self._seed, self._allow_nonfinite = seed, allow_nonfinite
+        self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
         """Where this rank goes on."""
-        self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
+        self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
         carried = facts.get("window", [])
         self.window = Window(world.rank, world.size, [carried] if isinstance(carried, dict) else carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
         self._passes = 0
-        self.generators = Generators(seed, world.rank, parameters)
+        self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         if "feed" in facts:
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
@@ -187,7 +178,7 @@ class Script:
         """Return what a checkpoint says besides."""
         within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
         return {
-            **identity(self._seed),
+            **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,

@@ -1194,6 +1194,19 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A Session is opened in a thread. It listens to signals, which only the main thread can.",
             "Open it in the main thread.",
         ),
+        "folder-used-twice": Entry(
+            EXIT_CONFIG,
+            "A second Session of a process has the folder of the first one, whose run it would continue: the folds of "
+            "a cross-validation, or trials one after the other. A warning if the first one has failed.",
+            "Give each its folder: `Session(folder=...)`, within RUN_DIR if that is set. To continue a run that is "
+            "done, begin another process.",
+        ),
+        "other-command": Entry(
+            WARNING,
+            "The arguments of the script, or its file, are not those with which the run in the folder was begun. The "
+            "run continues all the same; if it is done, it is not trained again.",
+            "None needed if that is meant. For another run name another folder: `Session(folder=...)`, or RUN_DIR.",
+        ),
         "not-resumed": Entry(
             EXIT_FAILED,
             "Lightning's Trainer did not start from the checkpoint of the run folder.",
@@ -1201,8 +1214,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "batches-not-called": Entry(
             EXIT_FAILED,
-            "`session.batches` is not called in each epoch as before, or two iterate at once.",
-            "Iterate one `session.batches(loader)` at a time, in each epoch of `session.epochs`.",
+            "`session.batches` is not called in each epoch as before, or not iterated at once.",
+            "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
+        ),
+        "two-passes": Entry(
+            EXIT_FAILED,
+            "Two results of `session.batches` are iterated at a time, by `zip`, `itertools.chain` or a nested loop.",
+            "Side by side: `session.batches(zip(a, b))`. One after the other: a loop for each. Within a batch: iterate "
+            "the second loader without the session.",
         ),
         "uneven-passes": Entry(
             EXIT_FAILED,

@@ -66,21 +66,22 @@ def component(name: str, value: Any) -> Stateful:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return ``model`` without the wrappers that prefix the names of its parameters: DDP's and torch.compile's."""
+    """Return ``model`` without the wrappers that prefix the names of its parameters: DDP, torch.compile and Fabric."""
     while True:
         if isinstance(model, (DistributedDataParallel, DataParallel)):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment] # noqa: SLF001 -- of an OptimizedModule
+        elif isinstance(getattr(model, "_original_module", None), nn.Module):
+            model = model._original_module  # type: ignore[assignment] # noqa: SLF001 -- of Lightning Fabric
         else:
             return model
 
 
 def is_wrapped(model: object) -> bool:
     """Return whether the ranks average the gradients of ``model`` by themselves."""
-    return isinstance(model, DistributedDataParallel) or isinstance(
-        getattr(model, "_orig_mod", None), DistributedDataParallel
-    )
+    inner = (model, getattr(model, "_orig_mod", None), getattr(model, "_forward_module", None))  # the last is Fabric's
+    return any(isinstance(each, DistributedDataParallel) for each in inner)
 
 
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
