@@ -69,6 +69,7 @@ class Opened(NamedTuple):
     seed: int
     """Of the run."""
     objects: SavedObjects
+    """What is saved, and was restored."""
 
 
 @contextlib.contextmanager

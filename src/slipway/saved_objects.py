@@ -16,9 +16,9 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json, sum_numbers
 from slipway.data_parallel import Replicas
 from slipway.fingerprint import fingerprint
-from slipway.gradients import Gradients
 from slipway.per_rank import GRADIENTS, Apart, collect
 from slipway.position import Position
+from slipway.saved_gradients import SavedGradients
 from slipway.world_change import reseed_generators
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class SavedObjects:
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
         self._replicas = Replicas(modules, optimizers)
-        self._gradients = Gradients(modules, optimizers)
+        self._gradients = SavedGradients(modules, optimizers)
         self._apart = Apart()
         self._warned: set[str] = set()
         self._found: Checkpoint | None = None

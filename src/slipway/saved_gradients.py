@@ -12,7 +12,7 @@ from slipway.errors import SessionError
 from slipway.wrappers import unwrap
 
 
-class Gradients:
+class SavedGradients:
     """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
 
     If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
