@@ -50,7 +50,7 @@ SCRIPT = python_of("guide")
 MINE = python_of("your-own")
 SESSION = python_of("session")
 CLASSIFY = python_of("evaluate")
-LIGHTNING, ACCELERATE = (python_of("frameworks", number) for number in range(2))
+LIGHTNING, FABRIC, ACCELERATE = (python_of("frameworks", number) for number in range(3))
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -468,6 +468,7 @@ def fresh_clone(folder: Path) -> Path:
     (folder / "classify.py").write_text(CLASSIFY, encoding="utf-8")
     (folder / "my_session.py").write_text(SESSION, encoding="utf-8")
     (folder / "my_lightning.py").write_text(LIGHTNING, encoding="utf-8")
+    (folder / "my_fabric.py").write_text(FABRIC, encoding="utf-8")
     (folder / "my_accelerate.py").write_text(ACCELERATE, encoding="utf-8")
     return folder
 

@@ -114,7 +114,8 @@ class Ownership:
         """The one that has begun, if any."""
         self._lock = lock
         self._environment = environment
-        self._before = read_status(folder.path)
+        self.before = read_status(folder.path)
+        """How the last attempt had ended; None if nothing says so."""
         self._stop_before = stop_before
         self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
@@ -176,7 +177,7 @@ class Ownership:
         That is one for the time limit of another attempt; and one that lay there when this attempt began, where the
         run was done, or the last attempt had stopped after it was written.
         """
-        before, stop = self._before, self.folder.path / STOP
+        before, stop = self.before, self.folder.path / STOP
         ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_seen))
         reason, meant = read_stop_file(self.folder.path)
         this = f"{self._environment.job_id}/{number}"

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from slipway.errors import StateMismatchError, warn
-from slipway.loading import Origin, Pass, Replay, can_replay, start_unindexed
+from slipway.loader_settings import LoaderSettings
+from slipway.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
 from slipway.seeding import Purpose, derive
 from slipway.workers import has_running_workers
 from slipway.world import World
@@ -26,8 +27,9 @@ class Feed:
         self._world = world
         self._seed = seed
         self._repeat_epoch = repeat_epoch
-        self._replays: dict[int, tuple[object, Replay]] = {}
-        self._replay: Replay | None = None
+        self._sources: dict[int, tuple[object, Replay | Reread]] = {}
+        self._source: Replay | Reread | None = None
+        self._settings = LoaderSettings()
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
@@ -53,6 +55,7 @@ class Feed:
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
+        self._settings.resume(facts.get("changed", {}))
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
@@ -91,15 +94,22 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples, "order": self._order}
+        rereading = self.number if isinstance(self._source, Reread) else None
+        return {
+            "places": places,
+            "origin": list(self._origin),
+            "samples": samples,
+            "order": self._order,
+            "changed": self._settings.changed(rereading=rereading),
+        }
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
         self.number = -1
         self.next_pass()
         self.ended = []
-        for key in self._replays.keys() - self._used:
-            self._replays.pop(key)[1].close()
+        for key in self._sources.keys() - self._used:
+            self._sources.pop(key)[1].close()
         self._used = set()
 
     def next_pass(self) -> None:
@@ -108,7 +118,7 @@ class Feed:
         self.number += 1
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None
-        self.batch, self.total, self.size, self._replay, self._origin = 0, None, None, None, Origin()
+        self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
         """Begin a pass over ``loader``, behind the batches that are done.
@@ -125,7 +135,7 @@ class Feed:
         self._warned.add(id(loader))
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
-        self._replay = self._replay_of(loader)
+        self._source = self._source_of(loader)
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
@@ -140,7 +150,11 @@ class Feed:
                 "same data.",
             )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
-        found = self._start(loader, epoch)
+        if not self._replay:
+            self._compare_settings(loader, within=bool(saved))
+        found = self._start(epoch)
+        if self._replay:  # as they are after the sampler has drawn
+            self._compare_settings(loader, within=bool(saved))
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
@@ -152,19 +166,26 @@ class Feed:
         return found
 
     def close(self) -> None:
-        """Let go of the loaders' copies, and end their workers."""
-        for _, replay in self._replays.values():
-            replay.close()
-        self._replays.clear()
-        self._replay = None
+        """Release the copies of loaders, and end their workers."""
+        for _, source in self._sources.values():
+            source.close()
+        self._sources.clear()
+        self._source = None
 
-    def _start(self, loader: Iterable[Any], epoch: int) -> Pass:
-        order_seed = derive(self._seed, Purpose.ORDER, epoch, self.number)
-        if self._replay:
-            fetch_seed = derive(self._seed, Purpose.FETCH, epoch, self.number, self._world.rank)
-            return self._replay.start(
-                skip=self.batch, origin=self._origin, world=self._world, order_seed=order_seed, fetch_seed=fetch_seed
-            )
+    def _compare_settings(self, loader: object, *, within: bool) -> None:
+        if self._world.is_root:  # which saves its own
+            self._settings.begin(self.number, loader, within=within)
+
+    def _start(self, epoch: int) -> Pass:
+        rank = self._world.rank
+        seeds = Seeds(
+            derive(self._seed, Purpose.ORDER, epoch, self.number),
+            derive(self._seed, Purpose.FETCH, epoch, self.number, rank),
+            derive(self._seed, Purpose.WORKER, rank),
+        )
+        assert self._source
+        if isinstance(self._source, Replay):
+            return self._source.start(skip=self.batch, origin=self._origin, world=self._world, seeds=seeds)
         if self.batch:
             warn(
                 log,
@@ -172,7 +193,7 @@ class Feed:
                 "this loader has no index: its first %d batches are fetched again, and dropped",
                 self.batch,
             )
-        return start_unindexed(loader, skip=self.batch, order_seed=order_seed)
+        return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
 
     def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
         """Return how many batches this rank has done, and where they are counted from."""
@@ -202,13 +223,15 @@ class Feed:
         self._saved_place = [0, 0, None]
         return False
 
-    def _replay_of(self, loader: Any) -> Replay | None:
-        """Return the copy of ``loader``, which keeps its workers from epoch to epoch; None if there can be none."""
-        if not can_replay(loader):
-            return None
-        if id(loader) not in self._replays:
-            self._replays[id(loader)] = loader, Replay(loader)
-        return self._replays[id(loader)][1]
+    def _source_of(self, loader: Any) -> Replay | Reread:
+        """Return what iterates ``loader``, which keeps its workers from epoch to epoch."""
+        if id(loader) not in self._sources:
+            self._sources[id(loader)] = loader, (Replay if can_replay(loader) else Reread)(loader)
+        return self._sources[id(loader)][1]
+
+    @property
+    def _replay(self) -> Replay | None:
+        return self._source if isinstance(self._source, Replay) else None
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -8,29 +8,48 @@ serve, which a checkpoint holds.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from slipway.errors import SessionError
+from slipway.loader_settings import describe
+from slipway.order import Order
+from slipway.own_generators import OwnGenerators, own_generators, reseed_all, seed_worker
 from slipway.sampler import GlobalBatches, Sampler, global_batches, share
 from slipway.seeding import derive, seed_generators
+from slipway.workers import end_workers
 from slipway.world import World
 
 
 class Request(NamedTuple):
-    """What a worker is to fetch: a batch, or a sample where the loader makes no batches."""
+    """A request for a batch, or for a sample if the loader makes no batches: it seeds the worker that receives it.
+
+    Unpickled there it is the index alone, so that the data set, ``collate_fn`` and everything else in a worker are the
+    user's own objects.
+    """
 
     seed: int
     index: Any
     """Indices of samples for a batch, or what the sampler gave."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be pickled as a call of ``receive``."""
+        return receive, (self.seed, self.index)
+
+
+def receive(seed: int, index: Any) -> Any:
+    """Seed the generators of this worker process for what it fetches next, and return ``index``."""
+    seed_worker(seed)
+    return index
+
 
 class Requests:
-    """Takes the place of a sampler: the requests of the pass under way, for which the loader asks on each pass."""
+    """Takes the place of a sampler: the requests of the current pass, for which the loader asks on each pass."""
 
     def __init__(self) -> None:
         """Request nothing yet."""
@@ -41,39 +60,6 @@ class Requests:
         return iter(self.now)
 
 
-class SeededDataset:
-    """A data set that is asked for requests; in all else it is the user's own, on which it stands."""
-
-    def __init__(self, dataset: Any) -> None:
-        """Fetch from ``dataset``."""
-        object.__setattr__(self, "_dataset", dataset)
-
-    def __getitem__(self, request: Request) -> Any:
-        """Fetch one sample."""
-        seed_generators(request.seed)
-        return self._dataset[request.index]
-
-    def __getitems__(self, request: Request) -> Any:
-        """Fetch the samples of a batch."""
-        seed_generators(request.seed)
-        at_once = getattr(self._dataset, "__getitems__", None)
-        return at_once(request.index) if at_once else [self._dataset[index] for index in request.index]
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what a ``worker_init_fn`` asks of the data set."""
-        if name == "_dataset":  # of a copy that is being unpickled
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set what a ``worker_init_fn`` sets of the data set."""
-        setattr(self._dataset, name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Go to a worker that is spawned."""
-        return SeededDataset, (self._dataset,)
-
-
 class Origin(NamedTuple):
     """Where the batches of an epoch are counted from: its beginning, or where the number of ranks changed."""
 
@@ -81,6 +67,17 @@ class Origin(NamedTuple):
     """Samples of the epoch consumed before, over all ranks."""
     batches: int = 0
     """Batches of it done before."""
+
+
+class Seeds(NamedTuple):
+    """Of a pass."""
+
+    order: int
+    """Of the order of its samples, the same on all ranks."""
+    fetch: int
+    """Of what is drawn while samples are fetched; another one on each rank."""
+    start: int
+    """Of workers that persist, where they start: the same one for all passes of a rank."""
 
 
 class Pass(NamedTuple):
@@ -93,37 +90,37 @@ class Pass(NamedTuple):
     """Whether to fetch a batch seeds the generators of this process, so that the body of the loop needs seeds too."""
 
 
+ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation", "sampler", "batch_sampler")
+"""What decides how a DataLoader is iterated; a subclass that has one of these otherwise is left to itself."""
+
+
 def can_replay(loader: object) -> bool:
-    """Return whether batches of ``loader`` can be asked for by their index."""
+    """Return whether batches of ``loader`` can be requested by their index: whether torch alone iterates it."""
     return (
         isinstance(loader, DataLoader)
-        and type(loader).__iter__ is DataLoader.__iter__  # other libraries prefetch in theirs
+        and all(getattr(type(loader), name, None) is getattr(DataLoader, name, None) for name in ITERATION)
+        and not {"__iter__", "_get_iterator"} & vars(loader).keys()
         and not isinstance(loader.dataset, IterableDataset)
     )
 
 
 class Replay:
-    """A copy of a DataLoader whose passes begin anywhere."""
+    """Passes over a DataLoader that begin anywhere, through a copy of it with another sampler."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        """Copy ``loader``; its workers start with the first pass, and persist if the loader's would."""
+        """Iterate ``loader``; its workers start with the first pass, and persist if the loader's would."""
         inner = getattr(loader.batch_sampler, "sampler", None)
         if isinstance(loader.sampler, Sampler) != isinstance(inner, Sampler):
             raise SessionError(
                 "sampler-batch-size", "slipway.Sampler makes the batches itself: give DataLoader a batch_size with it."
             )
         self._original = loader
+        self._order = Order(loader)
         self._requests = Requests()
+        self._copy: DataLoader[Any] | None = None
+        self._settings: dict[str, Any] = {}
+        self._described: dict[str, str] = {}
         self._iterator: Iterator[Any] | None = None
-        alike = {name: getattr(loader, name) for name in COPIED if hasattr(loader, name)}
-        if loader.num_workers == 0:
-            alike.pop("prefetch_factor", None)
-        if loader.batch_sampler is None:
-            alike |= {"batch_size": None, "sampler": self._requests}
-        else:
-            alike |= {"batch_sampler": self._requests}
-        dataset: Any = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
-        self._copy: DataLoader[Any] = DataLoader(dataset, **alike)
 
     @property
     def sampler(self) -> Sampler | None:
@@ -134,54 +131,58 @@ class Replay:
         """Return how many samples of the epoch all ranks have consumed after ``done`` batches; of slipway's Sampler."""
         return origin.samples + self._division(origin, world).end(done - origin.batches)
 
-    def start(self, *, skip: int, origin: Origin, world: World, order_seed: int, fetch_seed: int) -> Pass:
-        """Begin a pass behind ``skip`` batches.
+    def start(self, *, skip: int, origin: Origin, world: World, seeds: Seeds) -> Pass:
+        """Begin a pass after ``skip`` batches.
 
         Args:
             skip: batches that this rank has done.
             origin: for slipway's Sampler: where its batches are counted from.
             world: of this rank.
-            order_seed: of the order, the same on all ranks. Samplers of torch that know of no ranks get others of it.
-            fetch_seed: of the samples; another one on each rank.
+            seeds: of this pass.
         """
-        self._seed_order(world, order_seed)
         if self.sampler:
+            self._order.seed(seeds.order, world)
             division = self._division(origin, world)
             total: int | None = division.count + origin.batches
             indices: Iterator[Any] = self._shares(self.sampler.order(), division, origin, world, skip=skip)
         else:
-            order = list(self._indices) if hasattr(self._indices, "__len__") else self._indices
-            total = len(order) if isinstance(order, list) else None
-            indices = itertools.islice(order, skip, None)
-        if self._copy.num_workers:
-            indices = (Request(derive(fetch_seed, number), index) for number, index in enumerate(indices, skip))
+            indices, total = self._order.draw(seeds.order, world)
+            indices = itertools.islice(indices, skip, None)
+        loader = self._copied(seeds)
+        if loader.num_workers:
+            indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
+        elif own := own_generators(loader.dataset, loader.collate_fn):
+            indices = _reseeding(own, seeds.fetch, indices, skip)
         self._requests.now = indices
-        self._iterator = iter(self._copy)
+        self._iterator = iter(loader)
         return Pass(self._iterator, total)
 
     def close(self) -> None:
-        """End the workers; left to the end of Python, that takes five seconds for each."""
-        shut_down = getattr(self._iterator, "_shutdown_workers", None)
-        if shut_down:
-            shut_down()
+        """End the workers."""
+        _shut_down(self._iterator)
 
-    @property
-    def _indices(self) -> Any:
-        """The sampler that says what to fetch: of batches, or of samples where the loader makes no batches."""
+    def _copied(self, seeds: Seeds) -> DataLoader[Any]:
+        """Return the copy of the loader with its attributes as they are now.
+
+        A copy whose workers persist is kept, unless an attribute or a setting of the data set was changed: workers that
+        start in a later attempt know only the new one.
+        """
         loader = self._original
-        return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-
-    def _seed_order(self, world: World, seed: int) -> None:
-        """Seed what the order of a pass is drawn from."""
-        loader, sampler = self._original, self._indices
-        inner = getattr(sampler, "sampler", None)
-        if isinstance(inner or sampler, WITHOUT_RANKS):
-            seed = derive(seed, world.rank)
-        seed_generators(seed)
-        for owner in (loader, loader.sampler, sampler, inner):
-            generator = getattr(owner, "generator", None)
-            if isinstance(generator, torch.Generator):
-                generator.manual_seed(seed)
+        settings = {name: value for name, value in vars(loader).items() if name != "_iterator"}
+        described = describe(loader.dataset) if loader.persistent_workers else {}
+        same = (
+            described == self._described
+            and settings.keys() == self._settings.keys()
+            and all(value is self._settings[name] for name, value in settings.items())
+        )
+        if self._copy is None or not (loader.persistent_workers and same):
+            self.close()
+            self._settings, self._described, self._copy = settings, described, copy.copy(loader)
+            requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
+            vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
+        # In workers it is get_worker_info().seed: of those that persist, the same one whenever they start.
+        self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
+        return self._copy
 
     def _shares(
         self, order: Sequence[int], division: GlobalBatches, origin: Origin, world: World, *, skip: int
@@ -201,40 +202,57 @@ class Replay:
         )
 
 
-WITHOUT_RANKS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-"""Samplers that draw from all samples on each rank; the ranks must not draw the same."""
-COPIED = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-)
-"""What a copy of a DataLoader takes over, as far as this torch has it."""
+def _reseeding(own: Sequence[Any], seed: int, indices: Iterator[Any], first: int) -> Iterator[Any]:
+    """Yield ``indices``, each after the generators ``own`` were seeded for what is fetched by it in this process."""
+    for number, index in enumerate(indices, first):
+        reseed_all(own, derive(seed, number))
+        yield index
 
 
-def start_unindexed(iterable: Iterable[Any], *, skip: int, order_seed: int) -> Pass:
-    """Begin a pass over anything else behind ``skip`` batches, which are fetched and dropped."""
-    seed_generators(order_seed)
-    try:
-        total = len(iterable)  # type: ignore[arg-type]
-    except TypeError:  # IterableDataset, generators
-        total = None
-    return Pass(itertools.islice(_seeded(iter(iterable), order_seed), skip, None), total, reseeds=True)
+def _shut_down(iterator: Iterator[Any] | None) -> None:
+    """End the workers of a DataLoader's iterator; left to the end of Python, that takes five seconds for each."""
+    if shut_down := getattr(iterator, "_shutdown_workers", None):
+        shut_down()
 
 
-def _seeded(batches: Iterator[Any], seed: int) -> Iterator[Any]:
-    """Yield ``batches``, each fetched with generators that its number seeds."""
-    for number in itertools.count():
-        seed_generators(derive(seed, number))
+class Reread:
+    """Passes over anything else, which begin at the first batch: those that are done are fetched again, and dropped."""
+
+    sampler = None
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        """Iterate ``iterable``."""
+        self._iterable = iterable
+        self._own = OwnGenerators(iterable)
+        self._iterator: Iterator[Any] | None = None
+
+    def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:
+        """Begin a pass; see Replay."""
+        self._seed(seeds.order, world)
         try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        yield batch
+            total = len(self._iterable)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # IterableDataset, generators
+            total = None
+        self._iterator = iter(self._iterable)
+        batches = self._seeded(self._iterator, seeds.order, world)
+        return Pass(itertools.islice(batches, skip, None), total, reseeds=True)
+
+    def close(self) -> None:
+        """End the workers."""
+        _shut_down(self._iterator)
+        if isinstance(self._iterable, DataLoader):
+            end_workers(self._iterable)
+
+    def _seed(self, seed: int, world: World) -> None:
+        seed_generators(seed)
+        self._own.seed(seed, world)
+
+    def _seeded(self, batches: Iterator[Any], seed: int, world: World) -> Iterator[Any]:
+        """Yield ``batches``, each fetched with generators that its number seeds."""
+        for number in itertools.count():
+            self._seed(derive(seed, number), world)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch

@@ -139,6 +139,12 @@ class Loops:
         self._end_pass()
 
     def _refuse_pass(self) -> NoReturn:
+        if self._pass:
+            raise SessionError(
+                "two-passes",
+                "session.batches was called again before this pass has ended. To iterate two loaders side by side, "
+                "call session.batches(zip(a, b)).",
+            )
         raise SessionError(
             "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
         )
@@ -187,12 +193,20 @@ class Batches(Generic[T]):
 
     def __init__(self, batches: Iterator[T], left: int | None) -> None:
         """Yield ``batches``, of which there are ``left``."""
-        self._batches = batches
+        self._batches: Iterator[T] | None = batches
         self._left = left
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it."""
-        batches, self._batches = self._batches, iter(())
+        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it.
+
+        Raises:
+            SessionError: if that has been done: another loop over it would train on nothing.
+        """
+        batches, self._batches = self._batches, None
+        if batches is None:
+            raise SessionError(
+                "batches-not-called", "one result of session.batches is iterated twice: call it again for each loop."
+            )
         return batches
 
     def __len__(self) -> int:

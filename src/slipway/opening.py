@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.cause import leave_cause, withdraw_cause
-from slipway.checkpoint.components import Stateful, restore
+from slipway.checkpoint.components import RANKS, Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
@@ -28,15 +28,18 @@ from slipway.errors import (
     SlipwayError,
     StateMismatchError,
 )
-from slipway.position import Position
+from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.per_rank import GRADIENTS
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
 from slipway.runfolder import RunFolder
+from slipway.saved_objects import SavedObjects
 from slipway.stop import StopRequest
 from slipway.terminal import shown_log
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.weights import read_weights
 from slipway.workers import shielded_workers
+from slipway.world_change import require_restorable
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +64,18 @@ class Opened(NamedTuple):
     recorder: RootOnly[Recorder]
     found: Header
     """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
+    seed: int
+    """Of the run."""
+    objects: SavedObjects
 
 
 @contextlib.contextmanager
 def open_run(
     components: Mapping[str, Stateful],
     *,
+    given: Mapping[str, Any],
     path: str | os.PathLike[str] | None,
-    facts: Mapping[str, object],
+    seed: int | None,
     weights: Mapping[str, Path],
     trackers: str | Sequence[str],
     keep: int,
@@ -78,8 +85,9 @@ def open_run(
 
     Args:
         components: what trains, freshly built.
+        given: the objects of the script for which they stand, by the same names.
         path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
-        facts: what a checkpoint must say to be resumed from.
+        seed: of the run; None for the recorded one, or else one that follows from ``torch.initial_seed()``.
         weights: files for some components, by name, where the folder holds no run yet.
         trackers: names of those that get the records, besides the ones of SLIPWAY_TRACKERS.
         keep: number of the newest checkpoints that stay, besides the best.
@@ -87,21 +95,26 @@ def open_run(
 
     Raises:
         RunError: on every rank, if the folder cannot be had.
-        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker.
+        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker; or if this
+            process has used it.
     """
     with joined_ranks(path, timeout=timeout) as joined:
         comm, folder, environment = joined.comm, joined.folder, joined.environment
+        joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
-        found = _resume(components, folder, comm, facts, weights)
+        objects = SavedObjects(components, given, comm)
+        found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
+        begun = broadcast_json(comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed)))
         place = Place(folder.path, found.position.step, environment.variables)
-        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, place.step, keep=keep))
+        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup.mark(startup.RESUME)
-            yield Opened(comm, environment, joined.request, folder, recorder, found)
+            with in_use(folder.path):
+                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
@@ -164,31 +177,33 @@ def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
     return Path(name).absolute()
 
 
-def _resume(
+def _find(
     components: Mapping[str, Stateful],
     folder: RunFolder,
     comm: Communicator,
     facts: Mapping[str, object],
     weights: Mapping[str, Path],
-) -> Header:
+) -> Checkpoint | None:
+    """Return the checkpoint from which ``components`` are to be restored, on rank 0; None to begin anew."""
+
     def find() -> Checkpoint | None:
         found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
         if found:
             _require_fitting(found, components, facts, folder.path)
+            require_restorable(found.header, components, comm.world.size)
         elif weights:
             found = read_weights(weights, components)
             log.info("the run begins from %s", ", ".join(map(str, weights.values())))
         return found
 
-    restored = restore(components, run_on_root(comm, find), comm)
-    return restored.header if restored else Header(Position())
+    return run_on_root(comm, find)
 
 
 def _require_fitting(
     found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
 ) -> None:
     """Raise a StateMismatchError if ``found`` is not of ``components``, or does not say ``facts``."""
-    saved = {*found.tensors, *found.header.trees}
+    saved = {name for name in (*found.tensors, *found.header.trees) if not name.startswith(RANKS)} - {GRADIENTS}
     differing = [
         f"{name} was {found.header.facts[name]!r} and is {value!r}"
         for name, value in facts.items()
@@ -205,7 +220,10 @@ def _require_fitting(
         )
 
 
-def _begin(owned: Ownership, comm: Communicator, compiled: CompiledCode, step: int, *, keep: int) -> Recorder:
+def _begin(
+    owned: Ownership, comm: Communicator, compiled: CompiledCode, begun: Begun, step: int, *, keep: int
+) -> Recorder:
     """Begin an attempt at ``step``; rank 0 alone calls this."""
-    attempt = owned.begin(provenance=provenance(comm.world, {}), step=step)
+    attempt = owned.begin(provenance={**provenance(comm.world, {}), SESSION: begun}, step=step)
+    say_if_done(owned.folder.path, owned.before, begun)
     return Recorder(attempt, compiled, keep=keep, step=step)

@@ -21,6 +21,8 @@ class Sampler(TorchSampler[int]):
     ``DataLoader(dataset, batch_size=32, sampler=slipway.Sampler(dataset))`` gives each rank 32 samples a step. The last
     batch of an epoch is divided among the ranks, as evenly as possible; nothing is repeated or left out, unless fewer
     samples are left than there are ranks. Iterated by itself, it gives the whole order, as a world of one rank has it.
+    From 2^20 samples on, the order is computed part by part, in time and memory that do not depend on their number;
+    torch's samplers draw all of it at the start of an epoch.
     """
 
     def __init__(self, dataset: Sized, *, shuffle: bool = True) -> None:

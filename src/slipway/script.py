@@ -8,14 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
+from slipway.identity import facts_of
 from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
@@ -29,14 +28,6 @@ from slipway.window import Sums, Window
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the seeds and of what a session says in a checkpoint; another cannot be resumed exactly."""
-
-
-def identity(seed: int) -> dict[str, Any]:
-    """Return what must be the same where a run is resumed."""
-    return {"session": FORMAT, "seed": seed}
-
 
 class Script:
     """A script as its run sees it (slipway.program.Program)."""
@@ -44,12 +35,10 @@ class Script:
     def __init__(
         self,
         opened: Opened,
-        parts: Mapping[str, Stateful],
         *,
         optimizers: Sequence[Any],
         scalers: Iterable[Any],
         parameters: Sequence[Tensor],
-        seed: int,
         repeat_epoch: bool,
         allow_nonfinite: bool,
     ) -> None:
@@ -57,28 +46,26 @@ class Script:
 
         Args:
             opened: that.
-            parts: what a checkpoint is taken of.
             optimizers: of which the first one's learning rate is recorded.
             scalers: of the loss, whose skipped steps may log inf or nan.
             parameters: tensors whose devices are those that the script computes on.
-            seed: see Session, as for the others.
-            repeat_epoch: see there.
+            repeat_epoch: see Session, as for the others.
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
-        self._parts, self._optimizers, self.parameters = parts, optimizers, parameters
-        self._seed, self._allow_nonfinite = seed, allow_nonfinite
+        self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
+        self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
         """Where this rank goes on."""
-        self.feed = Feed(world, seed=seed, repeat_epoch=repeat_epoch)
+        self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
         carried = facts.get("window", [])
         self.window = Window(world.rank, world.size, [carried] if isinstance(carried, dict) else carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
         self._passes = 0
-        self.generators = Generators(seed, world.rank, parameters)
+        self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         if "feed" in facts:
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
@@ -109,6 +96,7 @@ class Script:
 
         Code of the script between the opening and here cannot change a resumed run then.
         """
+        self._objects.restore_again()
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
@@ -190,18 +178,19 @@ class Script:
         """Return what a checkpoint says besides."""
         within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
         return {
-            **identity(self._seed),
+            **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": self.left_early,
+            **self._objects.collect(gradients_wait=self.gradients_wait),
         }
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the objects."""
-        return components.capture(self._parts, header)
+        return self._objects.capture(header)
 
     def started(self, parts: Mapping[str, float]) -> None:
         """Leave it to goodput.jsonl."""

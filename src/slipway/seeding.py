@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     """The body of the loop: dropout, noise; and samples that the rank itself fetches."""
     VALIDATION = 4
     """What comes after the batches of an epoch."""
+    WORKER = 5
+    """A worker process where it starts: ``get_worker_info().seed``."""
 
 
 def derive(*key: int) -> int:
@@ -56,6 +58,31 @@ def seed_generators(seed: int, devices: Iterable[torch.Generator] = ()) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
     for generator in devices:
         generator.manual_seed(seed)
+
+
+def reseed(generator: Any, seed: int) -> None:
+    """Seed a generator of torch, numpy or Python."""
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, random.Random):
+        generator.seed(seed)
+    elif hasattr(generator, "bit_generator"):  # numpy's Generator
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:  # numpy's RandomState
+        generator.seed(seed & 0xFFFFFFFF)
+
+
+def fingerprint(generator: Any) -> int:
+    """Return 32 bits that depend on the state of a generator of torch, numpy or Python."""
+    if isinstance(generator, torch.Generator):
+        state: Any = generator.get_state().numpy().tobytes()
+    elif isinstance(generator, random.Random):
+        state = generator.getstate()
+    elif hasattr(generator, "bit_generator"):
+        state = generator.bit_generator.state
+    else:
+        state = [part.tobytes() if hasattr(part, "tobytes") else part for part in generator.get_state()]
+    return zlib.crc32(repr(state).encode())
 
 
 class Generators:

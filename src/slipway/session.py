@@ -16,10 +16,11 @@ from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import require_joined, under_horovod
 from slipway.errors import SessionError, warn
+from slipway.identity import as_seed
 from slipway.loops import Batches, counted_loops
 from slipway.opening import open_run
 from slipway.run import Policy, Run
-from slipway.script import Script, identity
+from slipway.script import Script
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
 from slipway.state import component, is_wrapped, named_objects, unwrap
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-READ: Any = object()
+READ: Any = ...
 """In place of a value: a mean is not added to, but read."""
 
 
@@ -64,7 +65,7 @@ class Session:
         extra: Any = None,
         weights: Any = None,
         folder: str | os.PathLike[str] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         log_interval: int = 50,
         trackers: str | Sequence[str] = (),
         checkpoint_steps: int | None = None,
@@ -87,7 +88,9 @@ class Session:
             weights: a .pt, .pth or .safetensors file from which the model starts where the folder holds no run yet; of
                 several models a dictionary of such by name.
             folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
-            seed: of everything that is drawn; another one makes another run.
+            seed: of everything that is drawn; another one makes another run. By default the script's own, which is
+                ``torch.initial_seed()`` of rank 0; it is recorded, and a later attempt takes the recorded one. Later
+                sessions of a process derive theirs from it and the name of their folder.
             log_interval: steps between two records in metrics.jsonl.
             trackers: what gets the records besides: "tensorboard", "wandb", "mlflow"; SLIPWAY_TRACKERS names more.
             checkpoint_steps: steps between two checkpoints; None for none but those by time and at the ends of epochs.
@@ -122,7 +125,7 @@ class Session:
         self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes)
         self._allow_nonfinite = allow_nonfinite
         self._where, self._trackers = folder, trackers
-        self._seed, self._keep, self._timeout = seed, keep, timeout
+        self._seed, self._keep, self._timeout = as_seed(seed), keep, timeout
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
 
     def __getattr__(self, name: str) -> Any:
@@ -182,8 +185,9 @@ class Session:
             opened = self._opened = stack.enter_context(
                 open_run(
                     self._components,
+                    given={name: value for named in self._objects.values() for name, value in named.items()},
                     path=self._where,
-                    facts=identity(self._seed),
+                    seed=self._seed,
                     weights=self._weights,
                     trackers=self._trackers,
                     keep=self._keep,
@@ -193,11 +197,9 @@ class Session:
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = Script(
                 opened,
-                self._components,
                 optimizers=[*optimizers],
                 scalers=self._objects["scaler"].values(),
                 parameters=[tensor for model in models for tensor in model.parameters()],
-                seed=self._seed,
                 repeat_epoch=self._repeat_epoch,
                 allow_nonfinite=self._allow_nonfinite,
             )

@@ -902,7 +902,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "different-ranks": Entry(
             EXIT_CONFIG,
             "A run that was saved within an epoch continues on another number of ranks, with a sampler that "
-            "cannot follow.",
+            "cannot follow. Or objects of the Session differed between the ranks.",
             "Use the same number of ranks, or `slipway.Sampler`.",
         ),
         "damaged-checkpoint": Entry(
@@ -1194,6 +1194,19 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A Session is opened in a thread. It listens to signals, which only the main thread can.",
             "Open it in the main thread.",
         ),
+        "folder-used-twice": Entry(
+            EXIT_CONFIG,
+            "A second Session of a process has the folder of the first one, whose run it would continue: the folds of "
+            "a cross-validation, or trials one after the other. A warning if the first one has failed.",
+            "Give each its folder: `Session(folder=...)`, within RUN_DIR if that is set. To continue a run that is "
+            "done, begin another process.",
+        ),
+        "other-command": Entry(
+            WARNING,
+            "The arguments of the script, or its file, are not those with which the run in the folder was begun. The "
+            "run continues all the same; if it is done, it is not trained again.",
+            "None needed if that is meant. For another run name another folder: `Session(folder=...)`, or RUN_DIR.",
+        ),
         "not-resumed": Entry(
             EXIT_FAILED,
             "Lightning's Trainer did not start from the checkpoint of the run folder.",
@@ -1201,8 +1214,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "batches-not-called": Entry(
             EXIT_FAILED,
-            "`session.batches` is not called in each epoch as before, or two iterate at once.",
-            "Iterate one `session.batches(loader)` at a time, in each epoch of `session.epochs`.",
+            "`session.batches` is not called in each epoch as before, or not iterated at once.",
+            "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
+        ),
+        "two-passes": Entry(
+            EXIT_FAILED,
+            "Two results of `session.batches` are iterated at a time, by `zip`, `itertools.chain` or a nested loop.",
+            "Side by side: `session.batches(zip(a, b))`. One after the other: a loop for each. Within a batch: iterate "
+            "the second loader without the session.",
         ),
         "uneven-passes": Entry(
             EXIT_FAILED,
@@ -1259,6 +1278,18 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Wrap the model, and give the wrapped one to the Session. Ignore this if the script averages gradients "
             "itself.",
         ),
+        "rank-state-not-saved": Entry(
+            EXIT_CONFIG,
+            "An object that is given to a Session differs between the ranks, and is too large to be saved for each: a "
+            "warning at the save, and an error where the run would be resumed.",
+            "Keep the object alike on all ranks: average it, or wrap the model in DistributedDataParallel.",
+        ),
+        "rank-state-changed": Entry(
+            WARNING,
+            "A run in which generators, or buffers of a model, differed between the ranks continues with another "
+            "number of ranks. Generators of further ranks are seeded anew.",
+            "None needed, unless results must be bitwise the same: then use the same number of ranks.",
+        ),
         "epoch-without-batches": Entry(
             WARNING,
             "An epoch of a Session did not use `session.batches`, so its steps count as one, and it cannot "
@@ -1270,6 +1301,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "DataLoader workers were started before the Session, so a signal to all processes (Ctrl-C, "
             "`scancel`) ends them while the run still needs them.",
             "Iterate the loader first inside the Session.",
+        ),
+        "changed-loader": Entry(
+            WARNING,
+            "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
+            "the resumed attempt has another value of it.",
+            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
+            "itself belongs into `extra`.",
         ),
         "slow-resume": Entry(
             WARNING,

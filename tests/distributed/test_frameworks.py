@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from messages import assert_names
+from messages import assert_names, slugs
 from session_runs import records, saved_step, words
 from support import started, status, verdict
 
@@ -114,6 +114,15 @@ def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
     assert "error[not-resumed]" in said
     assert_names(said, folder, "trainer.fit(model, ckpt_path=callback.ckpt_path)")
     assert status(folder)["reason"] == "user"
+
+
+def test_fabric_ends_as_a_run_that_went_through(tmp_path):
+    run("with_fabric", 2, tmp_path / "whole")
+    run("with_fabric", 2, tmp_path / "broken", until=lambda _, out: saved_step(out) > 0, act=kill)
+    said = run("with_fabric", 2, tmp_path / "broken")
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert status(tmp_path / "broken")["state"] == "done"
+    assert slugs(said) == []
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -105,6 +105,6 @@ def test_a_command_works_where_a_reader_comes_to_it(clone, command):
         assert said in {"bright\n", "dark\n"}
     if command.endswith("my_train.py"):
         assert "2 ranks, loss 0.0" in said
-    for name in ("my_session", "my_lightning", "my_accelerate"):
+    for name in ("my_session", "my_lightning", "my_fabric", "my_accelerate"):
         if command.endswith(f"{name}.py"):
             assert status(clone / "runs" / name)["state"] == "done"

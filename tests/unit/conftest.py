@@ -1,6 +1,7 @@
-"""A login node of stubs, for commands that submit sets of runs."""
+"""A login node of stubs, for commands that submit sets of runs; and sessions that stand for processes."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,23 @@ def login_node(tmp_path, monkeypatch):
     monkeypatch.setenv("RECORD", str(tmp_path))
     monkeypatch.chdir(folder)
     return tmp_path
+
+
+class Forgetful:
+    """What a process says of its sessions if each had one to itself."""
+
+    def __setattr__(self, name, value):
+        pass
+
+    @property
+    def folders(self):
+        return {}
+
+    origin = left = None
+
+
+@pytest.fixture(autouse=True)
+def each_session_stands_for_a_process(monkeypatch):
+    """Let tests continue a run in one process; those of ``slipway.identity`` give it a process that remembers."""
+    if identity := sys.modules.get("slipway.identity"):
+        monkeypatch.setattr(identity, "process", Forgetful())

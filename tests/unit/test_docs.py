@@ -30,7 +30,9 @@ def test_the_scripts_of_frameworks_are_those_that_tests_run():
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
     scripts = ROOT / "tests" / "scripts" / "session"
     shown = re.findall(r"(?s)```python\n(.*?)```", page)
-    assert shown == [(scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "accelerate")]
+    assert shown == [
+        (scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "fabric", "accelerate")
+    ]
 
 
 def test_the_reference_lists_what_is_public():

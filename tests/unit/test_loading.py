@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from messages import refused
 from slipway.feed import Feed
-from slipway.loading import Origin, Replay, can_replay
+from slipway.loading import Origin, Replay, Seeds, can_replay
 from slipway.sampler import Sampler, global_batches, share
 from slipway.world import World
 
@@ -39,7 +39,9 @@ class Noisy(Dataset):
 
 
 def set_offset(_worker):
-    get_worker_info().dataset.offset = 1.0
+    data = get_worker_info().dataset
+    assert (type(data), len(data), data[3][0]) == (Noisy, SAMPLES, 3)
+    data.offset = 1.0
 
 
 SAMPLERS = {
@@ -63,10 +65,8 @@ ALONE, BEGIN = World(), Origin()
 
 
 def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
-    return [
-        batch.tolist()
-        for batch in replay.start(skip=skip, origin=origin, world=world, order_seed=seed, fetch_seed=seed + 100).batches
-    ]
+    found = replay.start(skip=skip, origin=origin, world=world, seeds=Seeds(seed, seed + 100, 0))
+    return [batch.tolist() for batch in found.batches]
 
 
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
@@ -120,7 +120,7 @@ def test_a_sampler_without_end():
                 index += 1
 
     loader = DataLoader(Noisy(), batch_size=None, sampler=Forever())
-    found = Replay(loader).start(skip=30, origin=Origin(), world=World(), order_seed=1, fetch_seed=2)
+    found = Replay(loader).start(skip=30, origin=Origin(), world=World(), seeds=Seeds(1, 2, 0))
     assert (next(found.batches)[0].item(), found.total) == (7.0, None)
 
 
@@ -184,10 +184,10 @@ def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
 def test_a_large_data_set_takes_no_table_of_its_size():
     sampler = Sampler(range(1 << 40))
     loader = DataLoader(range(1 << 40), 32, sampler=sampler)
-    found = Replay(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), order_seed=1, fetch_seed=2)
+    found = Replay(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
     assert found.total == 1 << 34
     assert list(found.batches) == []
-    found = Replay(loader).start(skip=1 << 33, origin=BEGIN, world=World(1, 2, 1, 2), order_seed=1, fetch_seed=2)
+    found = Replay(loader).start(skip=1 << 33, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
     assert len(set(next(found.batches).tolist())) == 32
 
 

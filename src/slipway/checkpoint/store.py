@@ -13,6 +13,7 @@ from slipway.checkpoint.folder import (
     Checkpoint,
     DamagedError,
     discard,
+    half_replaced,
     make_temporary,
     publish,
     read_checkpoint,
@@ -22,7 +23,7 @@ from slipway.checkpoint.folder import (
     sync_files,
     write_checkpoint,
 )
-from slipway.checkpoint.header import Metric
+from slipway.checkpoint.header import Header, Metric
 from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError, warn
 from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
@@ -100,20 +101,39 @@ class CheckpointStore:
             raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
 
+    def newest_header(self) -> Header | None:
+        """Return the header of the newest checkpoint whose manifest is valid, without a look at its tensors.
+
+        It only reads: a checkpoint whose replacement was killed half-way is read under its hidden name.
+
+        Raises:
+            AllDamagedError: if there are some, and no manifest is valid.
+            OSError: if the disk does not answer.
+        """
+        named = {path.name: path for path in self._newest_first()} | half_replaced(self.path)
+        for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
+            try:
+                return read_header(named[name])
+            except DamagedError:
+                continue
+        if named:
+            raise AllDamagedError(count=len(named), folder=self.path)
+        return None
+
     def set_aside_after(self, step: int) -> None:
-        """Rename the checkpoints beyond ``step``, where the run goes on: they are damaged, or were undone.
+        """Rename the checkpoints beyond ``step``, where the run continues: they are damaged, or were undone.
 
         Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
+        ``latest`` and ``best`` then point to what is left, also if the last attempt was killed before it set them.
         """
         beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
             names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
             aside = path.rename(next(name for name in names if not name.exists()))
             warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
-        if beyond:
-            for newest in self._newest_first()[:1]:
-                replace_symlink(self.path / LATEST, newest.name)
-            self._point_to_best()
+        for newest in self._newest_first()[:1]:
+            replace_symlink(self.path / LATEST, newest.name)
+        self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""

@@ -27,7 +27,7 @@ with Session(model=model, optimizer=optimizer, scheduler=scheduler) as session:
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-            session.log(loss=loss)
-        accelerator.print(f"epoch {epoch}: loss {loss.item():.4f}")
+            session.mean("loss", loss, len(batch))
+        accelerator.print(f"epoch {epoch}: loss {session.mean('loss'):.4f}")
 gc.collect()  # without this, gloo ranks of torch 2.13 sometimes abort at exit
 accelerator.end_training()  # destroys the process group

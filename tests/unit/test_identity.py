@@ -1,0 +1,287 @@
+"""Which run a session is: its seed, recorded before anything is drawn; its command; and its folder in a process."""
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from messages import assert_warning, refused, slugs
+from slipway import Session, Stopped, identity
+from slipway.status import read_status
+
+BATCHES = 4
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """Return a function after which the test is another process: seeded by chance, and without sessions so far."""
+
+    def begin():
+        monkeypatch.setattr(identity, "process", identity.Process())
+        torch.seed()
+
+    begin()
+    return begin
+
+
+class Killed(BaseException):
+    """Ends an attempt; nothing is saved."""
+
+
+def train(folder, *, epochs=1, kill_at=None, stop_at=None, **options):
+    """Return the samples of each batch, with what its body has drawn; the first weights are always the same."""
+    model = nn.Linear(1, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.arange(8.0)[:, None]), 2, shuffle=True)
+    drawn = []
+    with Session(model=model, optimizer=optimizer, folder=folder, **options) as session:
+        for _ in session.epochs(epochs):
+            for (inputs,) in session.batches(loader):
+                drawn.append((inputs[:, 0].tolist(), torch.rand(1).item()))
+                if session.step == kill_at:
+                    raise Killed
+                if session.step + 1 == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                model(inputs).sum().backward()
+                optimizer.step()
+    return drawn
+
+
+def seed_of(folder):
+    return json.loads((folder / "run.json").read_text())["session"]["seed"]
+
+
+class TestASeed:
+    def test_it_is_recorded_before_anything_is_drawn_and_holds_for_an_attempt_after_a_kill(self, tmp_path, new_process):
+        torch.manual_seed(7)
+        whole = train(tmp_path / "whole")
+        new_process()
+        torch.manual_seed(7)
+        with suppress(Killed):
+            train(tmp_path / "run", kill_at=2)
+        assert not [*(tmp_path / "run" / "checkpoints").iterdir()]
+        for _ in range(2):
+            new_process()
+            with suppress(Killed):
+                train(tmp_path / "run", kill_at=1)
+        new_process()
+        assert train(tmp_path / "run") == whole
+
+    def test_it_holds_from_a_checkpoint_on_too(self, tmp_path, new_process):
+        with pytest.raises(Stopped):
+            train(tmp_path, epochs=2, stop_at=2)
+        seed = seed_of(tmp_path)
+        new_process()
+        (tmp_path / "run.json").unlink()
+        train(tmp_path, epochs=2)
+        assert seed_of(tmp_path) == seed
+
+    def test_it_is_the_scripts(self, tmp_path, new_process):
+        drawn = []
+        for number, seed in enumerate([1, 2, 3, -1, 2**64 - 1, 2**63, 1]):
+            new_process()
+            torch.manual_seed(seed)
+            drawn.append(train(tmp_path / str(number)))
+        assert drawn[0] == drawn[6]
+        assert drawn[3] == drawn[4]
+        assert len({str(each) for each in drawn}) == 5
+
+    def test_a_script_that_seeds_nothing_draws_otherwise_each_time(self, tmp_path, new_process):
+        first = train(tmp_path / "1")
+        new_process()
+        assert train(tmp_path / "2") != first
+
+    @pytest.mark.parametrize("before", [None, 5])
+    def test_another_one_is_refused_once_something_is_saved(self, before, tmp_path):
+        torch.manual_seed(5)
+        with pytest.raises(Stopped):
+            train(tmp_path, stop_at=2, seed=before)
+        with refused("different-run", 5, 6):
+            train(tmp_path, seed=6)
+        assert len(train(tmp_path, seed=5)) == BATCHES - 2
+
+    def test_until_something_is_saved_another_one_begins_another_run(self, tmp_path, new_process):
+        whole = train(tmp_path / "whole", seed=6)
+        new_process()
+        with suppress(Killed):
+            train(tmp_path / "run", seed=5, kill_at=2)
+        new_process()
+        assert train(tmp_path / "run", seed=6) == whole
+
+    def test_a_checkpoint_of_an_earlier_version_keeps_its_own(self, tmp_path, new_process):
+        with pytest.raises(Stopped):
+            train(tmp_path, stop_at=2, seed=0)
+        record = json.loads((tmp_path / "run.json").read_text())
+        del record["session"]
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        new_process()
+        rest = train(tmp_path)
+        assert seed_of(tmp_path) == 0
+        assert rest == train(tmp_path.with_name("whole"), seed=0)[2:]
+
+    @pytest.mark.parametrize("seed", [0.5, "1", [1]])
+    def test_it_is_a_whole_number(self, seed, tmp_path):
+        with refused("session-arguments", repr(seed), code=78):
+            Session(extra=torch.Generator(), folder=tmp_path, seed=seed)
+
+
+class TestSeveralSessionsOfAProcess:
+    @pytest.mark.parametrize("seed", [None, -1])
+    def test_killed_in_the_second_fold_they_end_as_folds_that_were_not(self, seed, tmp_path, new_process):
+        def seeded():
+            new_process()
+            if seed is not None:
+                torch.manual_seed(seed)
+
+        seeded()
+        folds = [train(tmp_path / "whole" / f"fold{fold}", seed=None) for fold in range(3)]
+        assert folds[0] != folds[1] != folds[2] != folds[0]
+        origin = seed_of(tmp_path / "whole" / "fold0")
+        seeded()
+        if seed is None:
+            torch.manual_seed(origin)
+        train(tmp_path / "run" / "fold0")
+        with suppress(Killed):
+            train(tmp_path / "run" / "fold1", kill_at=2)
+        seeded()
+        assert train(tmp_path / "run" / "fold0") == []
+        assert train(tmp_path / "run" / "fold1") == folds[1]
+        assert train(tmp_path / "run" / "fold2") == folds[2]
+
+    def test_a_script_that_seeds_before_each_draws_alike_in_each(self, tmp_path):
+        folds = []
+        for fold in range(2):
+            torch.manual_seed(3)
+            folds.append(train(tmp_path / str(fold)))
+        assert folds[0] == folds[1]
+
+    @pytest.mark.parametrize("run_dir", [None, "/runs/of a job"])
+    def test_the_folder_of_a_run_that_is_done_here_is_refused(self, run_dir, tmp_path, monkeypatch, new_process):
+        if run_dir:
+            monkeypatch.setenv("RUN_DIR", run_dir)
+        train(tmp_path / "run")
+        (tmp_path / "link").symlink_to(tmp_path / "run")
+        before = read_status(tmp_path / "run")
+        for name in ("run", "link", "run/../run"):
+            with refused("folder-used-twice", f"{run_dir or 'runs'}/fold{{k}}", code=78):
+                train(tmp_path / name)
+        assert read_status(tmp_path / "run") == before
+        new_process()
+        assert len(train(tmp_path / "run", epochs=2)) == BATCHES
+
+    def test_so_is_a_session_that_is_entered_again(self, tmp_path):
+        session = Session(extra=torch.Generator(), folder=tmp_path)
+        with session:
+            pass
+        with refused("folder-used-twice"), session:
+            pass
+
+    def test_a_run_that_was_stopped_here_may_be_continued_here(self, tmp_path, caplog):
+        with pytest.raises(Stopped):
+            train(tmp_path, stop_at=2)
+        assert len(train(tmp_path)) == BATCHES - 2
+        assert slugs(caplog.text) == []
+
+    def test_of_one_that_has_failed_here_a_warning_says_so(self, tmp_path, caplog):
+        with suppress(Killed):
+            train(tmp_path, kill_at=2, checkpoint_steps=1)
+        train(tmp_path)
+        assert_warning(caplog.text, "folder-used-twice", tmp_path)
+
+    def test_a_session_that_was_refused_has_not_used_its_folder(self, tmp_path, caplog):
+        with refused("different-run"):
+            with pytest.raises(Stopped):
+                train(tmp_path, stop_at=2, seed=1)
+            train(tmp_path, seed=2)
+        train(tmp_path, seed=1)
+        assert "folder-used-twice" not in caplog.text
+
+
+class TestTheCommand:
+    @pytest.fixture(autouse=True)
+    def of_a_script(self, tmp_path, monkeypatch):
+        script = tmp_path / "main.py"
+        script.write_text("1")
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+        monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
+
+    def test_the_same_one_says_nothing(self, tmp_path, caplog):
+        for _ in range(2):
+            with suppress(Stopped):
+                train(tmp_path / "run", stop_at=2)
+        assert slugs(caplog.text) == []
+
+    @pytest.mark.parametrize("kind", ["stop_at", "kill_at"])
+    def test_other_arguments_are_named_once_with_those_of_the_beginning(
+        self, kind, tmp_path, monkeypatch, caplog, new_process
+    ):
+        with suppress(Stopped, Killed):
+            train(tmp_path / "run", **{kind: 2})
+        for _ in range(2 if kind == "stop_at" else 1):
+            caplog.clear()
+            new_process()
+            monkeypatch.setattr(sys, "argv", ["main.py", "--lr", "two words"])
+            with suppress(Stopped):
+                train(tmp_path / "run", stop_at=3)
+            assert slugs(caplog.text) == ["other-command"]
+            assert_warning(caplog.text, "other-command", "--lr 1", "--lr 'two words'", tmp_path / "run")
+
+    def test_where_nothing_was_saved_the_run_is_begun_by_the_last_command(self, tmp_path, monkeypatch, caplog):
+        with suppress(Killed):
+            train(tmp_path / "run", kill_at=2)
+        monkeypatch.setattr(sys, "argv", ["main.py"])
+        with suppress(Stopped):
+            train(tmp_path / "run", stop_at=2)
+        caplog.clear()
+        train(tmp_path / "run")
+        assert slugs(caplog.text) == []
+
+    def test_a_script_that_has_changed_is_named(self, tmp_path, caplog):
+        with suppress(Stopped):
+            train(tmp_path / "run", stop_at=2)
+        (tmp_path / "main.py").write_text("2")
+        train(tmp_path / "run")
+        assert_warning(caplog.text, "other-command", tmp_path / "main.py", "6b86b273ff34", "d4735e3a265e")
+
+    def test_a_process_without_a_script_has_no_digest(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+        for _ in range(2):
+            with suppress(Stopped):
+                train(tmp_path / "run", stop_at=2)
+        assert slugs(caplog.text) == []
+
+    def test_a_run_that_is_done_says_so_and_with_which_arguments(self, tmp_path, monkeypatch, caplog, new_process):
+        caplog.set_level("INFO")
+        train(tmp_path / "run")
+        assert not [record for record in caplog.records if record.name == "slipway.identity"]
+        new_process()
+        monkeypatch.setattr(sys, "argv", ["main.py", "--lr", "7"])
+        train(tmp_path / "run")
+        said = [record.args for record in caplog.records if record.name == "slipway.identity"]
+        assert [args[:2] for args in said[1:]] == [(tmp_path / "run", BATCHES)]
+        assert said[1][2] == "`--lr 1`"
+
+    def test_of_an_earlier_version_the_arguments_are_compared(self, tmp_path, monkeypatch, caplog):
+        with suppress(Stopped):
+            train(tmp_path / "run", stop_at=2)
+        record = json.loads((tmp_path / "run" / "run.json").read_text())
+        del record["session"]
+        (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+        monkeypatch.setattr(sys, "argv", ["main.py", "7"])
+        train(tmp_path / "run")
+        assert_warning(caplog.text, "other-command", "--lr 1", "`7`")

@@ -1,0 +1,413 @@
+"""Loaders of many kinds under a session: a run that is stopped anywhere sees the batches of one that is not."""
+
+import functools
+import gc
+import os
+import random
+import signal
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from messages import assert_warning, slugs
+from slipway import Session, Stopped
+from slipway.workers import end_workers
+
+SAMPLES = 12
+EPOCHS = 2
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    for left in gc.get_objects():  # as the garbage collector takes five seconds for each worker
+        if type(left) is _MultiProcessingDataLoaderIter:
+            left._shutdown_workers()
+
+
+def draw_of_numpy():
+    return np.random.rand()  # noqa: NPY002 -- the global one
+
+
+class Samples(Dataset):
+    """Numbers with noise from the global generators, and from what subclasses add."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return torch.tensor([index, random.random(), draw_of_numpy(), torch.rand(1).item(), self.draw()])
+
+    def draw(self):
+        return 0.0
+
+
+module_generator = np.random.default_rng(3)
+
+
+class OfTheModule(Samples):
+    def draw(self):
+        return draw_from_the_module()
+
+
+def draw_from_the_module():
+    return module_generator.random()
+
+
+class Drawing(Samples):
+    def __init__(self, generator):
+        self.generator = generator
+
+    def draw(self):
+        draw = getattr(self.generator, "random", None) or self.generator.random_sample
+        return draw()
+
+
+class Slotted(Samples):
+    __slots__ = ("generator",)
+
+    def __init__(self):
+        self.generator = torch.Generator()
+
+    def draw(self):
+        return torch.rand(1, generator=self.generator).item()
+
+
+class Stream(IterableDataset):
+    def __init__(self, generator=None):
+        self.generator = generator or random
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        info = get_worker_info()
+        numbers = list(range(info.id if info else 0, SAMPLES, info.num_workers if info else 1))
+        self.generator.shuffle(numbers)
+        for number in numbers:
+            yield torch.tensor([number, draw_of_numpy(), torch.rand(1).item(), self.generator.random(), self.passes])
+
+
+class Endless(torch.utils.data.Sampler):
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __iter__(self):
+        while True:
+            yield int(self.draw() * SAMPLES)
+
+
+class EndlessWithLength(Endless):
+    def __len__(self):
+        return 3
+
+
+class Shuffled(torch.utils.data.Sampler):
+    """Draws from a generator of its own, which continues from epoch to epoch."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __iter__(self):
+        order = list(range(SAMPLES))
+        self.generator.shuffle(order)
+        return iter(order)
+
+    def __len__(self):
+        return SAMPLES
+
+
+class ByEpoch(BatchSampler):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return islice(super().__iter__(), self.epoch, None)
+
+
+class NoisyCollate:
+    def __init__(self):
+        self.generator = np.random.RandomState(2)
+
+    def __call__(self, items):
+        return torch.stack(items) + self.generator.rand()
+
+
+class Doubled(DataLoader):
+    def __iter__(self):
+        return (2 * batch for batch in super().__iter__())
+
+
+class Renewed(DataLoader):
+    def _get_iterator(self):
+        iterator = super()._get_iterator()
+        self.iterations = getattr(self, "iterations", 0) + 1
+        return iterator
+
+
+class Reversed(DataLoader):
+    @property
+    def _index_sampler(self):
+        return list(self.batch_sampler)[::-1]
+
+
+class TwoPasses(DataLoader):
+    def __len__(self):
+        return 99
+
+
+def seed_by_id(worker):
+    np.random.seed(worker)  # noqa: NPY002 -- as scripts do
+    get_worker_info().dataset.generator = np.random.default_rng(get_worker_info().seed)
+
+
+def noisy_collate(generator):
+    return lambda items: [items, generator.random()]
+
+
+def rng():
+    return np.random.default_rng(7)
+
+
+def side_by_side(*loaders):
+    return zip(*loaders, strict=False)
+
+
+WORKER = {"num_workers": 1}
+PERSISTENT = {"num_workers": 1, "persistent_workers": True}
+LOADERS = {
+    "data set with a generator": lambda: DataLoader(Drawing(rng()), 4, shuffle=True),
+    "data set with Python's generator": lambda: DataLoader(Drawing(random.Random(5)), 4),
+    "generator within": lambda: DataLoader(Subset(ConcatDataset([Drawing(np.random.RandomState(1))]), range(8)), 2),
+    "generator of the module": lambda: DataLoader(OfTheModule(), 4),
+    "generator in slots": lambda: DataLoader(Slotted(), 4),
+    "collate_fn with a generator": lambda: DataLoader(Samples(), 4, collate_fn=NoisyCollate()),
+    "a closure with a generator": lambda: DataLoader(Samples(), 4, collate_fn=noisy_collate(rng())),
+    "a partial with a generator": lambda: DataLoader(
+        Samples(), 4, collate_fn=functools.partial(lambda own, items: [items, own.random()], rng())
+    ),
+    "worker": lambda: DataLoader(Drawing(rng()), 4, shuffle=True, collate_fn=NoisyCollate(), **WORKER),
+    "persistent worker": lambda: DataLoader(Drawing(rng()), 4, shuffle=True, collate_fn=NoisyCollate(), **PERSISTENT),
+    "seeded by its number": lambda: DataLoader(Drawing(rng()), 4, worker_init_fn=seed_by_id, **PERSISTENT),
+    "stream": lambda: DataLoader(Stream(), 3),
+    "stream with a generator": lambda: DataLoader(Stream(random.Random(1)), 3),
+    "stream, worker": lambda: DataLoader(Stream(random.Random(1)), 3, **WORKER),
+    "stream, persistent worker": lambda: DataLoader(Stream(), 3, **PERSISTENT),
+    "stream, persistent, generator": lambda: DataLoader(Stream(random.Random(1)), 3, **PERSISTENT),
+    "weighted": lambda: DataLoader(Samples(), 4, sampler=WeightedRandomSampler([1.0, 2.0] * 6, 9)),
+    "subset": lambda: DataLoader(Samples(), 4, sampler=SubsetRandomSampler(range(3, 12))),
+    "distributed": lambda: DataLoader(Samples(), 2, sampler=DistributedSampler(Samples(), 2, 1)),
+    "batches in a list": lambda: DataLoader(Samples(), batch_sampler=[[0, 1, 2], [5], [7, 6]]),
+    "batches by epoch": lambda: DataLoader(Samples(), batch_sampler=ByEpoch(RandomSampler(Samples()), 3, False)),
+    "sampler with a generator": lambda: DataLoader(Samples(), 4, sampler=Shuffled(random.Random(3))),
+    "batch sampler over it": lambda: DataLoader(Samples(), batch_sampler=BatchSampler(Shuffled(rng()), 4, False)),
+    "iteration overridden": lambda: Doubled(Drawing(rng()), 4, shuffle=True, generator=torch.Generator()),
+    "iteration overridden, persistent": lambda: Doubled(Drawing(rng()), 4, shuffle=True, **PERSISTENT),
+    "iterator overridden": lambda: Renewed(Samples(), 4, shuffle=True),
+    "order overridden": lambda: Reversed(Samples(), 4, shuffle=True),
+    "another length": lambda: TwoPasses(Samples(), 4, shuffle=True),
+    "two side by side": lambda: functools.partial(
+        side_by_side, DataLoader(Drawing(rng()), 4, shuffle=True), DataLoader(Samples(), 5, shuffle=True)
+    ),
+    "two, workers": lambda: functools.partial(
+        side_by_side, DataLoader(Samples(), 4, shuffle=True, **WORKER), DataLoader(Drawing(rng()), 2, **PERSISTENT)
+    ),
+    "list": lambda: [torch.ones(2), torch.zeros(2), torch.ones(2)],
+}
+
+
+def train(folder, make_loader, *, stop_at=None, epochs=EPOCHS, between=None, limit=None):
+    """Train on the batches of ``make_loader()``, which may make an iterable for each epoch; return what was seen."""
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    make = make_loader()
+    seen = []
+    with Session(model=model, optimizer=optimizer, folder=folder) as session:
+        for epoch in session.epochs(epochs):
+            if between:
+                between(epoch, make)
+            for batch in session.batches(make() if callable(make) else make):
+                seen.append(repr(batch))
+                optimizer.zero_grad()
+                (model(torch.ones(1, 1)) + torch.rand(1) + draw_of_numpy()).square().mean().backward()
+                optimizer.step()
+                if session.step + 1 == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if session.batch + 1 == limit:
+                    break
+    return seen, model.weight.item()
+
+
+def assert_resumes(tmp_path, make_loader, stops, **options):
+    whole, weight = train(tmp_path / "whole", make_loader, **options)
+    assert whole
+    for stop_at in stops:
+        folder = tmp_path / f"stopped{stop_at}"
+        with pytest.raises(Stopped):
+            train(folder, make_loader, stop_at=stop_at, **options)
+        seen, again = train(folder, make_loader, **options)
+        assert (seen, again) == (whole[stop_at:], weight), f"stopped at {stop_at}"
+    return whole
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_resumed_run_sees_the_batches_of_the_whole_one(name, tmp_path):
+    length = 3
+    stops = [length + 1] if "worker" in name else [2, length, length + 1]
+    whole = assert_resumes(tmp_path, LOADERS[name], stops)
+    assert len(set(whole)) == len(whole) or name in {"list", "batches in a list"}
+
+
+@pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"batch_size": None}, {"batch_size": 2, **WORKER}], ids=repr)
+def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeypatch):
+    monkeypatch.setattr("slipway.order.CHUNK", 4)
+    own = random.Random(3)
+    draws = [random.random, own.random, lambda: torch.rand(1).item()]
+    for number, draw in enumerate(draws[: 1 if options.get("num_workers") else 3]):
+        assert_resumes(
+            tmp_path / str(number),
+            lambda draw=draw: DataLoader(Samples(), sampler=kind(draw), **options),
+            [9] if number else [9, 12],
+            limit=11,
+        )
+
+
+class Leveled(Samples):
+    def __init__(self):
+        self.level = 0
+
+    def draw(self):
+        return self.level
+
+
+class Counting(Leveled):
+    def __init__(self):
+        super().__init__()
+        self.fetched = 0
+
+    def draw(self):
+        self.fetched += 1
+        return super().draw()
+
+
+class CountingStream(Stream):
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+class CountingOrder(Shuffled):
+    def __init__(self):
+        super().__init__(random.Random(2))
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([self.passes % SAMPLES] * 4)
+
+
+def halve(items):
+    return torch.stack(items) / 2
+
+
+def once(epoch, loader):
+    if epoch == 1:
+        loader.collate_fn = halve
+
+
+def each_time(epoch, loader):
+    loader.collate_fn = halve if epoch else torch.stack
+
+
+def augment_once(epoch, loader):
+    if epoch == 1:
+        loader.dataset.level = 1
+
+
+def raise_level(epoch, loader):
+    loader.dataset.level = epoch
+
+
+def nothing(_epoch, _loader):
+    pass
+
+
+@pytest.mark.parametrize("workers", [{}, PERSISTENT], ids=["rank", "workers"])
+def test_a_change_takes_effect_in_the_next_pass(workers, tmp_path):
+    plain, _ = train(tmp_path / "plain", lambda: DataLoader(Counting(), 4, **workers))
+    for number, change in enumerate((once, augment_once)):
+        seen, _ = train(tmp_path / str(number), lambda: DataLoader(Counting(), 4, **workers), between=change)
+        assert [was == now for was, now in zip(plain, seen, strict=True)] == [True] * 3 + [False] * 3
+
+
+CHANGES = {
+    "in the epoch itself": (once, lambda: DataLoader(Samples(), 4), 5, ""),
+    "once, within a later epoch": (once, lambda: DataLoader(Samples(), 4), 7, "collate_fn"),
+    "once, between epochs": (once, lambda: DataLoader(Samples(), 4), 6, "collate_fn"),
+    "once, with workers": (once, lambda: DataLoader(Samples(), 4, **WORKER), 7, "collate_fn"),
+    "in each epoch": (each_time, lambda: DataLoader(Samples(), 4), 7, ""),
+    "once, of the data set": (augment_once, lambda: DataLoader(Leveled(), 4), 7, "dataset.level"),
+    "in each epoch, of the data set": (raise_level, lambda: DataLoader(Leveled(), 4), 6, ""),
+    "counted while samples are fetched": (nothing, lambda: DataLoader(Counting(), 4), 2, "dataset.fetched"),
+    "counted by a stream": (nothing, lambda: DataLoader(CountingStream(), 3), 5, "dataset.passes"),
+    "counted by a sampler": (nothing, lambda: DataLoader(Samples(), 2, sampler=CountingOrder()), 3, "sampler.passes"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
+    change, make_loader, stop_at, named = CHANGES[name]
+    whole, _ = train(tmp_path / "whole", make_loader, between=change, epochs=3)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", make_loader, between=change, epochs=3, stop_at=stop_at)
+    assert "changed-loader" not in slugs(caplog.text)
+    seen, _ = train(tmp_path / "run", make_loader, between=change, epochs=3)
+    if named:
+        assert_warning(caplog.text, "changed-loader", named)
+    else:
+        assert "changed-loader" not in slugs(caplog.text)
+        assert seen == whole[stop_at:]
+
+
+@pytest.mark.parametrize("make_data", [lambda: Drawing(rng()), lambda: Stream(random.Random(1))], ids=["map", "stream"])
+def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
+    def run(folder, stop_at=None):
+        loader, found = DataLoader(make_data(), 3, worker_init_fn=seed_by_id, **PERSISTENT), []
+        try:
+            train(
+                folder,
+                lambda: [torch.ones(2)] * 3,
+                between=lambda *_: found.append([repr(batch) for batch in loader]),
+                stop_at=stop_at,
+                epochs=3,
+            )
+        finally:
+            end_workers(loader)
+        return found
+
+    whole = run(tmp_path / "whole")
+    assert whole[0] != whole[1] != whole[2]
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at=4)
+    assert run(tmp_path / "run") == whole[1:]
