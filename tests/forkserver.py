@@ -137,7 +137,7 @@ def serve(connection: socket.socket) -> dict | None:
 
 
 def preload(modules: Sequence[str] = PRELOADED) -> None:
-    """Import modules that the server has not yet, once for all programs that need them."""
+    """Import what programs import, unless it is there, so that this process can be forked."""
     missing = [name for name in modules if name not in sys.modules]
     for name in missing:
         importlib.import_module(name)

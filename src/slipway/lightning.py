@@ -187,7 +187,9 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
         def begin(owned: Ownership) -> Writer:
             attempt = owned.begin(provenance=provenance(comm.world, {}), step=self._start)
-            return Writer(attempt, CheckpointStore(folder.checkpoints, keep=self._keep, check_owner=attempt.check))
+            store = CheckpointStore(folder.checkpoints, keep=self._keep, check_owner=attempt.check)
+            store.set_aside_after(self._start)
+            return Writer(attempt, store)
 
         self._writer = self._joined.ownership.make(begin)
         root = self._writer.on_root

@@ -20,6 +20,20 @@ def describe_memory(root: Path = Path("/")) -> list[str]:
     return [*_control_group(root), *_machine(root)]
 
 
+def available_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still take: on the machine, and in its control groups.
+
+    Args:
+        root: of the file system.
+    """
+    found = [(_field(root / "proc/meminfo", "MemAvailable:") or 0) * 1024]
+    for folder, names in _groups(root):
+        limit, used = (_number(folder / name) for name in names[:2])
+        if limit is not None and used is not None:
+            found.append(max(0, limit - used))
+    return min(found)
+
+
 def describe_shared_memory() -> list[str]:
     """Return a clause on /dev/shm; what a process had there is free once it has been killed."""
     try:

@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.cause import leave_cause, withdraw_cause
-from slipway.checkpoint.components import Stateful, restore
+from slipway.checkpoint.components import RANKS, Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
@@ -29,15 +29,17 @@ from slipway.errors import (
     StateMismatchError,
 )
 from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
-from slipway.position import Position
+from slipway.per_rank import GRADIENTS
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
 from slipway.runfolder import RunFolder
+from slipway.saved_objects import SavedObjects
 from slipway.stop import StopRequest
 from slipway.terminal import shown_log
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.weights import read_weights
 from slipway.workers import shielded_workers
+from slipway.world_change import require_restorable
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +66,14 @@ class Opened(NamedTuple):
     """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
     seed: int
     """Of the run."""
+    objects: SavedObjects
 
 
 @contextlib.contextmanager
 def open_run(
     components: Mapping[str, Stateful],
     *,
+    given: Mapping[str, Any],
     path: str | os.PathLike[str] | None,
     seed: int | None,
     weights: Mapping[str, Path],
@@ -81,6 +85,7 @@ def open_run(
 
     Args:
         components: what trains, freshly built.
+        given: the objects of the script for which they stand, by the same names.
         path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
         seed: of the run; None for the recorded one, or else one that follows from ``torch.initial_seed()``.
         weights: files for some components, by name, where the folder holds no run yet.
@@ -100,7 +105,8 @@ def open_run(
         joined.ownership.run(lambda _: require_trackers(names))
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
-        found = _resume(components, folder, comm, facts_of(seed), weights)
+        objects = SavedObjects(components, given, comm)
+        found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
         begun = broadcast_json(comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed)))
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
@@ -108,7 +114,7 @@ def open_run(
             recorder.run(lambda root: root.start_trackers(names, place))
             startup.mark(startup.RESUME)
             with in_use(folder.path):
-                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"])
+                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
                 recorder.on_root.close()  # while the lock of the folder is still ours
@@ -171,31 +177,33 @@ def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
     return Path(name).absolute()
 
 
-def _resume(
+def _find(
     components: Mapping[str, Stateful],
     folder: RunFolder,
     comm: Communicator,
     facts: Mapping[str, object],
     weights: Mapping[str, Path],
-) -> Header:
+) -> Checkpoint | None:
+    """Return the checkpoint from which ``components`` are to be restored, on rank 0; None to begin anew."""
+
     def find() -> Checkpoint | None:
         found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
         if found:
             _require_fitting(found, components, facts, folder.path)
+            require_restorable(found.header, components, comm.world.size)
         elif weights:
             found = read_weights(weights, components)
             log.info("the run begins from %s", ", ".join(map(str, weights.values())))
         return found
 
-    restored = restore(components, run_on_root(comm, find), comm)
-    return restored.header if restored else Header(Position())
+    return run_on_root(comm, find)
 
 
 def _require_fitting(
     found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
 ) -> None:
     """Raise a StateMismatchError if ``found`` is not of ``components``, or does not say ``facts``."""
-    saved = {*found.tensors, *found.header.trees}
+    saved = {name for name in (*found.tensors, *found.header.trees) if not name.startswith(RANKS)} - {GRADIENTS}
     differing = [
         f"{name} was {found.header.facts[name]!r} and is {value!r}"
         for name, value in facts.items()

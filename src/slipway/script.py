@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
@@ -37,7 +35,6 @@ class Script:
     def __init__(
         self,
         opened: Opened,
-        parts: Mapping[str, Stateful],
         *,
         optimizers: Sequence[Any],
         scalers: Iterable[Any],
@@ -49,7 +46,6 @@ class Script:
 
         Args:
             opened: that.
-            parts: what a checkpoint is taken of.
             optimizers: of which the first one's learning rate is recorded.
             scalers: of the loss, whose skipped steps may log inf or nan.
             parameters: tensors whose devices are those that the script computes on.
@@ -57,7 +53,7 @@ class Script:
             allow_nonfinite: see there.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
-        self._parts, self._optimizers, self.parameters = parts, optimizers, parameters
+        self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
         self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
@@ -100,6 +96,7 @@ class Script:
 
         Code of the script between the opening and here cannot change a resumed run then.
         """
+        self._objects.restore_again()
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
@@ -188,11 +185,12 @@ class Script:
             "means": self.means.facts(self._parts_of_means),
             "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
             "left_early": self.left_early,
+            **self._objects.collect(gradients_wait=self.gradients_wait),
         }
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the objects."""
-        return components.capture(self._parts, header)
+        return self._objects.capture(header)
 
     def started(self, parts: Mapping[str, float]) -> None:
         """Leave it to goodput.jsonl."""

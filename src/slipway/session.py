@@ -32,9 +32,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-READ: Any = object()
-"""In place of a value: a mean is not added to, but read."""
-
 
 class Session:
     """Makes the training loop of a script stoppable and resumable; see docs/session.md.
@@ -185,6 +182,7 @@ class Session:
             opened = self._opened = stack.enter_context(
                 open_run(
                     self._components,
+                    given={name: value for named in self._objects.values() for name, value in named.items()},
                     path=self._where,
                     seed=self._seed,
                     weights=self._weights,
@@ -196,7 +194,6 @@ class Session:
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = Script(
                 opened,
-                self._components,
                 optimizers=[*optimizers],
                 scalers=self._objects["scaler"].values(),
                 parameters=[tensor for model in models for tensor in model.parameters()],
@@ -303,7 +300,7 @@ class Session:
     @overload
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
-    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+    def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
         """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
 
         ::
@@ -328,7 +325,7 @@ class Session:
             Stopped: after ``break``, as ``batches`` does.
         """
         self._loops.end_left_pass()
-        if value is READ:
+        if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
         return None

@@ -902,7 +902,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "different-ranks": Entry(
             EXIT_CONFIG,
             "A run that was saved within an epoch continues on another number of ranks, with a sampler that "
-            "cannot follow.",
+            "cannot follow. Or objects of the Session differed between the ranks.",
             "Use the same number of ranks, or `slipway.Sampler`.",
         ),
         "damaged-checkpoint": Entry(
@@ -1277,6 +1277,18 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "alone.",
             "Wrap the model, and give the wrapped one to the Session. Ignore this if the script averages gradients "
             "itself.",
+        ),
+        "rank-state-not-saved": Entry(
+            EXIT_CONFIG,
+            "An object that is given to a Session differs between the ranks, and is too large to be saved for each: a "
+            "warning at the save, and an error where the run would be resumed.",
+            "Keep the object alike on all ranks: average it, or wrap the model in DistributedDataParallel.",
+        ),
+        "rank-state-changed": Entry(
+            WARNING,
+            "A run in which generators, or buffers of a model, differed between the ranks continues with another "
+            "number of ranks. Generators of further ranks are seeded anew.",
+            "None needed, unless results must be bitwise the same: then use the same number of ranks.",
         ),
         "epoch-without-batches": Entry(
             WARNING,

@@ -91,6 +91,8 @@ OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentu
 class Model:
     """A module without its wrappers, so that its state loads in plain torch, and under another number of ranks."""
 
+    restores_in_place = True
+
     def __init__(self, name: str, module: nn.Module) -> None:
         """Save ``module``.
 
@@ -144,6 +146,7 @@ class OptimizerState:
         """Save ``optimizer``."""
         self._name = name
         self._optimizer = optimizer
+        self._has_loaded = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state_dict."""
@@ -170,13 +173,25 @@ class OptimizerState:
             )
         for was, group in zip(state_dict["param_groups"], self._optimizer.param_groups, strict=True):
             key = "initial_lr" if "initial_lr" in was and "initial_lr" in group else "lr"
-            if was.get(key) != group.get(key):
+            if was.get(key) != group.get(key) and not self._has_loaded:
                 log.info("%s goes on with the %s %s that was saved, not %s", self._name, key, was[key], group[key])
-        self._optimizer.load_state_dict(state_dict)
+        self._load(state_dict)
+        self._has_loaded = True
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         for number, saved in state_dict["state"].items():
             if isinstance(number, int) and isinstance(saved, dict):
                 self._restore_layout(parameters[number], saved)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """Load as torch does, but into the groups that there are: the script may hold references to them already."""
+        groups = [*self._optimizer.param_groups]
+        self._optimizer.load_state_dict(state_dict)
+        if type(self._optimizer).load_state_dict is not Optimizer.load_state_dict:
+            return  # which may share its groups with another optimiser
+        for group, loaded in zip(groups, self._optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        self._optimizer.param_groups[:] = groups
 
     def _restore_layout(self, parameter: Tensor, saved: dict[str, Any]) -> None:
         """Give state its dtype back, for which torch takes the parameter's, and the parameter's order in memory."""
@@ -206,6 +221,10 @@ class TorchGenerator:
         """Take a state over."""
         self._generator.set_state(state_dict["state"])
 
+    def seed(self, seed: int) -> None:
+        """Begin anew with ``seed``, of 63 bits."""
+        self._generator.manual_seed(seed)
+
 
 class NumpyGenerator:
     """A ``numpy.random.Generator``."""
@@ -218,9 +237,13 @@ class NumpyGenerator:
         """Return the state of its bit generator."""
         return dict(self._generator.bit_generator.state)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take a state over."""
-        self._generator.bit_generator.state = state_dict
+        self._generator.bit_generator.state = dict(state_dict)
+
+    def seed(self, seed: int) -> None:
+        """Begin anew with ``seed``, of 63 bits."""
+        self.load_state_dict(type(self._generator.bit_generator)(seed).state)
 
 
 class PythonGenerator:
@@ -237,6 +260,10 @@ class PythonGenerator:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state over."""
         self._generator.setstate(state_dict["state"])
+
+    def seed(self, seed: int) -> None:
+        """Begin anew with ``seed``, of 63 bits."""
+        self._generator.seed(seed)
 
 
 GENERATORS: dict[type, Any] = {

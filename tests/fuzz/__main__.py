@@ -22,12 +22,14 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # which lib
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import forkserver
-import parts  # noqa: F401 -- fills the groups
-from cases import Case, case_of, read_case
-from judge import Finding, Judge
-from options import Plan, differing, draw_plan, settled
+import parts  # noqa: E402, F401 -- fills the groups
+from cases import Case, case_of, read_case  # noqa: E402
+from judge import Finding, Judge  # noqa: E402
+from options import Plan, differing, draw_plan, settled  # noqa: E402
 
+import forkserver  # noqa: E402
+
+MEMORY = Path("/dev/shm")  # noqa: S108 -- where it costs nothing that each save is forced to the disk
 CHAINS = 2
 """Runs of each script that are killed."""
 
@@ -40,13 +42,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--stride", type=int, default=1, help="between two seeds")
     parser.add_argument("--seed", type=int, help="run this one")
+    parser.add_argument("--without", nargs="+", default=[], metavar="GROUP: OPTION", help="what not to draw")
     parser.add_argument("--shrink", action="store_true", help="reduce what fails")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
     parser.add_argument("--folder", type=Path, help="where to write scripts that fail")
     args = parser.parse_args()
     forkserver.preload()
-    shared = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(prefix="slipway-fuzz-", dir=shared if shared.is_dir() else None))
+    place = Path(tempfile.mkdtemp(prefix="slipway-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
         if args.files:
             return _run_files(args.files, place)
@@ -73,7 +75,7 @@ def _campaign(args: argparse.Namespace, place: Path) -> int:
     kinds: Counter[str] = Counter()
     seed = args.seed if args.seed is not None else args.first
     while True:
-        plan = draw_plan(random.Random(seed))
+        plan = draw_plan(random.Random(seed), args.without)
         case, found, runs = examine(plan, seed, place)
         count, attempts = count + 1, attempts + runs
         kinds["exact" if case.is_exact else "refused" if case.refused else "not restorable"] += 1
@@ -84,7 +86,7 @@ def _campaign(args: argparse.Namespace, place: Path) -> int:
                 plan, found = shrink(plan, seed, found, place) if args.shrink else (plan, found)
                 case = case_of(plan, f"seed {seed}: {found}")
                 case.chains = [[kill for kill in found.chain if "@" in kill or "~" in kill]] if found.chain else []
-                print(f"\n{case.text()}\n{found.output}")
+                print(f"\n{case.text()}\n{found.output}", flush=True)
             if args.folder:
                 args.folder.mkdir(parents=True, exist_ok=True)
                 (args.folder / f"seed_{seed}.py").write_text(case.text())

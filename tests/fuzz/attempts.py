@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import select
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import forkserver
 
 HERE = Path(__file__).resolve().parent
-LIMIT = 120.0
+LIMIT = 40.0
 """Seconds after which an attempt hangs."""
 GRACE = 5.0
 """Seconds that ranks have to end after another one has failed."""
@@ -104,35 +107,31 @@ def _fork(script: Path, log: Path, environ: dict[str, str]) -> int:
 
 
 def _wait(pids: list[int], began: float, kill: str) -> tuple[list[int], bool]:
-    """Wait for all processes, and what they have started; return their exit codes, and whether one hung."""
+    """Wait for all processes, and end what they have started; return their exit codes, and whether they hung."""
     codes: dict[int, int] = {}
     watched = {os.pidfd_open(pid): pid for pid in pids}
-    deadline, hung = began + LIMIT, False
     way, _, after = kill.rpartition("~")
-    rank, _, way = way.rpartition(":")
-    kill_at = began + float(after) if kill else None
+    kill_at = began + float(after) if kill else math.inf
+    deadline, hung = began + LIMIT, False
     while watched:
-        now = time.monotonic()
-        limit = min(deadline, kill_at) if kill_at else deadline
-        ready, _, _ = select.select([*watched], [], [], max(0.0, limit - now))
+        limit = max(0.0, min(deadline, kill_at) - time.monotonic())
+        ready, _, _ = select.select([*watched], [], [], limit)
         for descriptor in ready:
             pid = watched.pop(descriptor)
             os.close(descriptor)
             codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if codes[pid] not in {0, 75}:
                 deadline = min(deadline, time.monotonic() + GRACE)
-        if not ready and kill_at:
-            kill_at = None
-            for pid in watched.values():
-                if not rank or pid == pids[int(rank)]:
-                    os.kill(pid, signal.Signals[f"SIG{way}"])
-        elif not ready:
-            hung = not codes
-            for pid in watched.values():
-                os.kill(pid, signal.SIGKILL)
+        if not ready:
+            hung = hung or (time.monotonic() > deadline and not codes)
+            _signal(watched.values(), "KILL" if time.monotonic() > deadline else way)
+            kill_at = math.inf
     for pid in pids:  # each began a session: its workers
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     return [codes[pid] for pid in pids], hung
+
+
+def _signal(pids: Iterable[int], way: str) -> None:
+    for pid in pids:
+        os.kill(pid, signal.Signals[f"SIG{way}"])

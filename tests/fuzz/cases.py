@@ -23,6 +23,7 @@ class Case:
     listed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     undetermined: bool = False
+    may_idle: bool = False
     chains: list[list[str]] = field(default_factory=list)
     """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, or WAY~SECONDS from outside."""
 
@@ -40,6 +41,7 @@ class Case:
             "in the check list": ", ".join(self.listed),
             "refused": ", ".join(self.refused),
             "undetermined": "yes" if self.undetermined else "",
+            "may idle": "yes" if self.may_idle else "",
             "kills": "; ".join(" ".join(chain) for chain in self.chains),
         }
         head = [*self.title.split("\n"), "", *(f"{name}: {value}" for name, value in facts.items() if value)]
@@ -63,6 +65,7 @@ def read_case(path: Path) -> Case:
         listed=listed("in the check list"),
         refused=listed("refused"),
         undetermined="undetermined" in facts,
+        may_idle="may idle" in facts,
         chains=[chain.split() for chain in facts.get("kills", "").split(";") if chain.strip()],
     )
 
@@ -80,4 +83,5 @@ def case_of(plan: Plan, title: str) -> Case:
         listed=[name for found in options for name in found.listed],
         refused=[slug for found in options for slug in found.refused],
         undetermined=any(found.undetermined for found in options),
+        may_idle=any(found.may_idle for found in options),
     )

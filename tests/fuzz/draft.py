@@ -64,8 +64,8 @@ class Loop:
 class Draft:
     """The places of a script.
 
-    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what ``trace``
-    needs to tell the place of an epoch from others, behind a comma, or nothing.
+    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what
+    ``trace`` needs to tell the place of an epoch from others, behind a comma, or nothing.
     """
 
     ranks: int = 1
@@ -74,6 +74,7 @@ class Draft:
     folds: bool = False
     """Whether the script trains twice, each time in a session."""
     folder: str = "FOLDER"
+    seeded: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
     """Classes and functions, and data sets."""
     setup: list[str] = field(default_factory=list)
@@ -92,6 +93,8 @@ class Draft:
     iteration: str = "for batch in session.batches({loader}):"
     number: str = "session.batch"
     body_start: list[str] = field(default_factory=list)
+    counted: list[str] = field(default_factory=list)
+    """What counts the bodies that train."""
     compute: list[str] = field(default_factory=lambda: ["loss = objective(model(batch), batch)"])
     backward: list[str] = field(default_factory=lambda: ["loss.backward()"])
     condition: str = ""
@@ -128,6 +131,7 @@ class Draft:
         body = [
             f'point("{site}")',
             *self.body_start,
+            *self.counted,
             *(self.zero if self.zero_first else []),
             *self.compute,
             *self.backward,
@@ -142,7 +146,7 @@ class Draft:
 
     def text(self) -> str:
         """Return the script, without its head."""
-        main = [*self.data, *self.setup, *self._session()]
+        main = [*self.seeded, *self.data, *self.setup, *self._session()]
         if self.folds:
             main = [*block("def train(fold):", main), "", *block("for fold in range(2):", ["train(fold)"])]
         start = ['dist.init_process_group("gloo")'] if self.ranks > 1 else []

@@ -49,24 +49,27 @@ class Judge:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.script.write_text(self.case.text(), encoding="utf-8")
-        whole = self._run("whole")
+        whole = self.whole = self._run("whole")
         if self.case.refused:
             return self._refused(whole)
-        if found := self._flaw(whole, []) or self._incomplete(whole):
-            return found
-        self.whole = whole
-        again = self._run("whole again")
-        self.content = None if self.case.undetermined else content(self.folder / "whole")
-        if not self.case.undetermined:
-            if differing := _difference(again, whole):
-                return Finding("not deterministic", differing, output=again.output)
-            if content(self.folder / "whole again") != self.content:
-                return Finding("not deterministic", "the checkpoint or metrics.jsonl")
-        drawn = self.case.chains or [self._draw_chain(draw) for _ in range(chains)]
+        if self.case.may_idle and set(_slugs(whole)) == {"no-optimizer-step"}:
+            return None
+        found = self._flaw(whole, []) or self._incomplete(whole) or self._undetermined()
+        drawn = self.case.chains or [self._draw_chain(draw) for _ in range(chains)] if not found else []
         for number, chain in enumerate(drawn):
-            if found := self._killed(chain, f"killed {number}"):
-                return found
-        return None
+            found = found or self._killed(chain, f"killed {number}")
+        return found
+
+    def _undetermined(self) -> Finding | None:
+        """Return what differs in a second whole run."""
+        self.content = content(self.folder / "whole")
+        if self.case.undetermined:
+            return None
+        again = self._run("whole again")
+        differing = _difference(again, self.whole)
+        if not differing and content(self.folder / "whole again") != self.content:
+            differing = _first_difference(content(self.folder / "whole again"), self.content)
+        return Finding("not deterministic", differing, output=again.output) if differing else None
 
     def _draw_chain(self, draw: random.Random) -> list[str]:
         points, renames = self.whole.ended
@@ -93,26 +96,28 @@ class Judge:
         shutil.rmtree(self.folder / name, ignore_errors=True)
         seen: set[Place] = set()
         said = self._said(self.whole)
-        found, refused = None, False
         done: list[str] = []
         for kill in [*chain, ""]:
             done.append(kill or "nothing")
             now = self._run(name, kill)
             said += self._said(now)
-            found = self._flaw(now, done)
-            if found:
+            if found := self._flaw(now, done):
                 return found
-            refused = now.failed and not now.killed
-            differing = "" if self.case.undetermined else _difference(now, self.whole, part=True)
-            if differing or (self.case.undetermined and len(done) > 1):
+            differing = self._differing(now, resumed=len(done) > 1)
+            if differing or (now.failed and not now.killed):  # the latter is a refusal that names what it is of
                 return self._silence(said, differing, done, now)
-            if refused:
-                return None
             seen |= now.trace.keys()
             if now.ended:
-                break
-        if not now.ended:
-            return Finding("not finished", f"exit code(s) {now.codes}", done, now.output)
+                return self._finished(name, said, seen, done, now)
+        return Finding("not finished", f"exit code(s) {now.codes}", done, now.output)
+
+    def _differing(self, now: Attempt, *, resumed: bool) -> str:
+        if self.case.undetermined:
+            return "a resumed run may not go on" if resumed and now.trace else ""
+        return _difference(now, self.whole, part=True)
+
+    def _finished(self, name: str, said: list[str], seen: set[Place], done: list[str], now: Attempt) -> Finding | None:
+        """Hold that nothing was left out, and that the folder is as it would be."""
         if missing := sorted(self.whole.trace.keys() - seen):
             return self._silence(said, f"{_name(missing[0])} never came", done, now)
         if content(self.folder / name) != self.content:
@@ -166,10 +171,14 @@ class Judge:
         return said + [line for line in plain if any(name in line for name in self.case.listed)]
 
     def _refused(self, now: Attempt) -> Finding | None:
-        slugs = [slug for kind, slug, _ in MESSAGE.findall(now.output) if kind == "error"]
-        if not now.failed or not set(slugs) & set(self.case.refused):
-            return Finding("not refused", f"exit code(s) {now.codes}, {slugs or 'without a word'}", output=now.output)
+        if not now.failed or not set(_slugs(now)) & set(self.case.refused):
+            said = ", ".join(_slugs(now)) or "without a word"
+            return Finding("not refused", f"exit code(s) {now.codes}, {said}", output=now.output)
         return None
+
+
+def _slugs(now: Attempt) -> list[str]:
+    return [slug for kind, slug, _ in MESSAGE.findall(now.output) if kind == "error"]
 
 
 def _difference(now: Attempt, whole: Attempt, *, part: bool = False) -> str:

@@ -7,7 +7,7 @@ it is *refused* at once. The first option of a group is its simplest: a script t
 
 import random
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ class Option:
     """Refused at once, with one of these slugs."""
     undetermined: bool
     """Whether two whole runs differ."""
+    may_idle: bool
+    """Whether a short script may make no step at all, which is refused."""
 
     def fits(self, plan: Plan) -> bool:
         """Return whether it can be drawn after ``plan``."""
@@ -72,7 +74,7 @@ GROUPS: dict[str, dict[str, Option]] = {}
 """In the order in which they are drawn and applied."""
 
 
-def add(  # noqa: PLR0913 -- most of them by name, as rows of a table
+def add(
     group: str,
     name: str,
     *,
@@ -86,12 +88,14 @@ def add(  # noqa: PLR0913 -- most of them by name, as rows of a table
     listed: tuple[str, ...] = (),
     refused: tuple[str, ...] = (),
     undetermined: bool = False,
+    may_idle: bool = False,
     **places: Any,
 ) -> None:
     """Add an option to a group; see Option."""
     GROUPS.setdefault(group, {})[name] = Option(
         *(name, weight, places, change, gives, traces or {}, needs, may_say, unrestorable, listed, refused),
         undetermined=undetermined,
+        may_idle=may_idle,
     )
 
 
@@ -105,11 +109,28 @@ def lacks(group: str, *names: str) -> Needs:
     return lambda plan: not plan[group].startswith(names)
 
 
-def draw_plan(draw: random.Random) -> Plan:
+def draw_plan(draw: random.Random, without: Sequence[str] = ()) -> Plan:
+    """Draw a plan that has one option which is drawn first, so that each comes as often as any other.
+
+    Args:
+        draw: by which it is drawn.
+        without: beginnings of "group: option", of what is not to be drawn.
+    """
+    every = [(group, name) for group, options in GROUPS.items() for name in options]
+    allowed = {(group, name) for group, name in every if not f"{group}: {name}".startswith(tuple(without))}
+    group, name = draw.choice(sorted(allowed))
+    for _ in range(1000):
+        plan = _draw(draw, allowed)
+        if plan[group] == name:
+            break
+    return plan
+
+
+def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
     """Draw an option of each group; the first, where no other fits."""
     plan: Plan = {}
     for group, options in GROUPS.items():
-        fitting = [found for found in options.values() if found.fits(plan)]
+        fitting = [found for found in options.values() if (group, found.name) in allowed and found.fits(plan)]
         chosen = draw.choices(fitting, [found.weight for found in fitting])[0] if fitting else None
         plan[group] = chosen.name if chosen else next(iter(options))
     return plan

@@ -20,7 +20,7 @@ RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(os.environ.get("RUN_DIR", "runs/fuzz"))
 WIDTH = 4
-"""Numbers in a sample; the first is the sample's own number."""
+"""Numbers in a sample; the first is by the sample's own number."""
 
 
 class BrokenError(Exception):
@@ -94,28 +94,34 @@ def ended() -> None:
     _probe.write("ended", [_probe.passed, _probe.renamed])
 
 
-def summary(value: object) -> object:  # noqa: PLR0911 -- a case a kind
+def summary(value: object) -> object:
     """Return a value as JSON in which another value shows."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() <= WIDTH:
-            return [repr(number) for number in value.detach().flatten().tolist()]
-        return hashlib.sha256(value.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:12]
-    if isinstance(value, nn.Module):
-        state = {name.removeprefix("module."): tensor for name, tensor in value.state_dict().items()}
-        return digest([summary(state), [parameter.requires_grad for parameter in value.parameters()]])
-    if isinstance(value, dict):
-        return {str(key): summary(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [summary(item) for item in value]
-    if isinstance(value, torch.Generator):
-        return digest(value.get_state().tolist())
-    if isinstance(value, np.random.Generator):
-        return digest(repr(value.bit_generator.state))
-    if isinstance(value, random.Random):
-        return digest(repr(value.getstate()))
-    if hasattr(value, "state_dict"):
-        return digest(summary(value.state_dict()))
-    return repr(value)
+    for kind, summarize in SUMMARIES:
+        if isinstance(value, kind):
+            return summarize(value)
+    return digest(summary(value.state_dict())) if hasattr(value, "state_dict") else repr(value)
+
+
+def summary_of_tensor(tensor: torch.Tensor) -> object:
+    if tensor.numel() <= WIDTH:
+        return [repr(number) for number in tensor.detach().flatten().tolist()]
+    return hashlib.sha256(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:12]
+
+
+def summary_of_model(model: nn.Module) -> object:
+    state = {name.removeprefix("module."): tensor for name, tensor in model.state_dict().items()}
+    return digest([summary(state), [parameter.requires_grad for parameter in model.parameters()]])
+
+
+SUMMARIES = [
+    (torch.Tensor, summary_of_tensor),
+    (nn.Module, summary_of_model),
+    (dict, lambda value: {str(key): summary(item) for key, item in value.items()}),
+    ((list, tuple), lambda value: [summary(item) for item in value]),
+    (torch.Generator, lambda value: digest(value.get_state().tolist())),
+    (np.random.Generator, lambda value: digest(repr(value.bit_generator.state))),
+    (random.Random, lambda value: digest(repr(value.getstate()))),
+]
 
 
 def digest(value: object) -> str:
@@ -130,7 +136,7 @@ def draw(kind: str) -> float:
 def table(count: int, first: int = 0) -> torch.Tensor:
     """Return samples: float32 [count, WIDTH]."""
     found = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(first + 1))
-    found[:, 0] = torch.arange(first, first + count)
+    found[:, 0] = torch.arange(first, first + count) / 64
     return found
 
 

@@ -314,6 +314,15 @@ class TestStore:
         store.set_aside_after(4)
         assert self.names(store) == ["latest", "step_00000004"]
 
+    def test_an_attempt_killed_before_it_set_the_links_leaves_that_to_the_next(self, store):
+        for step in (4, 8):
+            store.add(checkpoint_of(step, accuracy=step / 10))
+        for link in ("latest", "best"):
+            (store.path / link).unlink()
+            (store.path / link).symlink_to("step_00000004")
+        store.set_aside_after(8)
+        assert {(store.path / link).readlink() for link in ("latest", "best")} == {Path("step_00000008")}
+
     @pytest.mark.parametrize("broken", ["_read_manifest", "load_file", "_sha256"])
     def test_a_disk_that_does_not_answer_is_no_damage(self, store, monkeypatch, broken):
         store.add(checkpoint_of(1))

@@ -24,8 +24,14 @@ CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict
 """What may hold other values, by its name in a tree. No subclasses: they would come back as something else."""
 NUMPY_KINDS = "biufc"
 """Kinds of numpy's dtypes that can be saved: booleans and numbers. Arrays are small here, states of generators."""
+Shape = tuple[list[int], str]
+"""Of a tensor: its shape, and the name of its dtype."""
 CHUNK = 1 << 26
 """Bytes that are broadcast at once, and are on a GPU besides the model."""
+
+
+RANKS = "ranks."
+"""Begins the names of components, in a checkpoint, whose state holds those of ranks that differ from rank 0."""
 
 
 class Stateful(Protocol):
@@ -82,12 +88,29 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
     if shared is None:
         return None
     header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
-    saved = sorted({*shapes, *header.trees})
-    for name in saved:
-        tensors = _broadcast(comm, found.tensors.get(name) if found else None, shapes.get(name, {}))
-        if name in components:
-            _load(components[name], join(tensors, header.trees.get(name)))
+    saved = {*shapes, *header.trees}
+    tensors = found.tensors if found else {}
+    for name in sorted(saved & components.keys()):
+        state = join(_broadcast(comm, tensors.get(name), shapes.get(name, {})), header.trees.get(name))
+        own = _own(comm, RANKS + name, tensors, shapes, header.trees)
+        if own is not None:
+            # Of a module only the tensors that differ were saved for each rank.
+            state = {**state, **own} if getattr(components[name], "restores_in_place", False) else own
+        _load(components[name], state)
     return Restored(header, [name for name in components if name not in saved])
+
+
+def _own(
+    comm: Communicator, name: str, tensors: Tensors, shapes: Mapping[str, Mapping[str, Shape]], trees: Mapping[str, Any]
+) -> dict[Any, Any] | None:
+    """Return the state of this rank in ``name``, which holds those of ranks; None if it was as rank 0's."""
+    own = None
+    for rank, tree in trees[name]["dict"] if name in trees else []:
+        of_rank = {place: shape for place, shape in shapes.get(name, {}).items() if place.startswith(f"{name}/{rank}/")}
+        received = _broadcast(comm, tensors.get(name), of_rank)
+        if rank == comm.world.rank:
+            own = join(received, tree)
+    return own
 
 
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -171,10 +194,7 @@ def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return CONTAINERS[kind](_state(item, tensors) for item in content)
 
 
-Shapes = dict[str, dict[str, tuple[list[int], str]]]
-
-
-def _shapes(tensors: Tensors) -> Shapes:
+def _shapes(tensors: Tensors) -> dict[str, dict[str, Shape]]:
     return {
         file: {name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named.items()}
         for file, named in tensors.items()
@@ -182,7 +202,7 @@ def _shapes(tensors: Tensors) -> Shapes:
 
 
 def _broadcast(
-    comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[list[int], str]]
+    comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, Shape]
 ) -> dict[str, Tensor]:
     """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU.
 

@@ -101,19 +101,19 @@ class CheckpointStore:
         return None
 
     def set_aside_after(self, step: int) -> None:
-        """Rename the checkpoints beyond ``step``, where the run goes on: they are damaged, or were undone.
+        """Rename the checkpoints beyond ``step``, where the run continues: they are damaged, or were undone.
 
         Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
+        ``latest`` and ``best`` then point to what is left, also if the last attempt was killed before it set them.
         """
         beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
             names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
             aside = path.rename(next(name for name in names if not name.exists()))
             warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
-        if beyond:
-            for newest in self._newest_first()[:1]:
-                replace_symlink(self.path / LATEST, newest.name)
-            self._point_to_best()
+        for newest in self._newest_first()[:1]:
+            replace_symlink(self.path / LATEST, newest.name)
+        self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+CHUNK = 1 << 24
+"""Bytes that ``gather_bytes`` sums at once."""
 WORD = torch.int32.itemsize
 """Bytes are summed in words of int32, where all ranks but one have zeros: Horovod does not reduce uint8."""
 
@@ -69,6 +72,31 @@ def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | No
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return the bytes of ``tensor``: uint8 [n], a view of it if it is contiguous."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def gather_bytes(comm: Communicator, data: bytes) -> list[bytes]:
+    """Return every rank's ``data`` on rank 0, in the order of the ranks, and nothing on the others.
+
+    All ranks must call this. Besides, each takes as much memory of its device as ``CHUNK`` bytes.
+    """
+    lengths = all_gather_json(comm, len(data))
+    total, begin = sum(lengths), sum(lengths[: comm.world.rank])
+    end = begin + len(data)
+    found = bytearray()
+    for start in range(0, total, CHUNK):
+        stop = min(start + CHUNK, total)
+        first, last = max(begin, start), min(end, stop)
+        chunk = torch.zeros(-(-(stop - start) // WORD), dtype=torch.int32)
+        if first < last:
+            own = torch.frombuffer(bytearray(data[first - begin : last - begin]), dtype=torch.uint8)
+            chunk.view(torch.uint8)[first - start : last - start] = own
+        chunk = comm.all_reduce_sum(chunk.to(comm.device)).cpu()
+        if comm.world.is_root:
+            found += chunk.numpy().tobytes()[: stop - start]
+    if not comm.world.is_root:
+        return []
+    ends = itertools.accumulate(lengths)
+    return [bytes(memoryview(found)[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
 
 
 def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:

@@ -1,3 +1,9 @@
-"""The parts of random scripts, in the order in which they are drawn."""
+"""The parts of random scripts, in the order in which they are drawn: each sees what was drawn before."""
 
-from parts import loops, models, optimizers, around, limits  # noqa: F401, I001 -- in this order: each sees what was drawn before
+from parts import loops  # isort: skip
+from parts import models  # isort: skip
+from parts import optimizers  # isort: skip
+from parts import around  # isort: skip
+from parts import limits  # isort: skip
+
+__all__ = ["around", "limits", "loops", "models", "optimizers"]

@@ -20,8 +20,11 @@ for kind in OWN:
 for kind, (made, used) in OWN.items():
     for name, seed in [("", "5"), (", another on each rank", "5 + RANK")]:
         add(
-            *("draws", f"generator of {kind}, given{name}"),
-            **{"weight": 1, "needs": (has("ranks", "2"),) if name else (), "gives": ("extra own",)},
+            "draws",
+            f"generator of {kind}, given{name}",
+            weight=1,
+            needs=(has("ranks", "2"),) if name else (),
+            gives=("extra own",),
             setup=f"own = {made.format(seed)}",
             body_end=f"drawn = {used.format('own')}",
             traces={"drawn": "drawn"},
@@ -45,7 +48,7 @@ class Remembered(Samples):
 """
 
 
-def _remember(draft: Draft, plan: Plan) -> None:
+def _remember(draft: Draft, _plan: Plan) -> None:
     draft.data[:] = [
         *REMEMBERED.strip().split("\n"),
         *(line.replace("data = Samples(", "data = Remembered(") for line in draft.data),
@@ -56,8 +59,10 @@ def _remember(draft: Draft, plan: Plan) -> None:
 
 add("extra", "none", weight=8)
 add(
-    *("extra", "counters"),
-    **{"gives": ("extra counters",), "traces": {"counters": "counters"}},
+    "extra",
+    "counters",
+    gives=("extra counters",),
+    traces={"counters": "counters"},
     setup="counters = Counters(seen=0, best=9.0)",
     body_end="""
         counters["seen"] += len(batch)
@@ -65,20 +70,27 @@ add(
         """,
 )
 add(
-    *("extra", "average of weights, as extra"),
-    **{"weight": 1, "gives": ("extra average",)},
+    "extra",
+    "average of weights, as extra",
+    weight=1,
+    gives=("extra average",),
     setup="average = AveragedModel($bare, multi_avg_fn=get_ema_multi_avg_fn(0.9))",
     after_step="average.update_parameters($bare)",
 )
 add(
-    *("extra", "average of weights, as a model"),
-    **{"weight": 1, "gives": ("model average",)},
+    "extra",
+    "average of weights, as a model",
+    weight=1,
+    gives=("model average",),
     setup="average = AveragedModel($bare, use_buffers=True)",
     after_step="average.update_parameters($bare)",
 )
 add(
-    *("extra", "state of the data set"),
-    **{"weight": 1, "change": _remember, "needs": (has("workers", "0"), lacks("loader", *READ_AGAIN))},
+    "extra",
+    "state of the data set",
+    weight=1,
+    change=_remember,
+    needs=(has("workers", "0"), lacks("loader", *READ_AGAIN)),
 )
 
 # Further passes of an epoch.
@@ -97,18 +109,18 @@ def _second(text: str):
 
 add("second pass", "none", weight=6)
 add(
-    *("second pass", "another loader"),
-    **{"needs": (EPOCHS, lacks("loader", "zip"))},
+    "second pass",
+    "another loader",
+    needs=(EPOCHS, lacks("loader", "zip")),
     change=_second("DataLoader(Samples(8 * RANKS, first=50), 4, shuffle=True{workers})"),
 )
 add(
-    *("second pass", "a list"),
-    **{
-        "weight": 1,
-        "needs": (EPOCHS, lacks("loader", "zip")),
-        "may_say": SLOW,
-        "change": _second("list(table(8, 50).split(4))"),
-    },
+    "second pass",
+    "a list",
+    weight=1,
+    needs=(EPOCHS, lacks("loader", "zip")),
+    may_say=SLOW,
+    change=_second("list(table(8, 50).split(4))"),
 )
 add("second pass", "the same loader", weight=1, needs=(EPOCHS, has("loader", *BY_INDEX)), change=_second(""))
 
@@ -148,7 +160,7 @@ TRAINING = [
 
 
 def _validate(body: list[str]):
-    def change(draft: Draft, plan: Plan) -> None:
+    def change(draft: Draft, _plan: Plan) -> None:
         draft.passes.append(Loop("held_out", "for held in session.batches({loader}):", body))
 
     return change
@@ -159,22 +171,28 @@ for name, text in HELD_OUT.items():
     slow = SLOW if name == "list" else ()
     add("validation", f"plain, {name}", weight=1, needs=(IN_EPOCHS,), data=f"held_out = {text}", epoch_end=PLAIN)
     add(
-        *("validation", f"in the session, {name}"),
-        **{"weight": 1, "needs": (EPOCHS,), "may_say": slow, "data": f"held_out = {text}", "change": _validate(WITHIN)},
+        "validation",
+        f"in the session, {name}",
+        weight=1,
+        needs=(EPOCHS,),
+        may_say=slow,
+        data=f"held_out = {text}",
+        change=_validate(WITHIN),
     )
 add(
-    *("validation", "in training mode"),
-    **{
-        "weight": 1,
-        "needs": (EPOCHS,),
-        "may_say": SLOW,
-        "data": f"held_out = {HELD_OUT['list']}",
-        "change": _validate(TRAINING),
-    },
+    "validation",
+    "in training mode",
+    weight=1,
+    needs=(EPOCHS,),
+    may_say=SLOW,
+    data=f"held_out = {HELD_OUT['list']}",
+    change=_validate(TRAINING),
 )
 add(
-    *("validation", "within the body"),
-    **{"weight": 1, "needs": (lacks("loop", "one step"),)},
+    "validation",
+    "within the body",
+    weight=1,
+    needs=(lacks("loop", "one step"),),
     data=f"held_out = {HELD_OUT['shuffled loader']}",
     body_end="""
         if $number % 3 == 1:
@@ -186,19 +204,51 @@ add(
         """,
 )
 
+MEAN = [
+    'point("validating")',
+    "model.eval()",
+    "with torch.no_grad():",
+    '    session.mean("error", objective(model(held), held), len(held))',
+    "model.train()",
+]
+add(
+    "validation",
+    "in the session, with a mean",
+    needs=(EPOCHS,),
+    data=f"held_out = {HELD_OUT['shuffled loader']}",
+    change=_validate(MEAN),
+    epoch_end="""
+        error = session.mean("error")
+        trace("validated"$at, error=error)
+        session.metrics(error=error)
+        """,
+)
+MEASURED = (has("validation", "plain", "in the session, with a mean"),)
+add("plateau", "no", weight=3)
+add(
+    "plateau",
+    "yes",
+    needs=(*MEASURED, has("scheduler", "none")),
+    setup="plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)",
+    epoch_end="plateau.step(error)",
+    gives=("scheduler plateau",),
+)
+
 # How a script leaves its loops.
 
 LOOPS = lacks("loop", "one step")
 add("exit", "none", weight=8)
 add(
-    *("exit", "break"),
-    **{"needs": (LOOPS, lacks("loader", "endless"), lacks("second pass", "the same loader"))},
+    "exit",
+    "break",
+    needs=(LOOPS, lacks("loader", "endless"), lacks("second pass", "the same loader")),
     leave="if $number == 2:\n    break",
 )
 add("exit", "break of the epochs", needs=(IN_EPOCHS,), epoch_end="if epoch == 1:\n    break")
 add(
-    *("exit", "bodies without training"),
-    **{"needs": (LOOPS, lacks("iteration", "next"), lacks("loader", "endless"))},
+    "exit",
+    "bodies without training",
+    needs=(LOOPS, lacks("iteration", "next"), lacks("loader", "endless")),
     body_start="if $number % 3 == 1:\n    continue",
 )
 
@@ -216,14 +266,17 @@ for group, place in PLACES.items():
     add(
         group,
         "a draw",
-        needs=needs if needs else (has("sessions", "one"),),
+        needs=needs or (has("sessions", "one"),),
         **{place: f'trace("{place}"{at}, drawn=[{", ".join(drawn)}])'},
     )
     add(group, "weights scaled", needs=needs, **{place: SCALE})
     add(group, "learning rate scaled", needs=(*needs, lacks("optimizer", "tensor lr")), **{place: RATE})
     add(group, "forward pass", needs=needs, **{place: FORWARD})
 
-# Arguments of the session.
+WARM_UP = "session.warm_up(lambda: objective(model(table(4)), table(4)).backward())"
+add("after opening", "warm_up", needs=(lacks("second optimiser", "of an"),), opened=WARM_UP)
+
+# What a session records, and its arguments.
 
 add("checkpoints", "at the ends of epochs")
 add("checkpoints", "each step", arguments="checkpoint_steps=1")
@@ -231,5 +284,13 @@ add("checkpoints", "each third step", arguments="checkpoint_steps=3")
 add("checkpoints", "one is kept", weight=1, arguments="checkpoint_steps=2\nkeep=1")
 add("log", "nothing")
 add("log", "the loss", weight=3, arguments="log_interval=2", body_end="session.log(loss=loss, size=len(batch))")
+add(
+    "log",
+    "a mean over the epoch",
+    needs=(EPOCHS,),
+    body_end='session.mean("loss", loss, len(batch))',
+    traces={"mean": 'session.mean("loss")'},
+    epoch_end='trace("mean"$at, loss=session.mean("loss"))',
+)
 add("best", "none", weight=3)
-add("best", "by validation", weight=1, needs=(has("validation", "plain"),), arguments='best="error"\nminimize=True')
+add("best", "by validation", weight=1, needs=MEASURED, arguments='best="error"\nminimize=True')

@@ -28,8 +28,12 @@ add("epochs", "2", change=_name_folder)
 add("epochs", "1", needs=(EPOCHS,), change=_name_folder, epochs=1)
 add("epochs", "3", needs=(EPOCHS,), change=_name_folder, epochs=3)
 
-SIZES = {"12 by 4": (12, 4), "9 by 3": (9, 3), "14 by 4": (14, 4), "17 by 3": (17, 3)}
-"""Samples of each rank, and of a batch; the rest is never 1, of which batch norm knows no variance."""
+add("seed", "torch.manual_seed", weight=4, seeded="torch.manual_seed(1)")
+add("seed", "by rank", weight=1, seeded="torch.manual_seed(1 + RANK)")
+add("seed", "argument", weight=1, seeded="torch.manual_seed(1)", arguments="seed=4")
+
+SIZES = {"12 by 4": (12, 4), "10 by 4": (10, 4), "14 by 4": (14, 4), "15 by 5": (15, 5)}
+"""Samples of each rank, and of a batch. The rest is never 1, of which batch norm knows no variance; nor without 2."""
 for name in SIZES:
     add("samples", name)
 add("noise", "none", weight=4)
@@ -43,7 +47,7 @@ BY_INDEX = {
     "generator given": "DataLoader(data, {size}, shuffle=True, generator=torch.Generator().manual_seed(3){workers})",
     "slipway.Sampler": "DataLoader(data, {size}, sampler=Sampler(data){workers})",
     "DistributedSampler": "DataLoader(data, {size}, sampler=DistributedSampler(data, RANKS, RANK){workers})",
-    "weighted": "DataLoader(data, {size}, sampler=WeightedRandomSampler(torch.arange(len(data)) + 1.0, 11){workers})",
+    "weighted": "DataLoader(data, {size}, sampler=WeightedRandomSampler(torch.arange(len(data)) + 1.0, 10){workers})",
     "subset sampler": "DataLoader(data, {size}, sampler=SubsetRandomSampler(range(2, len(data))){workers})",
     "random sampler": "DataLoader(data, {size}, sampler=RandomSampler(data, generator=torch.Generator()){workers})",
     "batch sampler": "DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), {size}, True){workers})",

@@ -69,9 +69,6 @@ def _build(draft: Draft, plan: Plan) -> None:
     draft.give("model", "model")
 
 
-add("seed", "torch.manual_seed", weight=4, setup="torch.manual_seed(1)")
-add("seed", "by rank", weight=1, setup="torch.manual_seed(1 + RANK)")
-add("seed", "argument", weight=1, setup="torch.manual_seed(1)", arguments="seed=4")
 for name in MODELS:
     common = name in {"plain", "dropout", "batch norm"}
     add("model", name, weight=4 if common else 1, data=DEFINED.get(name, ""), change=_build)

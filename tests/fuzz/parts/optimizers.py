@@ -49,7 +49,11 @@ for name in OPTIMIZERS:
     if name in {"closure", "LBFGS"}:
         add(
             *("optimizer", name),
-            **{"weight": 1, "change": _optimize, "compute": CLOSURE, "backward": "", "zero": ""},
+            weight=1,
+            change=_optimize,
+            compute=CLOSURE,
+            backward="",
+            zero="",
             step="loss = optimizer.step(closure)",
         )
     else:
@@ -66,7 +70,7 @@ def _divide(draft: Draft, plan: Plan) -> None:
     draft.give("optimizer", "second")
 
 
-def _oppose(draft: Draft, plan: Plan) -> None:
+def _oppose(draft: Draft, _plan: Plan) -> None:
     """Add a critic, which a second optimiser trains."""
     draft.setup.append("critic = nn.Sequential(nn.Linear(1, 4), nn.LeakyReLU(), nn.Linear(4, 1))")
     if draft.ranks > 1:
@@ -79,23 +83,34 @@ def _oppose(draft: Draft, plan: Plan) -> None:
 DIVISIBLE = (PLAIN, lacks("optimizer", "groups"), lacks("model", "frozen layer"))
 add("second optimiser", "none", weight=12)
 add(
-    *("second optimiser", "same body"),
-    **{"needs": DIVISIBLE, "change": _divide, "step": "optimizer.step()\nsecond.step()"},
+    "second optimiser",
+    "same body",
+    needs=DIVISIBLE,
+    change=_divide,
+    step="optimizer.step()\nsecond.step()",
     zero="model.zero_grad()",
 )
 add(
-    *("second optimiser", "by turns"),
-    **{"needs": DIVISIBLE, "change": _divide, "step": "(optimizer, second)[$number % 2].step()"},
+    "second optimiser",
+    "by turns",
+    needs=DIVISIBLE,
+    change=_divide,
+    step="(optimizer, second)[$number % 2].step()",
     zero="model.zero_grad()",
 )
 add(
-    *("second optimiser", "by turns, each zeroes its own gradients"),
-    **{"needs": DIVISIBLE, "change": _divide, "step": "now = (optimizer, second)[$number % 2]\nnow.step()"},
+    "second optimiser",
+    "by turns, each zeroes its own gradients",
+    needs=DIVISIBLE,
+    change=_divide,
+    step="now = (optimizer, second)[$number % 2]\nnow.step()",
     zero="now.zero_grad()",
 )
 add(
-    *("second optimiser", "in every third body"),
-    **{"needs": DIVISIBLE, "change": _divide},
+    "second optimiser",
+    "in every third body",
+    needs=DIVISIBLE,
+    change=_divide,
     after_step="""
         if $number % 3 == 2:
             second.step()
@@ -103,12 +118,18 @@ add(
         """,
 )
 add(
-    *("second optimiser", "at the end of an epoch"),
-    **{"needs": (*DIVISIBLE, EPOCHS), "change": _divide, "after_training": "second.step()\nsecond.zero_grad()"},
+    "second optimiser",
+    "at the end of an epoch",
+    needs=(*DIVISIBLE, EPOCHS),
+    change=_divide,
+    after_training="second.step()\nsecond.zero_grad()",
 )
 add(
-    *("second optimiser", "of an adversary"),
-    **{"needs": (*DIVISIBLE, has("model", "plain", "dropout")), "change": _oppose, "traces": {"critic": "critic"}},
+    "second optimiser",
+    "of an adversary",
+    needs=(*DIVISIBLE, has("model", "plain", "dropout")),
+    change=_oppose,
+    traces={"critic": "critic"},
     compute="""
         made = model(batch)
         second.zero_grad()
@@ -123,15 +144,18 @@ add(
 ACCUMULATES = (PLAIN, has("second optimiser", "none", "same body"), lacks("loop", "one step"))
 BY_BODIES = has("accumulation", "2, ", "3, ")
 """A step takes more than one body."""
-COUNTER = {"setup": "waiting = 0", "body_start": "waiting += 1", "after_step": "waiting = 0"}
+COUNTER = {"setup": "waiting = 0", "counted": "waiting += 1", "after_step": "waiting = 0"}
 add("accumulation", "none", weight=6)
-add("accumulation", "2, by position", needs=ACCUMULATES, condition="($number + 1) % 2 == 0")
-add("accumulation", "3, by position", needs=ACCUMULATES, condition="($number + 1) % 3 == 0")
-add("accumulation", "2, by a counter", needs=ACCUMULATES, condition="waiting == 2", **COUNTER)
-add("accumulation", "3, by a counter", needs=ACCUMULATES, condition="waiting == 3", **COUNTER)
+for count in (2, 3):
+    at = f"($number + 1) % {count} == 0"
+    add("accumulation", f"{count}, by position", needs=ACCUMULATES, may_idle=True, condition=at)
+    at = f"waiting == {count}"
+    add("accumulation", f"{count}, by a counter", needs=ACCUMULATES, may_idle=True, condition=at, **COUNTER)
 add(
-    *("accumulation", "halves of a batch"),
-    **{"needs": ACCUMULATES, "compute": ""},
+    "accumulation",
+    "halves of a batch",
+    needs=(*ACCUMULATES, lacks("model", "batch norm")),
+    compute="",
     backward="""
         for half in batch.chunk(2):
             loss = objective(model(half), half)
@@ -152,7 +176,7 @@ def _step_after(draft: Draft, plan: Plan) -> None:
         draft.after_training.append("waiting = 0")
 
 
-def _step_last(draft: Draft, plan: Plan) -> None:
+def _step_last(draft: Draft, _plan: Plan) -> None:
     draft.condition += " or $number + 1 == len(loader)"
 
 
@@ -163,7 +187,7 @@ add("leftover", "stepped after the loop", needs=LEFT, change=_step_after)
 add("leftover", "stepped in the last body", needs=(*LEFT, has("loader", "shuffled", "in order")), change=_step_last)
 
 
-def _zero_first(draft: Draft, plan: Plan) -> None:
+def _zero_first(draft: Draft, _plan: Plan) -> None:
     draft.zero_first = True
 
 
@@ -175,7 +199,7 @@ add("zeroing", "to zeros", needs=(PLAIN, ALONE), zero="optimizer.zero_grad(set_t
 add("zeroing", "never", weight=1, needs=(*ZEROED_FIRST, ALONE), zero="")
 
 
-def _without_sync(draft: Draft, plan: Plan) -> None:
+def _without_sync(draft: Draft, _plan: Plan) -> None:
     head = f"with contextlib.nullcontext() if {draft.condition} else model.no_sync():"
     draft.compute, draft.backward = [], block(head, [*draft.compute, *draft.backward])
 
@@ -186,8 +210,11 @@ add("no_sync", "yes", needs=(has("ranks", "2"), BY_BODIES), change=_without_sync
 SCALES = (PLAIN, ALONE, lacks("accumulation", "halves"), lacks("leftover", "stepped after"), lacks("no_sync", "yes"))
 add("scaler", "none", weight=8)
 add(
-    *("scaler", "given"),
-    **{"weight": 1, "needs": (*SCALES, lacks("optimizer", "fused")), "gives": ("scaler scaler",)},
+    "scaler",
+    "given",
+    weight=1,
+    needs=(*SCALES, lacks("optimizer", "fused")),
+    gives=("scaler scaler",),
     setup='scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)',
     backward="scaler.scale(loss).backward()",
     step="scaler.step(optimizer)\nscaler.update()",
@@ -197,8 +224,9 @@ add("clipping", "none", weight=4)
 add("clipping", "norm", needs=UNSCALED, before_step="nn.utils.clip_grad_norm_(model.parameters(), 0.5)")
 add("clipping", "value", needs=UNSCALED, before_step="nn.utils.clip_grad_value_(model.parameters(), 0.05)")
 add(
-    *("clipping", "norm, unscaled"),
-    **{"needs": (has("scaler", "given"),)},
+    "clipping",
+    "norm, unscaled",
+    needs=(has("scaler", "given"),),
     before_step="scaler.unscale_(optimizer)\nnn.utils.clip_grad_norm_(model.parameters(), 0.5)",
 )
 
@@ -230,8 +258,10 @@ for name, (text, places) in SCHEDULES.items():
     needs = (lacks("loop", "steps"),) if name.startswith("by epoch") else ()
     add("scheduler", name, weight=1, needs=needs, setup=text, gives=("scheduler scheduler",), **places)
 add(
-    *("scheduler", "by hand"),
-    **{"weight": 1, "needs": (lacks("loop", "steps"),)},
+    "scheduler",
+    "by hand",
+    weight=1,
+    needs=(lacks("loop", "steps"),),
     epoch_end="""
         for group in optimizer.param_groups:
             group["lr"] *= 0.8

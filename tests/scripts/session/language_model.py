@@ -84,7 +84,7 @@ def main():
         model = DistributedDataParallel(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=0, threshold=0.05)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
     state = Counters(best_val_loss=float("inf"), hidden=zero_hidden(args, train_data.shape[1]))
     with Session(
         model=model, optimizer=optimizer, scheduler=scheduler, extra={"state": state}, checkpoint_steps=10

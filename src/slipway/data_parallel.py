@@ -1,0 +1,76 @@
+"""What data parallelism keeps alike on all ranks: parameters whose gradients are averaged, and broadcast buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from slipway.communicator.adopt import under_horovod
+from slipway.fingerprint import Fingerprint, fingerprint
+
+
+class Replicas:
+    """Which tensors training keeps alike on all ranks, so that they need no comparison at each save."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
+        """Ask ``modules``, with their wrappers, and ``optimizers``, by the names of their components."""
+        self._modules, self._optimizers = modules, optimizers
+
+    def unsynchronized(self) -> list[str]:
+        """Return the models whose next forward pass does not begin with rank 0's buffers, though their wrapper can.
+
+        Without gradients, or under ``no_sync``, DistributedDataParallel leaves the buffers as they are.
+        """
+        return [
+            name
+            for name in self._modules
+            if any(wrapper.broadcast_buffers and not wrapper.require_forward_param_sync for wrapper in self._ddp(name))
+        ]
+
+    def set_unsynchronized(self, names: Iterable[str]) -> None:
+        """Let the next forward pass of these models leave their buffers as they are."""
+        for name in names:
+            for wrapper in self._ddp(name):
+                wrapper.require_forward_param_sync = False
+
+    def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
+        """Return the fingerprint of what may differ between the ranks in the state of the component ``name``."""
+        return fingerprint(self.own(name, state), of_tensors=name not in self._optimizers or not self._averages(name))
+
+    def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return what may differ between the ranks in the ``state`` of the component ``name``."""
+        if name not in self._modules:
+            return state
+        alike = self._alike([name])
+        return {
+            key: value
+            for key, value in state.items()
+            if not (isinstance(value, Tensor) and value.data_ptr() in alike and value.numel())
+        }
+
+    def _averages(self, optimizer: str) -> bool:
+        """Return whether every parameter of an optimizer gets the same gradients on all ranks."""
+        alike = self._alike(self._modules)
+        groups = getattr(self._optimizers[optimizer], "param_groups", ())
+        return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
+
+    def _alike(self, names: Iterable[str]) -> set[int]:
+        """Return the addresses of parameters whose gradients are averaged, and buffers that are rank 0's when used."""
+        found: set[int] = set()
+        for name in names:
+            if under_horovod():
+                found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
+            for wrapper in self._ddp(name):
+                ignored = wrapper.parameters_to_ignore
+                synchronized = wrapper.broadcast_buffers and wrapper.require_forward_param_sync
+                named = [*wrapper.module.named_parameters(), *(wrapper.module.named_buffers() if synchronized else ())]
+                found |= {tensor.data_ptr() for key, tensor in named if key not in ignored}
+        return found
+
+    def _ddp(self, name: str) -> Iterator[DistributedDataParallel]:
+        for module in self._modules[name].modules():
+            if isinstance(module, DistributedDataParallel):
+                yield module

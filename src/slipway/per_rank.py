@@ -1,0 +1,119 @@
+"""State that differs between the ranks: found by digests at a save, and gathered to be saved for each rank."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from slipway.checkpoint.components import RANKS, Stateful, split
+from slipway.checkpoint.folder import Tensors
+from slipway.communicator import Communicator
+from slipway.communicator.collectives import all_gather_json, gather_bytes
+from slipway.data_parallel import Replicas
+from slipway.errors import SlipwayError, from_json, to_json, warn
+from slipway.memory_limits import available_memory
+
+log = logging.getLogger(__name__)
+
+LIMIT = 64 << 20
+"""Bytes of one object that are saved for each rank."""
+GRADIENTS = "gradients"
+"""Name of the gradients among the components of a checkpoint."""
+TREES = "trees"
+"""Name of the trees of states, as JSON, among the tensors that a rank sends."""
+
+
+@dataclass
+class Apart:
+    """What a checkpoint holds for single ranks."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=dict)
+    """On rank 0 alone, as the trees."""
+    trees: dict[str, Any] = field(default_factory=dict)
+
+
+def collect(components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[str]) -> Apart:
+    """Compare ``components`` on all ranks, and gather on rank 0 what is not as it is there; all ranks must call this.
+
+    Args:
+        components: by name.
+        replicas: which of their tensors need no comparison.
+        comm: of this rank.
+        warned: names of objects that were too large to be saved for each rank before; more are added.
+
+    Raises:
+        SlipwayError: on every rank, if a state cannot be saved on one of them.
+    """
+    states: dict[str, Mapping[Any, Any]] = {}
+    own: dict[str, Any] = {}
+    failure: Exception | None = None
+    try:
+        states = {name: component.state_dict() for name, component in components.items()}
+        own = {name: replicas.fingerprint(name, state) for name, state in states.items()}
+    except Exception as error:  # noqa: BLE001 -- raised again below, once all ranks know
+        failure = error
+    gathered = all_gather_json(comm, [own, failure and to_json(failure), available_memory()])
+    _raise_any(failure, [error for _, error, _ in gathered])
+    by_rank, size = [found for found, _, _ in gathered], comm.world.size
+    differing = [name for name in own if any(found[name][0] != own[name].digest for found in by_rank)]
+    limits = {GRADIENTS: gathered[0][2] // (4 * size)}
+    unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
+    differing = [name for name in differing if name not in unsaved]
+    apart = Apart()
+    if unsaved:
+        apart.facts["unsaved"] = unsaved
+        _warn_of(unsaved, warned, comm)
+    if unsynchronized := [name for name in replicas.unsynchronized() if name in differing]:
+        apart.facts["unsynchronized"] = unsynchronized
+    if differing:
+        root = by_rank[0]
+        sent = {name: replicas.own(name, states[name]) for name in differing if own[name].digest != root[name][0]}
+        _gather(sent, comm, apart)
+    return apart
+
+
+def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -> None:
+    found = next((error for error in errors if error), None)
+    if found is None:
+        return
+    error = failure or from_json(found)
+    if isinstance(error, SlipwayError):
+        error.raised_on_all_ranks = True
+    raise error
+
+
+def _warn_of(unsaved: list[str], warned: set[str], comm: Communicator) -> None:
+    if comm.world.is_root and (new := [name for name in unsaved if name not in warned]):
+        warn(
+            log,
+            "rank-state-not-saved",
+            "%s: differs between the ranks, and is too large to be saved for each; this run cannot be resumed",
+            ", ".join(new),
+        )
+    warned.update(unsaved)
+
+
+def _gather(states: Mapping[str, Mapping[Any, Any]], comm: Communicator, apart: Apart) -> None:
+    """Bring the ``states`` of each rank to ``apart``, on rank 0."""
+    sent: dict[str, Tensor] = {}
+    trees: dict[str, Any] = {}
+    for name, state in states.items():
+        tensors, trees[name] = split({comm.world.rank: dict(state)}, f"{RANKS}{name}")
+        sent |= {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in tensors.items()}
+    sent[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)
+    for data in gather_bytes(comm, save(sent) if states else b""):
+        if not data:
+            continue
+        found = load(data)
+        for name, tree in json.loads(found.pop(TREES).numpy().tobytes()).items():
+            apart.trees.setdefault(f"{RANKS}{name}", {"dict": []})["dict"].extend(tree["dict"])
+        for place, tensor in found.items():
+            apart.tensors.setdefault(place.partition("/")[0], {})[place] = tensor

@@ -1,0 +1,25 @@
+# A warning, from a script that is said to be restored.
+#
+# ranks: 1
+# kills: KILL@2
+
+import torch
+from torch import nn
+from slipway import Session
+from probe import FOLDER, ended, objective, point, table, trace
+
+torch.manual_seed(1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Session(model=model, optimizer=optimizer, folder=FOLDER) as session:
+    for epoch in session.epochs(2):
+        for number in range(2):
+            point("train")
+            batch = table(3, number)
+            loss = objective(model(batch), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            trace("train", epoch, number, loss=loss)
+trace("end", model=model)
+ended()

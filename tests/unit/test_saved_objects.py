@@ -1,0 +1,365 @@
+"""What ranks save and get back: state of one rank, gradients, objects that changed before training continued."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from messages import assert_warning, refused, slugs
+from ranks import on_ranks
+from slipway import per_rank
+from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.header import Header
+from slipway.communicator.collectives import as_bytes
+from slipway.position import Position
+from slipway.saved_objects import SavedObjects
+from slipway.state import component
+from slipway.world_change import require_restorable
+
+
+class Holder:
+    """An object of a script."""
+
+    def __init__(self, state=None):
+        self.state = state
+        self.loads = 0
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state_dict):
+        self.state = state_dict
+        self.loads += 1
+
+
+def objects_of(comm, given):
+    return SavedObjects({name: component(name, value) for name, value in given.items()}, given, comm)
+
+
+def save(size, make, folder, *, wait=lambda _: False):
+    """Return the checkpoint that ``size`` ranks save of what ``make`` returns for each."""
+
+    def action(comm):
+        objects = objects_of(comm, make(comm.world.rank))
+        facts = objects.collect(gradients_wait=wait(comm.world.rank))
+        return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
+
+    checkpoint = on_ranks(size, action)[0]
+    write_checkpoint(folder / "step_3", checkpoint)
+    return read_checkpoint(folder / "step_3")
+
+
+def load(size, make, checkpoint, *, between=lambda _: None):
+    """Restore what ``make`` returns on ``size`` ranks, twice; return it."""
+
+    def action(comm):
+        given = make(comm.world.rank)
+        parts = {name: component(name, value) for name, value in given.items()}
+        objects = SavedObjects(parts, given, comm)
+        if comm.world.is_root:
+            require_restorable(checkpoint.header, parts, size)
+        objects.restore(checkpoint if comm.world.is_root else None)
+        between(given)
+        objects.restore_again()
+        return given
+
+    return on_ranks(size, action)
+
+
+def generators(seed, *, drawn=0):
+    found = {
+        "extra.torch": torch.Generator().manual_seed(seed),
+        "extra.numpy": np.random.default_rng(seed),
+        "extra.python": random.Random(seed),
+    }
+    for _ in range(drawn):
+        draw(found)
+    return found
+
+
+def draw(given):
+    return (
+        torch.rand(3, generator=given["extra.torch"]).tolist(),
+        given["extra.numpy"].random(3).tolist(),
+        given["extra.python"].random(),
+    )
+
+
+def special(rank):
+    """Return numbers that a conversion would change: a NaN with a payload, and -0.0."""
+    return torch.tensor([0x7FF0000000000001 + rank, -(2**63)]).view(torch.float64)
+
+
+def bits(tensor):
+    return as_bytes(tensor).tolist()
+
+
+class TestStateOfEachRank:
+    def test_generators_continue_where_those_of_their_rank_were(self, tmp_path):
+        checkpoint = save(3, lambda rank: generators(100 + rank, drawn=2 + rank), tmp_path)
+        found = load(3, lambda _: generators(0), checkpoint)
+        assert [draw(given) for given in found] == [draw(generators(100 + rank, drawn=2 + rank)) for rank in range(3)]
+
+    def test_what_is_alike_is_saved_once(self, tmp_path):
+        checkpoint = save(3, lambda _: generators(7), tmp_path)
+        assert {*checkpoint.header.trees, *checkpoint.tensors} == {*generators(7)}
+        assert {*checkpoint.header.facts} == {"world_size"}
+        assert len({str(draw(given)) for given in load(2, lambda _: generators(0), checkpoint)}) == 1
+
+    def test_only_ranks_that_differ_from_rank_0_are_saved_besides(self, tmp_path):
+        def make(rank):
+            return {"extra": Holder({"a": special(rank == 2), "n": {"of": [rank == 2]}})}
+
+        checkpoint = save(4, make, tmp_path)
+        assert [rank for rank, _ in checkpoint.header.trees["ranks.extra"]["dict"]] == [2]
+        for rank, given in enumerate(load(4, lambda _: {"extra": Holder({})}, checkpoint)):
+            assert given["extra"].state["n"] == {"of": [rank == 2]}
+            assert bits(given["extra"].state["a"]) == bits(special(rank == 2))
+
+    @pytest.mark.parametrize("states", [[{"a": 1}, {"b": 1}], [{}, {"a": torch.ones(2)}], [{"a": 512}, {"a": 65537}]])
+    def test_states_of_other_keys_or_kinds_stay_apart(self, states, tmp_path):
+        checkpoint = save(2, lambda rank: {"extra": Holder(states[rank])}, tmp_path)
+        assert [str(given["extra"].state) for given in load(2, lambda _: {"extra": Holder({})}, checkpoint)] == [
+            *map(str, states)
+        ]
+
+    def test_a_scheduler_that_follows_its_own_ranks_loss(self, tmp_path):
+        def make(rank):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 1.0)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            for loss in (1.0, 1.0 + (rank or 0), 1.0 + 2 * (rank or 0)) if rank is not None else ():
+                scheduler.step(loss if rank else 1 / (1 + scheduler.last_epoch))
+            return {"optimizer": optimizer, "scheduler": scheduler}
+
+        checkpoint = save(2, make, tmp_path)
+        for rank, given in enumerate(load(2, lambda _: make(None), checkpoint)):
+            expected = make(rank)
+            assert given["scheduler"].state_dict() == expected["scheduler"].state_dict()
+            assert given["optimizer"].param_groups[0]["lr"] == expected["optimizer"].param_groups[0]["lr"]
+
+    def test_a_model_that_each_rank_trains_alone(self, tmp_path):
+        def make(seed):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.randn(4, 2)).square().sum().backward()
+            optimizer.step()
+            return {"model": model, "optimizer": optimizer}
+
+        with torch.random.fork_rng():
+            made = [make(seed) for seed in (1, 2, 3, 4)]
+        checkpoint = save(2, lambda rank: made[rank], tmp_path)
+        for rank, given in enumerate(load(2, lambda rank: made[2 + rank], checkpoint)):
+            assert all(
+                torch.equal(value, made[rank]["model"].state_dict()[key])
+                for key, value in given["model"].state_dict().items()
+            )
+            moments = [given["optimizer"].state_dict(), made[rank]["optimizer"].state_dict()]
+            assert str(moments[0]) == str(moments[1])
+
+    def test_an_object_that_fails_on_one_rank_ends_all(self, tmp_path):
+        def action(comm):
+            objects = objects_of(comm, {"extra": Holder({"a": object() if comm.world.rank else 1})})
+            with pytest.raises(Exception, match="object"):
+                objects.collect(gradients_wait=False)
+
+        on_ranks(2, action)
+
+    def test_what_is_too_large_is_named_at_the_save_and_not_resumed(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(per_rank, "LIMIT", 1000)
+        checkpoint = save(
+            2,
+            lambda rank: {"extra.a": Holder({"x": torch.full((300,), rank)}), "extra.b": Holder({"x": rank})},
+            tmp_path,
+        )
+        assert_warning(caplog.text, "rank-state-not-saved", "extra.a")
+        assert {"ranks.extra.b"} == {name for name in checkpoint.header.trees if name.startswith("ranks")}
+        with refused("rank-state-not-saved", "extra.a"):
+            require_restorable(checkpoint.header, {}, 2)
+
+
+class TestAnotherNumberOfRanks:
+    def test_generators_of_further_ranks_are_seeded_apart_and_alike_in_each_attempt(self, tmp_path, caplog):
+        checkpoint = save(2, lambda rank: generators(100 + rank, drawn=1), tmp_path)
+        drawn = [[draw(given) for given in load(4, lambda _: generators(0), checkpoint)] for _ in range(2)]
+        assert drawn[0] == drawn[1]
+        assert drawn[0][:2] == [draw(generators(100 + rank, drawn=1)) for rank in range(2)]
+        for of_kind in zip(*drawn[0], strict=True):
+            assert len({str(numbers) for numbers in of_kind}) == 4
+        assert_warning(caplog.text, "rank-state-changed", "extra.numpy", 2, 4)
+
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_other_objects_are_refused(self, size, tmp_path):
+        checkpoint = save(2, lambda rank: {"extra.a": Holder({"x": rank}), "extra.b": Holder({"x": 1})}, tmp_path)
+        with refused("different-ranks", "extra.a", 2, size):
+            require_restorable(checkpoint.header, {"extra.a": Holder(), "extra.b": Holder()}, size)
+
+    def test_buffers_may_be_those_of_rank_0_but_not_parameters(self, tmp_path, caplog):
+        model = nn.BatchNorm1d(2)
+        header = Header(
+            Position(),
+            facts={"world_size": 2},
+            trees={"ranks.model": {"dict": [[1, {"dict": [["running_mean", {"tensor": "x"}]]}]]}},
+        )
+        require_restorable(header, {"model": component("model", model)}, 3)
+        assert slugs(caplog.text) == ["rank-state-changed"]
+        header.trees["ranks.model"]["dict"][0][1]["dict"][0][0] = "weight"
+        with refused("different-ranks", "model"):
+            require_restorable(header, {"model": component("model", model)}, 3)
+
+
+def network(seed=0):
+    model = nn.ModuleDict(
+        {
+            "conv": nn.Conv2d(3, 4, 3),
+            "last": nn.Conv2d(4, 2, 1).to(memory_format=torch.channels_last),
+            "words": nn.Embedding(5, 2, sparse=True),
+            "unused": nn.Linear(2, 2),
+        }
+    )
+    with torch.no_grad():  # threads share the generator
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.linspace(-1, 1 + seed, parameter.numel()).view_as(parameter) / (number + 1))
+    outside = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    dense = [*model["conv"].parameters(), *model["last"].parameters(), *model["unused"].parameters(), outside]
+    return {"model": model, "optimizer": torch.optim.SGD(dense, 0.1, momentum=0.9)}
+
+
+def accumulate(given, rank=0):
+    model, outside = given["model"], given["optimizer"].param_groups[0]["params"][-1]
+    images = torch.linspace(-1 - rank, 1, 2 * 3 * 6 * 6).view(2, 3, 6, 6).to(memory_format=torch.channels_last)
+    for _ in range(2):
+        found = (
+            model["last"](model["conv"](images)).square().sum() + model["words"](torch.tensor([1, 1, 3])).sin().sum()
+        )
+        (found + outside.float().sum()).backward()
+    return given
+
+
+def gradients(given):
+    """Return the gradients by number, with all that may differ in them."""
+    parameters = [*given["model"].parameters(), given["optimizer"].param_groups[0]["params"][-1]]
+    found = []
+    for gradient in (parameter.grad for parameter in parameters):
+        if gradient is None:
+            found.append(None)
+        elif gradient.is_sparse:
+            parts = gradient._indices().tolist(), bits(gradient._values())
+            found.append((*parts, gradient.shape, gradient.is_coalesced()))
+        else:
+            found.append((bits(gradient), gradient.stride(), gradient.dtype))
+    return found
+
+
+class TestGradients:
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_those_that_wait_come_back_bit_by_bit(self, size, tmp_path):
+        saved = accumulate(network())
+        checkpoint = save(size, lambda _: accumulate(network()), tmp_path, wait=lambda rank: rank == size - 1)
+        assert [name for name in checkpoint.tensors if "gradients" in name] == ["gradients"]
+        for given in load(size, lambda _: network(1), checkpoint, between=accumulate):
+            assert gradients(given) == gradients(saved)
+            assert None in gradients(given)
+
+    def test_those_of_each_rank(self, tmp_path):
+        checkpoint = save(3, lambda rank: accumulate(network(), rank % 2), tmp_path, wait=lambda _: True)
+        assert [rank for rank, _ in checkpoint.header.trees["ranks.gradients"]["dict"]] == [1]
+        for rank, given in enumerate(load(3, lambda _: network(1), checkpoint)):
+            assert gradients(given) == gradients(accumulate(network(), rank % 2))
+        with refused("different-ranks", "gradients"):
+            require_restorable(checkpoint.header, {}, 2)
+
+    @pytest.mark.parametrize("seen", [False, True])
+    def test_of_those_that_do_not_wait_only_which_there_are_is_saved(self, seen, tmp_path):
+        """Momentum moves a parameter whose gradient is zero, and not one whose gradient is None."""
+
+        def trained(given):
+            accumulate(given)
+            given["optimizer"].step()
+            given["optimizer"].zero_grad(set_to_none=False)
+            return given
+
+        def step(given):
+            given["model"]["last"](torch.ones(1, 4, 2, 2)).sum().backward()
+            given["optimizer"].step()
+            return [bits(parameter) for parameter in given["model"].parameters()]
+
+        checkpoint = save(1, lambda _: trained(network()), tmp_path)
+        assert "gradients" not in checkpoint.tensors
+        (given,) = load(1, lambda _: network(1), checkpoint, between=accumulate if seen else lambda _: None)
+        assert step(given) == step(trained(network()))
+
+    def test_without_any_a_checkpoint_says_nothing_of_them(self, tmp_path):
+        checkpoint = save(2, lambda _: network(), tmp_path, wait=lambda _: True)
+        assert not [name for name in {*checkpoint.tensors, *checkpoint.header.trees} if "gradients" in name]
+        (given, _) = load(2, lambda _: network(1), checkpoint, between=accumulate)
+        assert gradients(given) == [None] * len(gradients(given))
+
+    def test_another_model_is_refused(self, tmp_path):
+        checkpoint = save(1, lambda _: accumulate(network()), tmp_path, wait=lambda _: True)
+        model = nn.Linear(2, 2)
+        given = {"other": model}
+        with refused("different-state", "conv.weight"):
+            load(1, lambda _: given, checkpoint)
+
+    def test_too_large_for_the_memory_of_rank_0(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(per_rank, "available_memory", lambda: 1000)
+        checkpoint = save(2, lambda rank: accumulate(network(), rank), tmp_path, wait=lambda _: True)
+        assert_warning(caplog.text, "rank-state-not-saved", "gradients")
+        with refused("rank-state-not-saved", "gradients"):
+            require_restorable(checkpoint.header, {}, 2)
+
+
+class TestRestoredAgain:
+    def test_what_code_has_changed_since_the_opening(self, tmp_path, caplog):
+        def make(_):
+            given = network()
+            scheduler = torch.optim.lr_scheduler.StepLR(given["optimizer"], 1, 0.5)
+            return {**given, "scheduler": scheduler, "extra": Holder({"n": 1}), **generators(5)}
+
+        groups = []
+
+        def between(given):
+            groups.append(given["optimizer"].param_groups[0])
+            with torch.no_grad():
+                given["model"]["conv"].weight.fill_(3)
+            given["optimizer"].param_groups[0]["lr"] = given["scheduler"].last_epoch = 7
+            draw(given)
+
+        caplog.set_level("INFO")
+        checkpoint = save(2, make, tmp_path)
+        for given, group in zip(load(2, make, checkpoint, between=between), groups, strict=True):
+            expected = make(0)
+            assert bits(given["model"]["conv"].weight) == bits(expected["model"]["conv"].weight)
+            assert given["scheduler"].state_dict() == expected["scheduler"].state_dict()
+            assert draw(given) == draw(expected)
+            assert given["extra"].loads == 1
+            assert group["lr"] == 0.1
+            assert any(given["optimizer"].param_groups[0] is own for own in groups)
+        assert caplog.text.count("was saved, not") == 0
+
+    def test_on_all_ranks_what_one_rank_has_changed(self, tmp_path):
+        checkpoint = save(2, lambda rank: {"extra": Holder({"n": rank})}, tmp_path)
+        found = []
+
+        def between(given):
+            if given["extra"].state["n"]:
+                given["extra"].state["n"] = 5
+            found.append(given)
+
+        for rank, given in enumerate(load(2, lambda _: {"extra": Holder({})}, checkpoint, between=between)):
+            assert (given["extra"].state, given["extra"].loads) == ({"n": rank}, 2)
+
+    def test_nothing_where_a_run_begins(self):
+        def action(comm):
+            given = {"model": nn.Linear(2, 2)}
+            objects = objects_of(comm, given)
+            objects.restore(None)
+            with torch.no_grad():
+                given["model"].weight.fill_(2)
+            objects.restore_again()
+            return bits(given["model"].weight) == bits(torch.full((2, 2), 2.0))
+
+        assert on_ranks(2, action) == [True, True]
