@@ -33,9 +33,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-READ: Any = ...
-"""In place of a value: a mean is not added to, but read."""
-
 
 class Session:
     """Makes the training loop of a script stoppable and resumable; see docs/session.md.
@@ -302,7 +299,7 @@ class Session:
     @overload
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
-    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+    def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
         """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
 
         ::
@@ -327,7 +324,7 @@ class Session:
             Stopped: after ``break``, as ``batches`` does.
         """
         self._loops.end_left_pass()
-        if value is READ:
+        if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
         return None
