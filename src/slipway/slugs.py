@@ -1336,6 +1336,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
             "itself belongs into `extra`.",
         ),
+        "unsaved-generator": Entry(
+            WARNING,
+            "A generator that was given to a loader, or to its sampler, continues from pass to pass, and the loader is "
+            "iterated without `session.batches`, as for a validation or within `zip`.",
+            "Leave the generator out, or seed it before each pass. For a validation, `extra=generator` saves it.",
+        ),
         "slow-resume": Entry(
             WARNING,
             "A loader has no index, so on resume the batches that were trained are fetched again and dropped.",
