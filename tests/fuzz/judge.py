@@ -145,7 +145,7 @@ class Judge:
         """Return what is wrong if a result differs, and nothing has named what it depends on."""
         if said:
             return None
-        kind = "differs" if self.case.is_exact else "differs, and nothing names it"
+        kind = "differs" if self.case.is_exact else "differs unnamed"
         return Finding(kind, differing, done, now.output)
 
     def _flaw(self, now: Attempt, done: list[str]) -> Finding | None:

@@ -216,7 +216,7 @@ LOADERS = {
     "weighted": lambda: DataLoader(Samples(), 4, sampler=WeightedRandomSampler([1.0, 2.0] * 6, 9)),
     "subset": lambda: DataLoader(Samples(), 4, sampler=SubsetRandomSampler(range(3, 12))),
     "distributed": lambda: DataLoader(Samples(), 2, sampler=DistributedSampler(Samples(), 2, 1)),
-    "batches in a list": lambda: DataLoader(Samples(), batch_sampler=[[0, 1, 2], [5], [7, 6]]),
+    "listed batches": lambda: DataLoader(Samples(), batch_sampler=[[0, 1, 2], [5], [7, 6]]),
     "batches by epoch": lambda: DataLoader(Samples(), batch_sampler=ByEpoch(RandomSampler(Samples()), 3, False)),
     "sampler with a generator": lambda: DataLoader(Samples(), 4, sampler=Shuffled(random.Random(3))),
     "batch sampler over it": lambda: DataLoader(Samples(), batch_sampler=BatchSampler(Shuffled(rng()), 4, False)),
@@ -273,7 +273,7 @@ def assert_resumes(tmp_path, make_loader, stops, **options):
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_resumed_run_sees_the_batches_of_the_whole_one(name, tmp_path):
     whole = assert_resumes(tmp_path, LOADERS[name], [4] if "worker" in name or "persistent" in name else [2, 4])
-    assert len(set(whole)) == len(whole) or name in {"list", "batches in a list"}
+    assert len(set(whole)) == len(whole) or name in {"list", "listed batches"}
 
 
 @pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
