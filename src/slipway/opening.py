@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.cause import leave_cause, withdraw_cause
-from slipway.checkpoint.components import RANKS, Stateful
+from slipway.checkpoint.components import RANKS, Stateful, capture
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
@@ -29,7 +29,9 @@ from slipway.errors import (
     StateMismatchError,
 )
 from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.module_attributes import ATTRIBUTES
 from slipway.per_rank import GRADIENTS
+from slipway.position import Position
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
 from slipway.runfolder import RunFolder
@@ -67,6 +69,7 @@ class Opened(NamedTuple):
     seed: int
     """Of the run."""
     objects: SavedObjects
+    """What is saved, and was restored."""
 
 
 @contextlib.contextmanager
@@ -103,6 +106,7 @@ def open_run(
         joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
+        run_on_root(comm, lambda: capture(components, Header(Position())))  # what cannot be saved is refused here
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         objects = SavedObjects(components, given, comm)
@@ -209,7 +213,7 @@ def _require_fitting(
         for name, value in facts.items()
         if found.header.facts.get(name, value) != value
     ]
-    differing += [f"{name} was not saved" for name in components if name not in saved]
+    differing += [f"{name} was not saved" for name in components if name not in {*saved, ATTRIBUTES}]
     differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
     if facts.keys() - found.header.facts.keys():
         differing = ["another program has made it"]

@@ -23,10 +23,11 @@ from slipway.run import Policy, Run
 from slipway.script import Script
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
-from slipway.state import component, is_wrapped, named_objects, unwrap
+from slipway.state import components_of, named_objects
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
+from slipway.wrappers import replicas_in, unwrap
 
 T = TypeVar("T")
 
@@ -105,9 +106,7 @@ class Session:
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
-        self._components = {
-            name: component(name, value) for named in self._objects.values() for name, value in named.items()
-        }
+        self._components = components_of(self._objects)
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
             raise SessionError(
                 "session-arguments",
@@ -376,7 +375,7 @@ class Session:
         ranks = self._opened.comm.world.size
         log.info("%d rank(s), run folder %s", ranks, self.folder)
         models = self._objects["model"].values()
-        if ranks > 1 and not under_horovod() and not any(map(is_wrapped, models)):
+        if ranks > 1 and not under_horovod() and not any(map(replicas_in, models)):
             warn(
                 log,
                 "no-ddp-model",

@@ -28,6 +28,11 @@ class Finding:
     chain: list[str] = field(default_factory=list)
     output: str = ""
 
+    @property
+    def kills(self) -> list[str]:
+        """The kills of the chain, without the attempts that nothing has killed."""
+        return [kill for kill in self.chain if "@" in kill or "~" in kill]
+
     def __str__(self) -> str:
         kills = f" after {' '.join(self.chain)}" if self.chain else ""
         return f"{self.kind}{kills}: {self.text}"

@@ -26,7 +26,9 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from messages import assert_warning, slugs
 from slipway import Session, Stopped
+from slipway.workers import end_workers
 
 SAMPLES = 12
 EPOCHS = 2
@@ -289,3 +291,123 @@ def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeyp
             [9] if number else [9, 12],
             limit=11,
         )
+
+
+class Leveled(Samples):
+    def __init__(self):
+        self.level = 0
+
+    def draw(self):
+        return self.level
+
+
+class Counting(Leveled):
+    def __init__(self):
+        super().__init__()
+        self.fetched = 0
+
+    def draw(self):
+        self.fetched += 1
+        return super().draw()
+
+
+class CountingStream(Stream):
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+class CountingOrder(Shuffled):
+    def __init__(self):
+        super().__init__(random.Random(2))
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([self.passes % SAMPLES] * 4)
+
+
+def halve(items):
+    return torch.stack(items) / 2
+
+
+def once(epoch, loader):
+    if epoch == 1:
+        loader.collate_fn = halve
+
+
+def each_time(epoch, loader):
+    loader.collate_fn = halve if epoch else torch.stack
+
+
+def augment_once(epoch, loader):
+    if epoch == 1:
+        loader.dataset.level = 1
+
+
+def raise_level(epoch, loader):
+    loader.dataset.level = epoch
+
+
+def nothing(_epoch, _loader):
+    pass
+
+
+@pytest.mark.parametrize("workers", [{}, PERSISTENT], ids=["rank", "workers"])
+def test_a_change_takes_effect_in_the_next_pass(workers, tmp_path):
+    plain, _ = train(tmp_path / "plain", lambda: DataLoader(Counting(), 4, **workers))
+    for number, change in enumerate((once, augment_once)):
+        seen, _ = train(tmp_path / str(number), lambda: DataLoader(Counting(), 4, **workers), between=change)
+        assert [was == now for was, now in zip(plain, seen, strict=True)] == [True] * 3 + [False] * 3
+
+
+CHANGES = {
+    "in the epoch itself": (once, lambda: DataLoader(Samples(), 4), 5, ""),
+    "once, within a later epoch": (once, lambda: DataLoader(Samples(), 4), 7, "collate_fn"),
+    "once, between epochs": (once, lambda: DataLoader(Samples(), 4), 6, "collate_fn"),
+    "once, with workers": (once, lambda: DataLoader(Samples(), 4, **WORKER), 7, "collate_fn"),
+    "in each epoch": (each_time, lambda: DataLoader(Samples(), 4), 7, ""),
+    "once, of the data set": (augment_once, lambda: DataLoader(Leveled(), 4), 7, "dataset.level"),
+    "in each epoch, of the data set": (raise_level, lambda: DataLoader(Leveled(), 4), 6, ""),
+    "counted while samples are fetched": (nothing, lambda: DataLoader(Counting(), 4), 2, "dataset.fetched"),
+    "counted by a stream": (nothing, lambda: DataLoader(CountingStream(), 3), 5, "dataset.passes"),
+    "counted by a sampler": (nothing, lambda: DataLoader(Samples(), 2, sampler=CountingOrder()), 3, "sampler.passes"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
+    change, make_loader, stop_at, named = CHANGES[name]
+    whole, _ = train(tmp_path / "whole", make_loader, between=change, epochs=3)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", make_loader, between=change, epochs=3, stop_at=stop_at)
+    assert "changed-loader" not in slugs(caplog.text)
+    seen, _ = train(tmp_path / "run", make_loader, between=change, epochs=3)
+    if named:
+        assert_warning(caplog.text, "changed-loader", named)
+    else:
+        assert "changed-loader" not in slugs(caplog.text)
+        assert seen == whole[stop_at:]
+
+
+@pytest.mark.parametrize("make_data", [lambda: Drawing(rng()), lambda: Stream(random.Random(1))], ids=["map", "stream"])
+def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
+    def run(folder, stop_at=None):
+        loader, found = DataLoader(make_data(), 3, worker_init_fn=seed_by_id, **PERSISTENT), []
+        try:
+            train(
+                folder,
+                lambda: [torch.ones(2)] * 3,
+                between=lambda *_: found.append([repr(batch) for batch in loader]),
+                stop_at=stop_at,
+                epochs=3,
+            )
+        finally:
+            end_workers(loader)
+        return found
+
+    whole = run(tmp_path / "whole")
+    assert whole[0] != whole[1] != whole[2]
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at=4)
+    assert run(tmp_path / "run") == whole[1:]
