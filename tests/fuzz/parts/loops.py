@@ -17,7 +17,7 @@ add("loop", "one step an epoch", weight=1, epochs=5, iteration="", number="epoch
 
 add("sessions", "one", weight=12)
 add("sessions", "two, a folder each", weight=1, folds=True)
-add("sessions", "two in one folder", weight=1, folds=True, refused=("one-folder-one-run",))
+add("sessions", "two in one folder", weight=1, folds=True, refused=("folder-used-twice",))
 
 
 def _name_folder(draft: Draft, plan: Plan) -> None:
