@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from slipway.errors import warn
-from slipway.seeding import fingerprint
+from slipway.seeding import state_digest
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def watched_generators(saved: Iterable[object]) -> Iterator[None]:
     def get_watched(loader: DataLoader[Any]) -> Any:
         if loader not in seeded_loaders and loader not in warned:
             for generator in generators_of(loader):
-                now = fingerprint(generator)
+                now = state_digest(generator)
                 if id(generator) not in known and first.setdefault(id(generator), (generator, now))[1] != now:
                     warned.add(loader)
                     warn(

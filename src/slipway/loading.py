@@ -141,6 +141,10 @@ class Replay:
             world: of this rank.
             seeds: of this pass.
         """
+        loader = self._copied(seeds)
+        done = skip
+        if loader.num_workers:  # so that each batch has the worker that it always has, of which it may depend
+            skip -= (skip - origin.batches) % loader.num_workers
         if self.sampler:
             self._order.seed(seeds.order, world)
             division = self._division(origin, world)
@@ -149,14 +153,13 @@ class Replay:
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
-        loader = self._copied(seeds)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
         elif own := own_generators(loader.dataset, loader.collate_fn):
             indices = _reseeding(own, seeds.fetch, indices, skip)
         self._requests.now = indices
         self._iterator = iter(loader)
-        return Pass(self._iterator, total)
+        return Pass(itertools.islice(self._iterator, done - skip, None), total)
 
     def close(self) -> None:
         """End the workers."""

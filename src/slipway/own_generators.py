@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipway.seeding import derive, fingerprint, reseed, seed_generators
+from slipway.seeding import derive, reseed, seed_generators, state_digest
 from slipway.world import World
 
 MAX_OBJECTS = 2000
@@ -34,7 +34,7 @@ class OwnGenerators:
         """Search ``parts``, leaving out the generators ``without``."""
         left_out = {*map(id, without)}
         self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
-        self._begun = [fingerprint(generator) for generator in self.found]
+        self._begun = [state_digest(generator) for generator in self.found]
 
     def seed(self, seed: int, world: World) -> None:
         """Seed each by ``seed``, its number, and on several ranks by the state in which it was found."""
