@@ -40,6 +40,8 @@ class Loops:
         self._pass: Pass | None = None
         self._in_epoch = self._in_body = self._has_left = self._blocked = False
         self._counted = self._counted_before = 0
+        self.have_ended = False
+        """Whether nothing is trained any more."""
 
     @property
     def epoch(self) -> int:
@@ -57,6 +59,7 @@ class Loops:
             self._script.means.next_epoch()
             self._in_epoch, before = True, self._counter.count
             yield self.epoch
+            self.require_open()
             self._in_epoch = False
             if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
                 warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
@@ -92,7 +95,7 @@ class Loops:
             self._run.advance()
 
     def end(self) -> None:
-        """End the run where the script has left its loops, and save what is not saved.
+        """End the loops where the script has left them, and save what is not saved: nothing is trained any more.
 
         Raises:
             Stopped: if the ranks had agreed on that, and the script has caught it.
@@ -105,7 +108,15 @@ class Loops:
         if self._run.step == 0 and (self.epoch or self._in_epoch):
             self._stepless.refuse()
         self._script.left_early = self._in_epoch
-        self._run.conclude(save=self._in_epoch)
+        self._run.save_rest(save=self._in_epoch)
+        self.have_ended = True
+
+    def require_open(self) -> None:
+        """Raise a SessionError if ``end`` was called."""
+        if self.have_ended:
+            raise SessionError(
+                "after-load-best", "session.load_best() ends the training: it comes after all loops of the session."
+            )
 
     def end_left_pass(self) -> None:
         """End the pass under way if the script has left its loop by ``break``; all ranks call this."""

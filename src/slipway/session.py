@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, overload
 from torch import Tensor
 
 from slipway.arguments import as_number, require_iterable, whole_number
+from slipway.best import load_best
 from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import require_joined, under_horovod
 from slipway.errors import SessionError, warn
@@ -234,7 +235,9 @@ class Session:
             self._stack.__exit__(kind, error, traceback)
             return
         with self._stack:
-            self._loops.end()
+            if not self._loops.have_ended:
+                self._loops.end()
+            self._run.conclude()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -248,6 +251,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number, or if something logged was not finite.
         """
+        self._loops.require_open()
         return self._loops.epochs(whole_number("epochs", total))
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
@@ -268,6 +272,7 @@ class Session:
             SessionError: if ``loader`` is not iterable.
         """
         require_iterable(loader)
+        self._loops.require_open()
         require_joined(self._opened.comm)
         return self._loops.batches(loader)
 
@@ -283,6 +288,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number.
         """
+        self._loops.require_open()
         return self._loops.steps(whole_number("steps", total))
 
     def log(self, **values: float | Tensor) -> None:
@@ -345,17 +351,44 @@ class Session:
         """
         require_free_names(values)
         numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}
-        if self._best is not None:
+        if self._best is not None and not self._loops.have_ended:
             if self._best not in numbers:
                 raise SessionError(
                     "unknown-metric", f"best={self._best!r} is not among the metrics {', '.join(numbers)}."
                 )
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
-        if self._feed.is_resuming:
+        if self._feed.is_resuming and not self._loops.have_ended:
             return  # it was recorded before
         position = self._run.position
         place = {"step": position.step, **self._script.described(position), "elapsed": position.elapsed}
         self._run.write({"kind": "validation", **place, **numbers})
+
+    def load_best(self) -> float:
+        """Load the best weights into the models, for a test, after all loops of the session; all ranks call this.
+
+        ::
+
+            with Session(model=model, optimizer=optimizer, best="accuracy") as session:
+                for epoch in session.epochs(20):
+                    ...
+                    session.metrics(accuracy=validate(model))
+                best = session.load_best()
+                session.metrics(test_accuracy=test(model))
+
+        Everything is saved before, and the newest checkpoint keeps the last weights. Nothing is trained afterwards. A
+        script whose run is done loads them again when it is started again.
+
+        Returns:
+            float: the metric of the best checkpoint, which ``best`` names.
+
+        Raises:
+            SessionError: if there is no best checkpoint; and later, if a loop of the session continues.
+        """
+        if not self._loops.have_ended:
+            self._loops.end()
+        self._opened.recorder.run(lambda recorder: recorder.wait())
+        models = {name: self._components[name] for name in self._objects["model"]}
+        return load_best(models, self._opened.folder.checkpoints, self._opened.comm)
 
     def warm_up(self, step: Callable[[], object]) -> None:
         """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
