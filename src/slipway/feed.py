@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from slipway.errors import StateMismatchError, warn
+from slipway.loader_settings import LoaderSettings
 from slipway.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
 from slipway.seeding import Purpose, derive
 from slipway.workers import has_running_workers
@@ -28,6 +29,7 @@ class Feed:
         self._repeat_epoch = repeat_epoch
         self._sources: dict[int, tuple[object, Replay | Reread]] = {}
         self._source: Replay | Reread | None = None
+        self._settings = LoaderSettings()
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
@@ -53,6 +55,7 @@ class Feed:
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
+        self._settings.resume(facts.get("changed", {}))
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
@@ -91,7 +94,14 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples, "order": self._order}
+        rereading = self.number if isinstance(self._source, Reread) else None
+        return {
+            "places": places,
+            "origin": list(self._origin),
+            "samples": samples,
+            "order": self._order,
+            "changed": self._settings.changed(rereading=rereading),
+        }
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
@@ -140,7 +150,11 @@ class Feed:
                 "same data.",
             )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
+        if not self._replay:
+            self._compare_settings(loader, within=bool(saved))
         found = self._start(epoch)
+        if self._replay:  # as they are after the sampler has drawn
+            self._compare_settings(loader, within=bool(saved))
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
@@ -157,6 +171,10 @@ class Feed:
             source.close()
         self._sources.clear()
         self._source = None
+
+    def _compare_settings(self, loader: object, *, within: bool) -> None:
+        if self._world.is_root:  # which saves its own
+            self._settings.begin(self.number, loader, within=within)
 
     def _start(self, epoch: int) -> Pass:
         rank = self._world.rank

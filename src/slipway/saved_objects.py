@@ -16,9 +16,9 @@ from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json, sum_numbers
 from slipway.data_parallel import Replicas
 from slipway.fingerprint import fingerprint
-from slipway.gradients import Gradients
 from slipway.per_rank import GRADIENTS, Apart, collect
 from slipway.position import Position
+from slipway.saved_gradients import SavedGradients
 from slipway.world_change import reseed_generators
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class SavedObjects:
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
         self._replicas = Replicas(modules, optimizers)
-        self._gradients = Gradients(modules, optimizers)
+        self._gradients = SavedGradients(modules, optimizers)
         self._apart = Apart()
         self._warned: set[str] = set()
         self._found: Checkpoint | None = None
@@ -69,7 +69,11 @@ class SavedObjects:
             return
         found, self._found = self._found, None
         now = {name: self._digest(name) for name in self._parts}
-        own = [name for name, digest in now.items() if digest is None or digest != before[name]]
+        own = [
+            name
+            for name, digest in now.items()
+            if digest is None or digest != before[name] or getattr(self._parts[name], "is_incomplete", False)
+        ]
         changed = sorted({name for names in all_gather_json(self._comm, own) for name in names})
         if changed:
             log.info("restored again, as code after the session's opening has changed it: %s", ", ".join(changed))

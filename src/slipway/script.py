@@ -100,7 +100,8 @@ class Script:
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
-        rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        groups = [group for each in self._optimizers for group in getattr(each, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if "lr" in group]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
     def begin_pass(self) -> None:

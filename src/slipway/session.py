@@ -24,17 +24,15 @@ from slipway.run import Policy, Run
 from slipway.script import Script
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
-from slipway.state import component, is_wrapped, named_objects, unwrap
+from slipway.state import components_of, named_objects
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
+from slipway.wrappers import replicas_in, unwrap
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-READ: Any = ...
-"""In place of a value: a mean is not added to, but read."""
 
 
 class Session:
@@ -109,9 +107,7 @@ class Session:
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
-        self._components = {
-            name: component(name, value) for named in self._objects.values() for name, value in named.items()
-        }
+        self._components = components_of(self._objects)
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
             raise SessionError(
                 "session-arguments",
@@ -309,7 +305,7 @@ class Session:
     @overload
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
-    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+    def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
         """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
 
         ::
@@ -334,7 +330,7 @@ class Session:
             Stopped: after ``break``, as ``batches`` does.
         """
         self._loops.end_left_pass()
-        if value is READ:
+        if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
         return None
@@ -412,7 +408,7 @@ class Session:
         ranks = self._opened.comm.world.size
         log.info("%d rank(s), run folder %s", ranks, self.folder)
         models = self._objects["model"].values()
-        if ranks > 1 and not under_horovod() and not any(map(is_wrapped, models)):
+        if ranks > 1 and not under_horovod() and not any(map(replicas_in, models)):
             warn(
                 log,
                 "no-ddp-model",

@@ -28,6 +28,11 @@ class Finding:
     chain: list[str] = field(default_factory=list)
     output: str = ""
 
+    @property
+    def kills(self) -> list[str]:
+        """The kills of the chain, without the attempts that nothing has killed."""
+        return [kill for kill in self.chain if "@" in kill or "~" in kill]
+
     def __str__(self) -> str:
         kills = f" after {' '.join(self.chain)}" if self.chain else ""
         return f"{self.kind}{kills}: {self.text}"
@@ -72,15 +77,15 @@ class Judge:
         return Finding("not deterministic", differing, output=again.output) if differing else None
 
     def _draw_chain(self, draw: random.Random) -> list[str]:
-        points, renames = self.whole.ended
+        points, renames, latest = self.whole.ended
         chain = []
         for _ in range(draw.choice([1, 1, 2, 3, 4])):
             rank = f"{draw.randrange(self.case.ranks)}:" if self.case.ranks > 1 else ""
             at = draw.randint(1, points) if draw.random() < 0.6 else draw.randint(1, min(6, points))
             way = draw.choices([*WAYS], [*WAYS.values()])[0]
             if way == "rename":
-                rank = "0:" if rank else ""
-                chain.append(f"{rank}KILL@rename{draw.randint(1, renames)}")
+                what, most = draw.choice([("rename", renames), ("latest", latest)])
+                chain.append(f"{'0:' if rank else ''}KILL@{what}{draw.randint(1, most)}")
             elif way == "outside":
                 chain.append(f"{draw.choice(['KILL', 'TERM'])}~{draw.random() * self.whole.seconds:.3f}")
             else:
@@ -140,7 +145,7 @@ class Judge:
         """Return what is wrong if a result differs, and nothing has named what it depends on."""
         if said:
             return None
-        kind = "differs" if self.case.is_exact else "differs, and nothing names it"
+        kind = "differs" if self.case.is_exact else "differs unnamed"
         return Finding(kind, differing, done, now.output)
 
     def _flaw(self, now: Attempt, done: list[str]) -> Finding | None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from slipway.errors import SessionError
-from slipway.state import unwrap
+from slipway.wrappers import unwrap
 
 
-class Gradients:
+class SavedGradients:
     """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
 
     If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
