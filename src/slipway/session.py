@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,24 +14,22 @@ from torch import Tensor
 from slipway.arguments import as_number, require_iterable, whole_number
 from slipway.best import load_best
 from slipway.checkpoint.header import Metric
-from slipway.communicator.adopt import require_joined, under_horovod
-from slipway.errors import SessionError, warn
+from slipway.communicator.adopt import require_joined
+from slipway.errors import SessionError
 from slipway.identity import as_seed
 from slipway.loops import Batches, counted_loops
+from slipway.notices import announce
 from slipway.opening import open_run
 from slipway.run import Policy, Run
 from slipway.script import Script
 from slipway.seeding import Purpose
-from slipway.skipping import warn_of_skipping
 from slipway.state import components_of, named_objects
-from slipway.warm_up import needs_warm_up, without_trace
+from slipway.warm_up import without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
-from slipway.wrappers import replicas_in, unwrap
+from slipway.wrappers import unwrap
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 
 class Session:
@@ -220,7 +217,7 @@ class Session:
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
-        self._announce()
+        announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
         return self
 
     def __exit__(
@@ -399,23 +396,3 @@ class Session:
         self._generators.seed(Purpose.EPOCH, self.epoch)
         with without_trace(modules):
             step()
-
-    # Inside.
-
-    def _announce(self) -> None:
-        if self.resumed:
-            log.info("resumed at step %d, after %d epoch(s)", self.step, self.epoch)
-        ranks = self._opened.comm.world.size
-        log.info("%d rank(s), run folder %s", ranks, self.folder)
-        models = self._objects["model"].values()
-        if ranks > 1 and not under_horovod() and not any(map(replicas_in, models)):
-            warn(
-                log,
-                "no-ddp-model",
-                "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone",
-            )
-        if self.is_root:
-            warn_of_skipping(self._objects["optimizer"], self._objects["scaler"].values())
-        for name, model in self._objects["model"].items():
-            if needs_warm_up(model, ranks):
-                log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)
