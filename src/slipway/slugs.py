@@ -929,7 +929,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "no-best-checkpoint": Entry(
             EXIT_CONFIG,
             "The best checkpoint is asked for, and no metric was recorded to choose it by.",
-            "Leave out `--best`, or name the metric in the run (`best=`).",
+            "Leave out `--best` or `session.load_best`, or name the metric in the run (`best=`).",
         ),
         "not-saved": Entry(
             EXIT_FAILED,
@@ -1216,6 +1216,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             EXIT_FAILED,
             "`session.batches` is not called in each epoch as before, or not iterated at once.",
             "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
+        ),
+        "after-load-best": Entry(
+            EXIT_FAILED,
+            "`session.load_best` has put the best weights into the models, and a loop of the Session continues.",
+            "Call it after all loops over `session.epochs`, `batches` and `steps`; test the best weights without them.",
         ),
         "two-passes": Entry(
             EXIT_FAILED,
