@@ -52,6 +52,7 @@ class Loops:
         if self._script.was_left_early:
             log.info("the script has left its epochs early, and so the run is done")
             return
+        self._feed.data.note_made(sys._getframe().f_back)  # noqa: SLF001
         while self.epoch < total:
             self._generators.seed(Purpose.EPOCH, self.epoch)
             self._script.means.next_epoch()
