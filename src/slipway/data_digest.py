@@ -79,7 +79,8 @@ class Data:
             frame = frame.f_back
         for found in reachable(variables):
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
-                self._made[id(part)] = [(_reference(part), _indices(part), _samples(part))]
+                if not any(same() is part for same, *_ in self._made.get(id(part), ())):
+                    self._made[id(part)] = [(_reference(part), _indices(part), _samples(part))]
 
     def begin(self, number: int, loader: object, *, within: bool) -> None:
         """Compare what a pass is about to read.

@@ -39,6 +39,10 @@ class Feed:
         self._warned: set[int] = set()
         self._used: set[int] = set()
         self._order = ORDER
+        self.is_counting = False
+        """Whether the pass under way, or the last one, is the iterations of ``steps``."""
+        self._iterations = 0
+        """Of ``steps``, up to the pass before."""
         self.ended: list[int] = []
         """Batches of each pass of this epoch that has ended."""
         self.number = 0
@@ -59,6 +63,7 @@ class Feed:
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
+        self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
         places = facts["places"]
         same_ranks = len(places) == self._world.size
@@ -105,6 +110,7 @@ class Feed:
             "origin": list(self._origin),
             "samples": samples,
             "order": self._order,
+            "iterations": self.batch if self.is_counting else self._iterations,
             "changed": self._settings.changed(rereading=rereading),
         }
 
@@ -121,9 +127,32 @@ class Feed:
         """Go on behind a pass that has ended."""
         self.ended.append(self.done)
         self.number += 1
+        if self.is_counting:
+            self._iterations, self.is_counting = self.batch, False
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None
         self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
+
+    def begin_steps(self, total: int) -> Pass:
+        """Begin, or go on with, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
+
+        Calls of ``steps`` that follow each other are one pass. The one in which the run was saved is the first that
+        goes as far as that.
+        """
+        if not self.is_counting:
+            self.is_counting, self.batch = True, self._iterations
+        if self._saved:
+            number, done, *_ = self._saved_place
+            if [self.number, total] < [number, done]:
+                return Pass(iter(()), None)
+            self._saved, self.batch = None, done
+        self.total = max(self.batch, total)
+        return Pass(iter(range(self.batch, total)), self.total)
+
+    def end_steps(self) -> None:
+        """End the pass of ``steps`` before another kind of loop."""
+        if self.is_counting:
+            self.next_pass()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
         """Begin a pass over ``loader``, behind the batches that are done.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from slipway.continuing_generators import seeded_loaders
 from slipway.errors import SessionError
 from slipway.loader_settings import describe
 from slipway.order import Order
@@ -180,6 +181,7 @@ class Replay:
             self._settings, self._described, self._copy = settings, described, copy.copy(loader)
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
+            seeded_loaders.add(self._copy)
         # In workers it is get_worker_info().seed: of those that persist, the same one whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
         return self._copy
@@ -224,6 +226,8 @@ class Reread:
         """Iterate ``iterable``."""
         self._iterable = iterable
         self._own = OwnGenerators(iterable)
+        if isinstance(iterable, DataLoader):
+            seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None
 
     def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:

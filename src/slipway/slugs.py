@@ -1228,6 +1228,29 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Some ranks call `session.batches` where others do not, as in a validation by rank 0 alone.",
             "Call it on all ranks; on one rank alone, iterate the loader itself.",
         ),
+        "nested-loops": Entry(
+            EXIT_FAILED,
+            "`session.steps` and `session.epochs`, or `session.batches`, are nested in each other.",
+            "Iterate `session.batches(range(k))` for k iterations of an epoch. A loop within a batch or a step is a "
+            "plain one.",
+        ),
+        "gradients-not-saved": Entry(
+            EXIT_FAILED,
+            "An earlier version of Slipway saved the run between optimizer steps, without the gradients.",
+            "Begin a new run in another folder.",
+        ),
+        "parameters-not-given": Entry(
+            EXIT_CONFIG,
+            "An optimizer trains parameters of a module that the Session was not given, so that they would not be "
+            "saved.",
+            "Pass that module too, or a single tensor as `nn.ParameterList([tensor])`.",
+        ),
+        "optimizer-not-given": Entry(
+            WARNING,
+            "An optimizer steps that the Session was not given, or one within the steps of another whose "
+            "`state_dict` does not hold its state: a resumed run would begin without that state.",
+            'Pass it too: `Session(optimizer={"a": a, "b": b})`.',
+        ),
         "no-optimizer-step": Entry(
             EXIT_FAILED,
             "No optimizer that the Session knows has stepped. A warning if weights change all the same; an error if "
@@ -1335,6 +1358,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "the resumed attempt has another value of it.",
             "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
             "itself belongs into `extra`.",
+        ),
+        "unsaved-generator": Entry(
+            WARNING,
+            "A generator that was given to a loader, or to its sampler, continues from pass to pass, and the loader is "
+            "iterated without `session.batches`, as for a validation or within `zip`.",
+            "Leave the generator out, or seed it before each pass. For a validation, `extra=generator` saves it.",
         ),
         "slow-resume": Entry(
             WARNING,

@@ -24,7 +24,8 @@ class Case:
     undetermined: bool = False
     may_idle: bool = False
     chains: list[list[str]] = field(default_factory=list)
-    """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, or WAY~SECONDS from outside."""
+    """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, KILL@latestNUMBER, or WAY~SECONDS,
+    from outside."""
 
     @property
     def is_exact(self) -> bool:

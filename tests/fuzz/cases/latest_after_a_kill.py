@@ -1,7 +1,7 @@
-# seed 0: differs after KILL@rename11 nothing: checkpoints/latest/manifest.json: facts: feed: places: [0, 0, None, 3, None] instead of [0, 0, None, 6, None]
+# seed 0: differs after KILL@latest2 nothing: checkpoints/latest/manifest.json: facts: feed: places: [0, 0, None, 3, None] instead of [0, 0, None, 6, None]
 #
 # ranks: 1
-# kills: KILL@rename11
+# kills: KILL@latest2
 
 import torch
 from torch import nn

@@ -2,7 +2,7 @@
 #   sessions: two in one folder
 #
 # ranks: 1
-# refused: one-folder-one-run
+# refused: folder-used-twice
 
 import torch
 from torch import nn
