@@ -80,6 +80,7 @@ class Loops:
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left of ``total``; see Session."""
         self._require_no_outer("epochs")
+        self._feed.data.note_made(sys._getframe().f_back)  # noqa: SLF001
         self._calls += 1
         return self._epochs(total, self._calls)
 

@@ -70,7 +70,7 @@ def own_generators(*parts: Any) -> list[Any]:
     like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
     """
     global_ones = _global_generators()
-    return [found for found in _reachable(parts) if is_generator(found) and id(found) not in global_ones]
+    return [found for found in reachable(parts) if is_generator(found) and id(found) not in global_ones]
 
 
 def is_generator(value: Any) -> bool:
@@ -91,7 +91,7 @@ def _global_generators() -> set[int]:
     return found
 
 
-def _reachable(parts: Iterable[Any]) -> Iterator[Any]:
+def reachable(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield the objects that can be reached from ``parts``, breadth first."""
     waiting, seen = deque(parts), dict[int, Any]()
     while waiting and len(seen) < MAX_OBJECTS:

@@ -158,7 +158,7 @@ class Script:
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
         logged, feed = self.window.part(), self.feed
-        place = [*feed.place, step, feed.size, [*feed.ended]]
+        place = [*feed.place, step, feed.size, [*feed.ended], feed.data.facts()]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
         found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
         self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
