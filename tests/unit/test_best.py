@@ -134,8 +134,9 @@ def test_steps_that_no_epoch_has_saved_are_saved_first(tmp_path):
         session.load_best()
     assert saved(tmp_path)[0] == 6
     resumed = Script(tmp_path)
-    with resumed.session:
+    with resumed.session as session:
         assert resumed.weight == 6
+        assert list(session.steps(6)) == []
 
 
 @pytest.mark.parametrize("options", [{}, {"best": None}])
