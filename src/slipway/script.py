@@ -177,15 +177,17 @@ class Script:
     def facts(self) -> dict[str, Any]:
         """Return what a checkpoint says besides."""
         within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
+        own = self.generators.capture() if within else None
+        gathered = all_gather_json(self._comm, [own, self.gradients_wait])
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
-            "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
+            "generators": [generators for generators, _ in gathered],
             "left_early": self.left_early,
-            **self._objects.collect(gradients_wait=self.gradients_wait),
+            **self._objects.collect(gradients_wait=any(wait for _, wait in gathered)),
         }
 
     def capture(self, header: Header) -> Checkpoint:
