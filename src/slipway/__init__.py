@@ -1,6 +1,6 @@
 """What makes a training run safe to stop, resume and requeue. Importing the package loads no torch.
 
-Public are ``Session``, ``Sampler``, ``Stopped`` and ``SessionError`` (docs/session.md), ``PackedImages``
+Public are ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/session.md), ``PackedImages``
 (docs/data.md), and ``slipway.lightning.SlipwayCallback`` (docs/frameworks.md); the rest serves them, the trainer and
 jobgen, and may change with each version.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slipway.errors import SessionError as SessionError
     from slipway.packed import PackedImages as PackedImages
+    from slipway.peeking import peek as peek
     from slipway.run import Stopped as Stopped
     from slipway.sampler import Sampler as Sampler
     from slipway.session import Session as Session
@@ -23,10 +24,11 @@ HOME = {
     "Session": "session",
     "SessionError": "errors",
     "Stopped": "run",
+    "peek": "peeking",
 }
 """The modules of the public names, most of which load torch."""
 
-__all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped"]
+__all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped", "peek"]
 
 
 def __getattr__(name: str) -> Any:

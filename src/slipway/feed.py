@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from slipway.errors import StateMismatchError, warn
+from slipway.loader_settings import LoaderSettings
 from slipway.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
 from slipway.seeding import Purpose, derive
 from slipway.workers import has_running_workers
@@ -28,12 +29,17 @@ class Feed:
         self._repeat_epoch = repeat_epoch
         self._sources: dict[int, tuple[object, Replay | Reread]] = {}
         self._source: Replay | Reread | None = None
+        self._settings = LoaderSettings()
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
         self._warned: set[int] = set()
         self._used: set[int] = set()
         self._order = ORDER
+        self.is_counting = False
+        """Whether the pass under way, or the last one, is the iterations of ``steps``."""
+        self._iterations = 0
+        """Of ``steps``, up to the pass before."""
         self.ended: list[int] = []
         """Batches of each pass of this epoch that has ended."""
         self.number = 0
@@ -53,6 +59,8 @@ class Feed:
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
+        self._iterations = facts.get("iterations", 0)
+        self._settings.resume(facts.get("changed", {}))
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
@@ -91,7 +99,15 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        return {"places": places, "origin": list(self._origin), "samples": samples, "order": self._order}
+        rereading = self.number if isinstance(self._source, Reread) else None
+        return {
+            "places": places,
+            "origin": list(self._origin),
+            "samples": samples,
+            "order": self._order,
+            "iterations": self.batch if self.is_counting else self._iterations,
+            "changed": self._settings.changed(rereading=rereading),
+        }
 
     def next_epoch(self) -> None:
         """Begin to count anew."""
@@ -106,9 +122,32 @@ class Feed:
         """Go on behind a pass that has ended."""
         self.ended.append(self.done)
         self.number += 1
+        if self.is_counting:
+            self._iterations, self.is_counting = self.batch, False
         if self._saved and self._saved_place[:2] <= [self.number, 0]:
             self._saved = None
         self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
+
+    def begin_steps(self, total: int) -> Pass:
+        """Begin, or go on with, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
+
+        Calls of ``steps`` that follow each other are one pass. The one in which the run was saved is the first that
+        goes as far as that.
+        """
+        if not self.is_counting:
+            self.is_counting, self.batch = True, self._iterations
+        if self._saved:
+            number, done, *_ = self._saved_place
+            if [self.number, total] < [number, done]:
+                return Pass(iter(()), None)
+            self._saved, self.batch = None, done
+        self.total = max(self.batch, total)
+        return Pass(iter(range(self.batch, total)), self.total)
+
+    def end_steps(self) -> None:
+        """End the pass of ``steps`` before another kind of loop."""
+        if self.is_counting:
+            self.next_pass()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
         """Begin a pass over ``loader``, behind the batches that are done.
@@ -140,7 +179,11 @@ class Feed:
                 "same data.",
             )
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
+        if not self._replay:
+            self._compare_settings(loader, within=bool(saved))
         found = self._start(epoch)
+        if self._replay:  # as they are after the sampler has drawn
+            self._compare_settings(loader, within=bool(saved))
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
@@ -157,6 +200,10 @@ class Feed:
             source.close()
         self._sources.clear()
         self._source = None
+
+    def _compare_settings(self, loader: object, *, within: bool) -> None:
+        if self._world.is_root:  # which saves its own
+            self._settings.begin(self.number, loader, within=within)
 
     def _start(self, epoch: int) -> Pass:
         rank = self._world.rank

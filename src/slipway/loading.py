@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from slipway.continuing_generators import seeded_loaders
 from slipway.errors import SessionError
+from slipway.loader_settings import describe
 from slipway.order import Order
 from slipway.own_generators import OwnGenerators, own_generators, reseed_all, seed_worker
 from slipway.sampler import GlobalBatches, Sampler, global_batches, share
@@ -118,6 +120,7 @@ class Replay:
         self._requests = Requests()
         self._copy: DataLoader[Any] | None = None
         self._settings: dict[str, Any] = {}
+        self._described: dict[str, str] = {}
         self._iterator: Iterator[Any] | None = None
 
     @property
@@ -138,6 +141,10 @@ class Replay:
             world: of this rank.
             seeds: of this pass.
         """
+        loader = self._copied(seeds)
+        done = skip
+        if loader.num_workers:  # so that each batch has the worker that it always has, of which it may depend
+            skip -= (skip - origin.batches) % loader.num_workers
         if self.sampler:
             self._order.seed(seeds.order, world)
             division = self._division(origin, world)
@@ -146,14 +153,13 @@ class Replay:
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
-        loader = self._copied(seeds)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
         elif own := own_generators(loader.dataset, loader.collate_fn):
             indices = _reseeding(own, seeds.fetch, indices, skip)
         self._requests.now = indices
         self._iterator = iter(loader)
-        return Pass(self._iterator, total)
+        return Pass(itertools.islice(self._iterator, done - skip, None), total)
 
     def close(self) -> None:
         """End the workers."""
@@ -162,19 +168,23 @@ class Replay:
     def _copied(self, seeds: Seeds) -> DataLoader[Any]:
         """Return the copy of the loader with its attributes as they are now.
 
-        A copy whose workers persist is kept, unless an attribute was changed: workers that are started in a later
-        attempt would know only the new one.
+        A copy whose workers persist is kept, unless an attribute or a setting of the data set was changed: workers that
+        start in a later attempt know only the new one.
         """
         loader = self._original
         settings = {name: value for name, value in vars(loader).items() if name != "_iterator"}
-        same = settings.keys() == self._settings.keys() and all(
-            value is self._settings[name] for name, value in settings.items()
+        described = describe(loader.dataset) if loader.persistent_workers else {}
+        same = (
+            described == self._described
+            and settings.keys() == self._settings.keys()
+            and all(value is self._settings[name] for name, value in settings.items())
         )
         if self._copy is None or not (loader.persistent_workers and same):
             self.close()
-            self._settings, self._copy = settings, copy.copy(loader)
+            self._settings, self._described, self._copy = settings, described, copy.copy(loader)
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
+            seeded_loaders.add(self._copy)
         # In workers it is get_worker_info().seed: of those that persist, the same one whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
         return self._copy
@@ -219,6 +229,8 @@ class Reread:
         """Iterate ``iterable``."""
         self._iterable = iterable
         self._own = OwnGenerators(iterable)
+        if isinstance(iterable, DataLoader):
+            seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None
 
     def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from slipway.errors import SessionError, warn
@@ -16,10 +17,31 @@ from slipway.script import Script
 from slipway.seeding import Purpose
 from slipway.stepless import MOST_BATCHES, Stepless
 from slipway.steps import StepCounter
+from slipway.unsaved import UnknownOptimizers
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Current:
+    """A pass over batches under way, or the iterations of ``steps``."""
+
+    batches: Pass
+    call: int = 0
+    """Number of the call of ``steps``; 0 of ``batches``."""
+    is_over: bool = False
+    """Whether it ended in an earlier attempt."""
+    in_body: bool = False
+    """Whether the script is in the body of its loop, or has left it there."""
+    is_left: bool = False
+    """Whether it is known to have left the loop: by ``break``, or by an error."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the script is in the body of its loop, as far as is known."""
+        return self.in_body and not self.is_left
 
 
 class Loops:
@@ -35,11 +57,18 @@ class Loops:
             optimizers: their names.
         """
         self._script, self._run, self._counter = script, run, counter
-        self._feed, self._generators = script.feed, script.generators
+        self._feed, self._generators, self._pending = script.feed, script.generators, script.pending
         self._stepless = Stepless(script.parameters, optimizers)
-        self._pass: Pass | None = None
-        self._in_epoch = self._in_body = self._has_left = self._blocked = False
-        self._counted = self._counted_before = 0
+        self._pass: Current | None = None
+        self._in_epoch = self._has_left_epoch = False
+        self._calls = self._call_of_epochs = 0
+        self._reached = 0
+        """The epoch up to which the script has come in this attempt."""
+        self._continues = False
+        """Whether training goes on from where it was saved: the script has come there."""
+        self._is_unsaved = False
+        """Whether a body has been run since the last epoch's end."""
+        self._unproven = 2 if script.may_lack_gradients else 0
 
     @property
     def epoch(self) -> int:
@@ -48,95 +77,257 @@ class Loops:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left of ``total``; see Session."""
-        self._script.total_epochs = total
-        if self._script.was_left_early:
-            log.info("the script has left its epochs early, and so the run is done")
-            return
-        while self.epoch < total:
-            self._generators.seed(Purpose.EPOCH, self.epoch)
-            self._script.means.next_epoch()
-            self._in_epoch, before = True, self._counter.count
-            yield self.epoch
-            self._in_epoch = False
-            if self._counter.count - before > 1 and self._feed.number == 0 and self._pass is None:
-                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
-            self._end_pass()
-            if self._feed.is_resuming:
-                raise SessionError(
-                    "batches-not-called", "the run was saved within session.batches, which this epoch has not called."
-                )
-            self._count_step_outside()
-            self._run.position = self._run.position.next_epoch()
-            self._feed.next_epoch()
-            self._run.end_epoch(last=self.epoch >= total, blocked=self._blocked)
+        self._require_no_outer("epochs")
+        self._calls += 1
+        return self._epochs(total, self._calls)
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch; see Session."""
-        self._end_pass()
-        self._count_step_outside()
-        self._counted_before = self._counted
-        found = self._pass = self._feed.begin(loader, epoch=self.epoch)
-        self._script.begin_pass()
-        self._run.start_clock()
-        return Batches(self._iterate(found), None if found.total is None else found.total - self._feed.batch)
+        if self._pass and self._pass.call and self._pass.is_running:
+            _refuse_nesting("batches", "steps")
+        self._settle()
+        if not self._has_come:
+            return Batches(iter(()), None)
+        feed = self._feed
+        feed.end_steps()
+        if feed.number >= self._script.lowest[0]:
+            self._continue()
+        found = feed.begin(loader, epoch=self.epoch)
+        if not feed.is_resuming:  # with a changed number of ranks the epoch may begin anew
+            self._continue()
+        current = Current(found, is_over=feed.is_resuming)
+        self._begin_pass(current)
+        return Batches(self._iterate(current), None if found.total is None else found.total - feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yield the steps that are left of ``total``; see Session."""
-        self._script.total_steps = total
-        self._script.means.begin(self._feed.number, resumed=True)
-        self._run.start_clock()
-        self._script.resume_generators(self.epoch, self._run.step)
-        while self._run.step < total:
-            yield self._run.step
-            self._has_stepped()
-            self._run.advance()
+        """Yield the iterations that are left of ``total``; see Session."""
+        self._require_no_outer("steps")
+        self._calls += 1
+        return self._steps(total, self._calls)
 
     def end(self) -> None:
         """End the run where the script has left its loops, and save what is not saved.
 
         Raises:
             Stopped: if the ranks had agreed on that, and the script has caught it.
-            SessionError: if no optimiser has stepped in the whole run.
+            SessionError: if no optimiser has stepped in the whole run, or it was not continued where it was saved.
         """
-        self._end_pass()
-        self._count_step_outside()
-        if self._run.stopped:
-            raise self._run.stopped
-        if self._run.step == 0 and (self.epoch or self._in_epoch):
+        self._settle()
+        if self._in_epoch:
+            self._leave_epoch()
+        if not self._feed.is_counting:  # fewer steps than are done may be asked for
+            self._require_resumed("the script")
+        if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
-        self._script.left_early = self._in_epoch
-        self._run.conclude(save=self._in_epoch)
+        self._run.conclude(save=self._is_unsaved)
 
     def end_left_pass(self) -> None:
         """End the pass under way if the script has left its loop by ``break``; all ranks call this."""
-        if self._has_left:
+        if self._pass and self._pass.is_left:
             self._end_pass()
 
-    # Inside.
+    # Epochs.
 
-    def _iterate(self, found: Pass) -> Iterator[Any]:
-        if self._pass is not found:
+    def _epochs(self, total: int, call: int) -> Iterator[int]:
+        self._script.total_epochs, self._call_of_epochs = total, call
+        self._settle()
+        self._feed.end_steps()
+        left = self._script.left_early.get(call)
+        if self._script.lowest == [0, 0] and self.epoch <= (total if left is None else left):
+            self._continue()
+        if left is not None:
+            log.info("the script has left its epochs early, and so the run is done")
+            self._reached = left
+            return
+        while self.epoch < total:
+            self._generators.seed(Purpose.EPOCH, self.epoch)
+            self._script.means.next_epoch()
+            self._pending.begin_body()
+            self._in_epoch, self._has_left_epoch, number = True, False, self._feed.number
+            try:
+                yield self.epoch
+            except GeneratorExit:
+                self._has_left_epoch = True
+                raise
+            is_without = self._pass is None and self._feed.number == number
+            steps = self._end_epoch()
+            if is_without and max(steps, default=0) > 1:
+                # Between two of them gradients may have been left over, and are left over now.
+                self._pending.wait = True
+                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
+            self._run.end_epoch(last=self.epoch >= total, blocked=self._is_blocked)
+            self._is_unsaved = False
+        self._reached = total
+
+    def _end_epoch(self) -> list[int]:
+        """Go on to the next epoch; return the steps of each optimiser behind the last pass of this one."""
+        self._in_epoch = False
+        self._end_pass()
+        self._require_resumed("this epoch")
+        steps = self._count_steps_outside()
+        self._run.position = self._run.position.next_epoch()
+        self._feed.next_epoch()
+        return steps
+
+    def _leave_epoch(self) -> None:
+        """End an epoch, and the loop over epochs, that the script has left by ``break``."""
+        self._end_epoch()
+        self._reached = self._script.left_early[self._call_of_epochs] = self.epoch
+        self._is_unsaved = True
+
+    # Passes.
+
+    def _steps(self, total: int, call: int) -> Iterator[int]:
+        self._script.total_steps = total
+        self._settle()
+        if not self._has_come:
+            return
+        feed = self._feed
+        found = feed.begin_steps(self._script.left_early.get(call, total))
+        if not feed.is_resuming:
+            self._continue()
+        current = Current(found, call, is_over=feed.is_resuming)
+        self._begin_pass(current)
+        yield from self._iterate(current)
+
+    def _begin_pass(self, current: Current) -> None:
+        self._pass = current
+        self._script.begin_pass()
+        self._pending.begin_pass()
+        self._run.start_clock()
+
+    def _iterate(self, current: Current) -> Iterator[Any]:
+        if self._pass is not current:
             self._refuse_pass()
-        place = self.epoch, self._feed.number
+        feed, found, place = self._feed, current.batches, (self.epoch, self._feed.number)
         if self._run.step == 0:
             self._stepless.begin()
-        if self._feed.batch:
-            warn_of_numbering(sys._getframe(), done=self._feed.batch, total=found.total, epoch=self.epoch)  # noqa: SLF001
-        self._script.resume_generators(*place, self._feed.batch)
+        if not current.is_over:
+            if feed.batch and not current.call:
+                warn_of_numbering(sys._getframe(), done=feed.batch, total=found.total, epoch=self.epoch)  # noqa: SLF001
+            self._script.resume_generators(*place, feed.batch)
         reseeds = found.reseeds
         for item in found.batches:
             if reseeds:
-                self._generators.seed(Purpose.BODY, *place, self._feed.batch)
-            self._in_body = True
+                self._generators.seed(Purpose.BODY, *place, feed.batch)
+            self._pending.begin_body()
+            current.in_body = True
             try:
                 yield item
             except GeneratorExit:  # of a ``break``, or of an error in the body
-                self._has_left = True
+                current.is_left = True
                 raise
-            if self._pass is not found:
+            if self._pass is not current:
                 self._refuse_pass()
-            self._end_body()
+            self._end_body(current)
         self._end_pass()
+
+    def _end_body(self, current: Current) -> None:
+        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
+        current.in_body = False
+        self._is_unsaved = True
+        self._feed.batch += 1
+        steps = self._counter.take()
+        self._pending.end_body(steps)
+        if self._unproven and (any(steps) or current.call):
+            self._prove(steps)
+        if not any(steps):
+            if self._feed.batch == MOST_BATCHES and self._run.step == 0:
+                self._stepless.check()
+        elif self._feed.batch == self._feed.total or self._unproven:
+            self._run.count()  # nothing is saved behind the last batch: the end of the epoch is near
+        else:
+            self._run.advance()
+
+    def _end_pass(self) -> None:
+        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
+        current = self._pass
+        if current is None:
+            return
+        if current.in_body:
+            self._end_body(current)
+            if current.call:
+                self._script.left_early[current.call] = self._feed.batch
+        self._pass = None
+        if self._run.step == 0:
+            self._stepless.check()
+        self._pending.end_pass()
+        if not current.call:
+            self._feed.next_pass()
+        if self._continues:
+            self._run.join(blocked=self._is_blocked)
+        self._script.end_pass()
+        if not current.call:
+            if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
+                self._continue()
+            self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
+
+    def _settle(self) -> None:
+        """End what the script has left before it begins another loop, or ends.
+
+        Raises:
+            Stopped: if the ranks had agreed on that, and the script has caught it.
+        """
+        if self._run.stopped:
+            raise self._run.stopped
+        self._end_pass()
+        self._count_steps_outside()
+        if self._in_epoch and self._has_left_epoch:
+            self._leave_epoch()
+
+    def _count_steps_outside(self) -> list[int]:
+        """Count a step that was taken behind a loop: of the gradients that it had left over."""
+        steps = self._counter.take()
+        if any(steps):
+            self._pending.step(steps)
+            self._run.count()
+        return steps
+
+    # Where a resumed script comes to the place at which it was saved.
+
+    @property
+    def _has_come(self) -> bool:
+        """Whether a loop outside of ``epochs`` belongs to the current epoch, and not to one before."""
+        return self._in_epoch or self._reached >= self.epoch
+
+    def _continue(self) -> None:
+        """Restore the objects once more, and forget what the script has done to come here."""
+        if self._continues:
+            return
+        self._continues = True
+        if self._script.is_resumed:
+            self._script.restore_again()
+            self._counter.take()
+            self._pending.resume()
+
+    def _require_resumed(self, where: str) -> None:
+        if self._feed.is_resuming:
+            raise SessionError(
+                "batches-not-called", f"the run was saved within session.batches, which {where} has not called."
+            )
+
+    def _prove(self, steps: list[int]) -> None:
+        """Refuse to continue without gradients that an earlier version has not saved, if there may have been some."""
+        self._unproven -= 1
+        if not all(steps):
+            raise SessionError(
+                "gradients-not-saved",
+                "an earlier version of slipway saved this run, without the gradients that were waiting for a step, and "
+                "in this batch not every optimiser has stepped: begin a new run in another folder.",
+            )
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether to save and stop only after the next optimiser step; not if others than the given ones step."""
+        return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
+
+    # What is refused.
+
+    def _require_no_outer(self, inner: str) -> None:
+        if self._in_epoch and not self._has_left_epoch:
+            _refuse_nesting(inner, "epochs")
+        if self._pass and self._pass.is_running:
+            _refuse_nesting(inner, "steps" if self._pass.call else "batches")
 
     def _refuse_pass(self) -> NoReturn:
         if self._pass:
@@ -149,43 +340,13 @@ class Loops:
             "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
         )
 
-    def _end_body(self) -> None:
-        """Count a batch that is done, and a step if an optimiser has taken one since the last."""
-        self._in_body = False
-        self._feed.batch += 1
-        before, self._counted = self._counted, self._counter.count
-        self._blocked = self._counted == before  # gradients wait for more
-        if self._blocked and self._feed.batch == MOST_BATCHES and self._run.step == 0:
-            self._stepless.check()
-        if not self._blocked:
-            # Nothing is saved behind the last batch: the end of the epoch is near.
-            (self._run.count if self._feed.batch == self._feed.total else self._run.advance)()
 
-    def _has_stepped(self) -> bool:
-        """Return whether an optimiser has stepped since the last call."""
-        before, self._counted = self._counted, self._counter.count
-        return self._counted > before
-
-    def _count_step_outside(self) -> None:
-        """Count a step that was taken behind a loop: of the gradients that it had left over."""
-        if self._has_stepped():
-            self._blocked = False
-            self._run.count()
-
-    def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
-        if self._pass is None:
-            return
-        if self._in_body:
-            self._end_body()
-        self._pass, self._has_left = None, False
-        if self._run.step == 0:
-            self._stepless.check()
-        self._blocked &= self._counter.count > self._counted_before  # not after a validation
-        self._feed.next_pass()
-        self._run.join(blocked=self._blocked)
-        self._script.end_pass()
-        self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
+def _refuse_nesting(inner: str, outer: str) -> NoReturn:
+    raise SessionError(
+        "nested-loops",
+        f"session.{inner} within session.{outer}: a loop of k iterations within an epoch is session.batches(range(k)), "
+        "and a loop within a batch or a step is a plain one.",
+    )
 
 
 class Batches(Generic[T]):
@@ -221,14 +382,23 @@ class Batches(Generic[T]):
 
 
 @contextlib.contextmanager
-def counted_loops(
+def open_loops(
     script: Script, run: Run, *, optimizers: Mapping[str, Any], scalers: Mapping[str, Any]
 ) -> Iterator[Loops]:
-    """Count the steps of ``optimizers`` and ``scalers``, by name, while the loops of a session run."""
-    counter = StepCounter()
-    try:
-        counter.watch(optimizers.values(), "step")
-        counter.watch(scalers.values(), "update")
+    """Count the steps of ``optimizers``, those of others too, and look at gradients, while the loops of a session run.
+
+    Args:
+        script: as the run sees it.
+        run: of the session.
+        optimizers: of the session, by name.
+        scalers: of the session, by name.
+    """
+    with contextlib.ExitStack() as stack:
+        counter = StepCounter(optimizers.values())
+        stack.callback(counter.close)
+        counter.watch(scalers.values())
+        stack.callback(script.pending.close)
+        unknown = UnknownOptimizers(optimizers, counter, script.pending)
+        stack.callback(unknown.close)
+        script.before_saves.append(unknown.warn)
         yield Loops(script, run, counter, optimizers=optimizers)
-    finally:
-        counter.close()

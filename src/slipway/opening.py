@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from slipway import startup
 from slipway.attempt import Ownership, open_folder
 from slipway.cause import leave_cause, withdraw_cause
-from slipway.checkpoint.components import RANKS, Stateful
+from slipway.checkpoint.components import RANKS, Stateful, capture
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
@@ -22,6 +22,7 @@ from slipway.communicator import Communicator
 from slipway.communicator.adopt import adopt_ranks, leave_at_exit
 from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_root
 from slipway.compiled import CompiledCode
+from slipway.continuing_generators import watched_generators
 from slipway.environment import Environment, Launcher, read_environment
 from slipway.errors import (
     SessionError,
@@ -29,7 +30,9 @@ from slipway.errors import (
     StateMismatchError,
 )
 from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.module_attributes import ATTRIBUTES
 from slipway.per_rank import GRADIENTS
+from slipway.position import Position
 from slipway.recorder import Recorder, provenance
 from slipway.run import Stopped
 from slipway.runfolder import RunFolder
@@ -104,6 +107,7 @@ def open_run(
         joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
+        run_on_root(comm, lambda: capture(components, Header(Position())))  # what cannot be saved is refused here
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         objects = SavedObjects(components, given, comm)
@@ -114,7 +118,7 @@ def open_run(
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup.mark(startup.RESUME)
-            with in_use(folder.path):
+            with in_use(folder.path), watched_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
@@ -210,7 +214,7 @@ def _require_fitting(
         for name, value in facts.items()
         if found.header.facts.get(name, value) != value
     ]
-    differing += [f"{name} was not saved" for name in components if name not in saved]
+    differing += [f"{name} was not saved" for name in components if name not in {*saved, ATTRIBUTES}]
     differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
     if facts.keys() - found.header.facts.keys():
         differing = ["another program has made it"]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipway.seeding import derive, fingerprint, reseed, seed_generators
+from slipway.seeding import derive, reseed, seed_generators, state_digest
 from slipway.world import World
 
 MAX_OBJECTS = 2000
@@ -34,7 +34,7 @@ class OwnGenerators:
         """Search ``parts``, leaving out the generators ``without``."""
         left_out = {*map(id, without)}
         self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
-        self._begun = [fingerprint(generator) for generator in self.found]
+        self._begun = [state_digest(generator) for generator in self.found]
 
     def seed(self, seed: int, world: World) -> None:
         """Seed each by ``seed``, its number, and on several ranks by the state in which it was found."""
@@ -70,10 +70,11 @@ def own_generators(*parts: Any) -> list[Any]:
     like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
     """
     global_ones = _global_generators()
-    return [found for found in _reachable(parts) if _is_generator(found) and id(found) not in global_ones]
+    return [found for found in _reachable(parts) if is_generator(found) and id(found) not in global_ones]
 
 
-def _is_generator(value: Any) -> bool:
+def is_generator(value: Any) -> bool:
+    """Return whether ``value`` is a generator of random numbers that can be seeded."""
     return isinstance(value, _kinds()) and not isinstance(value, random.SystemRandom)
 
 
@@ -99,7 +100,7 @@ def _reachable(parts: Iterable[Any]) -> Iterator[Any]:
             continue
         seen[id(value)] = value  # kept, so that its number is not given to another object
         yield value
-        waiting.extend(() if _is_generator(value) or _of_library(value) else _parts(value))
+        waiting.extend(() if is_generator(value) or _of_library(value) else _parts(value))
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -107,17 +108,19 @@ def _parts(value: Any) -> Iterable[Any]:
     for kinds, parts in PARTS.items():
         if isinstance(value, kinds):
             return parts(value)
-    return *_attributes(value), *type(value).__mro__
+    return *attributes_of(value).values(), *type(value).__mro__
 
 
 def _first(values: Iterable[Any]) -> list[Any]:
     return [value for value, _ in zip(values, range(MAX_ITEMS), strict=False)]
 
 
-def _attributes(value: Any) -> list[Any]:
-    names = [name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ())]
-    slots = [getattr(value, name, None) for name in names if not name.startswith("__")]
-    return [*getattr(value, "__dict__", {}).values(), *slots]
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of ``value`` by name, without those of its class."""
+    slots = [
+        name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ()) if not name.startswith("__")
+    ]
+    return {**{name: getattr(value, name, None) for name in slots}, **getattr(value, "__dict__", {})}
 
 
 def _used_by(function: FunctionType) -> list[Any]:

@@ -16,6 +16,7 @@ from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.clock import Clock
 from slipway.compiled import CompiledCode
+from slipway.errors import SlipwayError
 from slipway.metrics import JsonLines, Record, read_records
 from slipway.status import Status
 from slipway.stop import Reason
@@ -74,11 +75,15 @@ class Recorder:
             self._has_saved = True
         self._saver.save(checkpoint)
 
+    def note_not_saved(self, error: SlipwayError, *, step: int) -> None:
+        """Warn that ``error`` keeps the state at ``step`` from being saved; the attempt fails if that remains so."""
+        self._saver.fail(error, step=step)
+
     def finish(self) -> None:
         """Make everything durable.
 
         Raises:
-            NotSavedError: if the last checkpoint could not be written.
+            SlipwayError: if the last checkpoint could not be written.
             OSError: if the last records could not.
         """
         self._saver.finish()

@@ -309,7 +309,12 @@ class Run:
         facts = self._program.facts()
         if root := self._recorder.on_root:
             position = self.position._replace(step=self._furthest)
-            root.save(self._program.capture(Header(position, self._metric, facts)))
+            try:
+                checkpoint = self._program.capture(Header(position, self._metric, facts))
+            except SlipwayError as error:  # what the script has changed since the first checkpoint
+                root.note_not_saved(error, step=self._furthest)
+            else:
+                root.save(checkpoint)
             root.clock.write(self._furthest)
         self._enter(before)
         self._metric = None

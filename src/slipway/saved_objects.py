@@ -69,7 +69,11 @@ class SavedObjects:
             return
         found, self._found = self._found, None
         now = {name: self._digest(name) for name in self._parts}
-        own = [name for name, digest in now.items() if digest is None or digest != before[name]]
+        own = [
+            name
+            for name, digest in now.items()
+            if digest is None or digest != before[name] or getattr(self._parts[name], "is_incomplete", False)
+        ]
         changed = sorted({name for names in all_gather_json(self._comm, own) for name in names})
         if changed:
             log.info("restored again, as code after the session's opening has changed it: %s", ", ".join(changed))
@@ -117,6 +121,7 @@ class SavedObjects:
     def _digest(self, name: str) -> str | None:
         """Return the digest of the state of a part; None if it has none that can be saved."""
         try:
-            return fingerprint(self._parts[name].state_dict()).digest
+            part = self._parts[name]
+            return fingerprint(part.state_dict(), restored_in_place=components.restores_in_place(part)).digest
         except Exception:  # noqa: BLE001 -- of the code of a part; a save will report it
             return None

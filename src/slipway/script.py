@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
-from slipway.errors import SessionError
+from slipway.errors import SessionError, StateMismatchError
 from slipway.feed import Feed
 from slipway.goodput import describe, read_goodput
 from slipway.identity import facts_of
@@ -19,6 +19,7 @@ from slipway.means import Means, Part
 from slipway.metrics import Record
 from slipway.opening import Opened
 from slipway.overflow import Scalers
+from slipway.pending import PendingGradients
 from slipway.position import Position
 from slipway.program import Speed
 from slipway.seeding import Generators, Purpose
@@ -60,14 +61,29 @@ class Script:
         """Where this rank goes on."""
         self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
         carried = facts.get("window", [])
-        self.window = Window(world.rank, world.size, [carried] if isinstance(carried, dict) else carried)
+        self._carried = [carried] if isinstance(carried, dict) else carried
+        self.window = Window(world.rank, world.size, self._carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
         self._passes = 0
         self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
-        if "feed" in facts:
+        self.is_resumed = "feed" in facts
+        """Whether a run was found that a session has saved."""
+        self.lowest = [0, 0]
+        """Where the rank stood that was the last when the run was saved: the pass, and its batches done."""
+        self.left_early: dict[int, int] = {}
+        """The calls of ``epochs`` and ``steps`` that the script has left by ``break``, and after how many of them."""
+        self.may_lack_gradients = False
+        """Whether an earlier version has saved the run, which may have lost gradients."""
+        self.pending = PendingGradients(parameters, optimizers, carried=facts.get("carries_gradients"))
+        self.before_saves: list[Callable[[], None]] = []
+        """What looks for something to say before the run is saved."""
+        if self.is_resumed:
+            facts = self._of_this_version(facts)
+            self.left_early = dict(facts["left_early"])
+            self.lowest = min(place[:2] for place in facts["feed"]["places"])
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
             self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
             if facts["world_size"] == world.size:
@@ -76,12 +92,6 @@ class Script:
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
         """Of the whole run, as far as the script has said; one of them is 0."""
-        self.left_early = False
-        """Whether the script has left its epochs by ``break``."""
-        self.was_left_early = bool(facts.get("left_early"))
-        """Whether it had, when the run was saved that was found."""
-        self.gradients_wait = False
-        """Whether gradients wait for an optimiser step, so that a checkpoint needs them."""
 
     def resume_generators(self, *place: int) -> None:
         """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
@@ -94,19 +104,25 @@ class Script:
     def restore_again(self) -> None:
         """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
 
-        Code of the script between the opening and here cannot change a resumed run then.
+        Code of the script between the opening and here cannot change a resumed run then. What it has logged is
+        dropped, as it was logged before.
         """
+        world = self._comm.world
+        self.window = Window(world.rank, world.size, self._carried)
         self._objects.restore_again()
 
     def described(self, position: Position) -> dict[str, float]:
         """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
-        rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        groups = [group for each in self._optimizers for group in getattr(each, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if "lr" in group]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
     def begin_pass(self) -> None:
         """Begin the means of a pass of the feed, or continue them in one that is resumed."""
+        feed = self.feed
         self._passes += 1
-        self.means.begin(self.feed.number, resumed=self.feed.is_resuming or self.feed.batch > 0)
+        resumed = feed.resumed_pass != feed.number if feed.is_counting else feed.is_resuming or feed.batch > 0
+        self.means.begin(feed.number, resumed=resumed)
 
     def end_pass(self) -> None:
         """End the means of a pass that has ended on all ranks."""
@@ -176,9 +192,11 @@ class Script:
 
     def facts(self) -> dict[str, Any]:
         """Return what a checkpoint says besides."""
-        within = self.feed.batch or self.total_steps  # elsewhere they are seeded anew
+        for look in self.before_saves:
+            look()
+        within = self.feed.batch  # elsewhere they are seeded anew
         own = self.generators.capture() if within else None
-        gathered = all_gather_json(self._comm, [own, self.gradients_wait])
+        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved])
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
@@ -186,7 +204,8 @@ class Script:
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": [generators for generators, _ in gathered],
-            "left_early": self.left_early,
+            "left_early": [*self.left_early.items()],
+            "carries_gradients": self.pending.is_carried,
             **self._objects.collect(gradients_wait=any(wait for _, wait in gathered)),
         }
 
@@ -210,6 +229,29 @@ class Script:
 
     # Inside.
 
+    def _of_this_version(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``facts``, of a checkpoint that an earlier version may have made, as this one writes them.
+
+        Raises:
+            StateMismatchError: if they do not say where the script stood.
+        """
+        feed, left = facts["feed"], facts["left_early"]
+        if "iterations" in feed:
+            return dict(facts)
+        has_steps = any(facts["generators"]) and not any(place[1] for place in feed["places"])
+        if has_steps and any(place[0] for place in feed["places"]):
+            raise StateMismatchError(
+                "different-run",
+                "an earlier version of slipway saved this run in session.steps after session.batches, and did not "
+                "count them apart: name another folder.",
+            )
+        self.may_lack_gradients = has_steps or len(self._optimizers) > 1
+        feed = {**feed, "iterations": self.start.step if has_steps else 0}
+        if left:
+            self.start = self.start.next_epoch()
+            feed["places"] = [[0, 0, None, *place[3:]] for place in feed["places"]]
+        return {**facts, "feed": feed, "left_early": [[1, self.start.epoch]] if left else []}
+
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
         names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
@@ -218,10 +260,12 @@ class Script:
     def _epochs_done(self, position: Position) -> float:
         """Return the epochs done, with the fraction of the one under way, where that is known."""
         feed = self.feed
+        if feed.is_counting:
+            return float(position.epoch)
         return position.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _done(self, position: Position) -> float:
         """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
         if self.total_epochs:
             return self._epochs_done(position) / self.total_epochs
-        return position.step / max(1, self.total_steps)
+        return self.feed.batch / max(1, self.total_steps)

@@ -17,23 +17,22 @@ from slipway.checkpoint.header import Metric
 from slipway.communicator.adopt import require_joined, under_horovod
 from slipway.errors import SessionError, warn
 from slipway.identity import as_seed
-from slipway.loops import Batches, counted_loops
+from slipway.loops import Batches, open_loops
 from slipway.opening import open_run
-from slipway.run import Policy, Run
+from slipway.run import Policy, Run, Stopped
 from slipway.script import Script
 from slipway.seeding import Purpose
 from slipway.skipping import warn_of_skipping
-from slipway.state import component, is_wrapped, named_objects, unwrap
+from slipway.state import components_of, named_objects
+from slipway.unsaved import require_saved_parameters
 from slipway.warm_up import needs_warm_up, without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
+from slipway.wrappers import replicas_in, unwrap
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-READ: Any = object()
-"""In place of a value: a mean is not added to, but read."""
 
 
 class Session:
@@ -108,9 +107,7 @@ class Session:
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
-        self._components = {
-            name: component(name, value) for named in self._objects.values() for name, value in named.items()
-        }
+        self._components = components_of(self._objects)
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
             raise SessionError(
                 "session-arguments",
@@ -120,6 +117,7 @@ class Session:
             value = locals()[name]
             if value is not None and not value > 0:
                 raise SessionError("session-arguments", f"{name}={value!r} must be a number above 0.")
+        require_saved_parameters(self._objects["optimizer"], self._objects["model"], self._objects["extra"])
         models = {name: self._components[name] for name in self._objects["model"]}
         self._weights = named_weights(weights, models)
         self._policy = Policy(log_interval, checkpoint_steps, checkpoint_minutes)
@@ -216,7 +214,7 @@ class Session:
             )
             stack.enter_context(self._run.errors_marked())
             self._loops = stack.enter_context(
-                counted_loops(
+                open_loops(
                     self._script, self._run, optimizers=self._objects["optimizer"], scalers=self._objects["scaler"]
                 )
             )
@@ -230,9 +228,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Save what is not saved and record that the run is done; after an error, record that."""
-        if error is not None:
+        is_exit = isinstance(error, SystemExit) and not isinstance(error, Stopped) and error.code in (None, 0)
+        if error is not None and not is_exit:
             self._stack.__exit__(kind, error, traceback)
             return
+        if is_exit:
+            log.info("sys.exit(0) ends the run as break ends a loop")
         with self._stack:
             self._loops.end()
 
@@ -303,7 +304,7 @@ class Session:
     @overload
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
-    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+    def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
         """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
 
         ::
@@ -328,7 +329,7 @@ class Session:
             Stopped: after ``break``, as ``batches`` does.
         """
         self._loops.end_left_pass()
-        if value is READ:
+        if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
         return None
@@ -379,7 +380,7 @@ class Session:
         ranks = self._opened.comm.world.size
         log.info("%d rank(s), run folder %s", ranks, self.folder)
         models = self._objects["model"].values()
-        if ranks > 1 and not under_horovod() and not any(map(is_wrapped, models)):
+        if ranks > 1 and not under_horovod() and not any(map(replicas_in, models)):
             warn(
                 log,
                 "no-ddp-model",

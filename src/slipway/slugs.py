@@ -1228,6 +1228,29 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Some ranks call `session.batches` where others do not, as in a validation by rank 0 alone.",
             "Call it on all ranks; on one rank alone, iterate the loader itself.",
         ),
+        "nested-loops": Entry(
+            EXIT_FAILED,
+            "`session.steps` and `session.epochs`, or `session.batches`, are nested in each other.",
+            "Iterate `session.batches(range(k))` for k iterations of an epoch. A loop within a batch or a step is a "
+            "plain one.",
+        ),
+        "gradients-not-saved": Entry(
+            EXIT_FAILED,
+            "An earlier version of Slipway saved the run between optimizer steps, without the gradients.",
+            "Begin a new run in another folder.",
+        ),
+        "parameters-not-given": Entry(
+            EXIT_CONFIG,
+            "An optimizer trains parameters of a module that the Session was not given, so that they would not be "
+            "saved.",
+            "Pass that module too, or a single tensor as `nn.ParameterList([tensor])`.",
+        ),
+        "optimizer-not-given": Entry(
+            WARNING,
+            "An optimizer steps that the Session was not given, or one within the steps of another whose "
+            "`state_dict` does not hold its state: a resumed run would begin without that state.",
+            'Pass it too: `Session(optimizer={"a": a, "b": b})`.',
+        ),
         "no-optimizer-step": Entry(
             EXIT_FAILED,
             "No optimizer that the Session knows has stepped. A warning if weights change all the same; an error if "
@@ -1257,14 +1280,41 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "no-state-dict": Entry(
             EXIT_FAILED,
-            "An object to be saved has no `state_dict` and `load_state_dict`, or its state holds what a "
-            "checkpoint cannot.",
-            "Pass an object that has both, with tensors, numbers and text.",
+            "An object to be saved has no `state_dict` and `load_state_dict`.",
+            "Pass an object that has both.",
+        ),
+        "unsavable-state": Entry(
+            EXIT_FAILED,
+            "The state of an object holds what a checkpoint cannot: a sparse, quantized, nested or complex128 tensor, "
+            "a tensor subclass, or an object that is not plain data.",
+            "Let `state_dict` return dense tensors of usual dtypes, numbers, text, lists and dictionaries. Register a "
+            "buffer that the script can rebuild with `persistent=False`.",
+        ),
+        "unresumable-state": Entry(
+            WARNING,
+            "The script has changed an object since the Session opened, in a way that the object of the next attempt "
+            "cannot load: it would refuse the checkpoint.",
+            "Make the change before the Session opens if the run has reached it: `slipway.peek(folder)` returns the "
+            "epoch and the step.",
+        ),
+        "not-restored": Entry(
+            WARNING,
+            "A value that no `state_dict` contains differs from the one with which the run began, so the resumed run "
+            "may come to other results.",
+            "Seed what computes it, or save it: `register_buffer` in a module, or `Session(extra=...)`.",
+        ),
+        "scheduler-not-given": Entry(
+            WARNING,
+            "A learning-rate scheduler works on an optimizer and was not given to the Session, so it begins anew in "
+            "each attempt.",
+            "Pass it: `Session(scheduler=scheduler)`. Ignore this if the script computes the learning rate by itself.",
         ),
         "sharded-model": Entry(
             EXIT_FAILED,
-            "A model is sharded over the ranks (FSDP, DTensor); a Session cannot save it.",
-            "Use DistributedDataParallel, or save the model without a Session, by `torch.distributed.checkpoint`.",
+            "A model or an optimizer is sharded over the ranks (FSDP, DTensor, ZeroRedundancyOptimizer); a Session "
+            "cannot save it.",
+            "Use DistributedDataParallel and an optimizer that each rank has whole, or save without a Session, by "
+            "`torch.distributed.checkpoint`.",
         ),
         "sampler-batch-size": Entry(
             EXIT_FAILED,
@@ -1301,6 +1351,19 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "DataLoader workers were started before the Session, so a signal to all processes (Ctrl-C, "
             "`scancel`) ends them while the run still needs them.",
             "Iterate the loader first inside the Session.",
+        ),
+        "changed-loader": Entry(
+            WARNING,
+            "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
+            "the resumed attempt has another value of it.",
+            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
+            "itself belongs into `extra`.",
+        ),
+        "unsaved-generator": Entry(
+            WARNING,
+            "A generator that was given to a loader, or to its sampler, continues from pass to pass, and the loader is "
+            "iterated without `session.batches`, as for a validation or within `zip`.",
+            "Leave the generator out, or seed it before each pass. For a validation, `extra=generator` saves it.",
         ),
         "slow-resume": Entry(
             WARNING,

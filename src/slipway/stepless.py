@@ -24,7 +24,8 @@ class Stepless:
         self._parameters = parameters
         self._given = f"Session(optimizer=...) was given {', '.join(optimizers) or 'none'}"
         self._before = 0
-        self._has_warned = False
+        self.has_warned = False
+        """Whether weights have changed without a step."""
 
     def begin(self) -> None:
         """Begin a pass."""
@@ -32,8 +33,8 @@ class Stepless:
 
     def check(self) -> None:
         """Warn, once, if weights have changed since then."""
-        if not self._has_warned and self._versions() != self._before:
-            self._has_warned = True
+        if not self.has_warned and self._versions() != self._before:
+            self.has_warned = True
             warn(
                 log,
                 "no-optimizer-step",

@@ -9,43 +9,74 @@ from typing import Any
 
 
 class StepCounter:
-    """Counts the calls of methods of objects, such as ``optimizer.step`` and ``scaler.update``.
+    """Counts the steps of each of some optimisers: calls of its ``step``, or of a GradScaler's for it.
 
     Only outermost calls count: the step of a subclass that calls ``super().step()`` is one. A method of the instance is
     replaced, because hooks of torch would fire for each class.
     """
 
-    def __init__(self) -> None:
-        """Count nothing yet."""
-        self.count = 0
-        self._depth = 0
-        self._replaced: list[tuple[Any, str, Any]] = []
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        """Count the steps of ``optimizers``, once they are watched."""
+        self._owners = [unwrapped(given) for given in optimizers]
+        self._counts = [0] * len(self._owners)
+        self._depths = [0] * len(self._owners)
+        self._replaced: list[tuple[Any, Any]] = []
 
-    def watch(self, owners: Iterable[Any], method: str) -> None:
-        """Count the calls of ``method`` of each of ``owners`` from now on."""
-        for given in owners:
-            owner = getattr(given, "optimizer", given)  # Accelerate's wrapper has a step that may do nothing
-            inner = getattr(owner, method)
-            self._replaced.append((owner, method, vars(owner).get(method)))
+    @property
+    def is_within(self) -> Any:
+        """The optimiser of the outermost step that runs now; None if none does."""
+        return next((owner for owner, depth in zip(self._owners, self._depths, strict=True) if depth), None)
 
-            @functools.wraps(inner)  # with the marks by which learning-rate schedulers know their own wrapper
-            def counted(_owner: Any, *args: Any, _inner: Any = inner, **kwargs: Any) -> Any:
-                self._depth += 1
-                try:
-                    result = _inner(*args, **kwargs)
-                finally:
-                    self._depth -= 1
-                if not self._depth:
-                    self.count += 1
-                return result
+    def take(self) -> list[int]:
+        """Return how many steps each optimiser has taken since the last call."""
+        taken, self._counts = self._counts, [0] * len(self._owners)
+        return taken
 
-            setattr(owner, method, MethodType(counted, owner))  # bound: schedulers look for __func__
+    def watch(self, scalers: Iterable[Any]) -> None:
+        """Count from now on, until ``close``.
+
+        Args:
+            scalers: whose ``step`` counts, too: it skips the optimiser's after gradients of inf or nan.
+        """
+        for number, owner in enumerate(self._owners):
+            self._replace(owner, number)
+        for scaler in scalers:
+            self._replace(scaler, None)
 
     def close(self) -> None:
         """Give the objects their methods back."""
         while self._replaced:
-            owner, method, before = self._replaced.pop()
+            owner, before = self._replaced.pop()
             if before is None:
-                delattr(owner, method)
+                del owner.step
             else:
-                setattr(owner, method, before)
+                owner.step = before
+
+    def _number_of(self, optimizer: Any = None) -> int | None:
+        return next((number for number, owner in enumerate(self._owners) if owner is unwrapped(optimizer)), None)
+
+    def _replace(self, owner: Any, own: int | None) -> None:
+        """Replace ``owner.step``, to count steps of the optimiser with number ``own``, or of the one that it gets."""
+        inner = owner.step
+        self._replaced.append((owner, vars(owner).get("step")))
+
+        @functools.wraps(inner)  # with the marks by which learning-rate schedulers know their own wrapper
+        def counted(_owner: Any, *args: Any, **kwargs: Any) -> Any:
+            number = self._number_of(*args[:1]) if own is None else own
+            if number is None:
+                return inner(*args, **kwargs)
+            self._depths[number] += 1
+            try:
+                result = inner(*args, **kwargs)
+            finally:
+                self._depths[number] -= 1
+            if not self._depths[number]:
+                self._counts[number] += 1
+            return result
+
+        owner.step = MethodType(counted, owner)  # bound: schedulers look for __func__
+
+
+def unwrapped(given: Any) -> Any:
+    """Return the optimiser in Accelerate's wrapper, whose step may do nothing."""
+    return getattr(given, "optimizer", given)

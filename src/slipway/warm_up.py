@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+
+from slipway.wrappers import replicas_in
 
 
 def needs_warm_up(model: object, ranks: int) -> bool:
@@ -16,11 +17,8 @@ def needs_warm_up(model: object, ranks: int) -> bool:
     DDP lays its buckets anew after the first backward pass, in the order in which gradients came; three and more ranks
     then add them up in another order. Not with ``find_unused_parameters`` or ``static_graph``.
     """
-    return (
-        isinstance(model, DistributedDataParallel)
-        and ranks > 2  # noqa: PLR2004 -- the sum of two does not depend on the order
-        and not model.find_unused_parameters
-        and not model.static_graph
+    return ranks > 2 and any(  # noqa: PLR2004 -- the sum of two does not depend on the order
+        not wrapper.find_unused_parameters and not wrapper.static_graph for wrapper in replicas_in(model)
     )
 
 

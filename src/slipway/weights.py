@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +14,16 @@ from torch import Tensor
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.errors import SessionError
+from slipway.model_state import Model
 from slipway.position import Position
 from slipway.reading import read_start
-from slipway.state import Model, named_objects
+from slipway.state import named_objects
+from slipway.wrappers import SEGMENTS
 
 SAFE_TORCH = "2.10"
 """The oldest torch whose ``weights_only`` keeps a file from running code (CVE-2026-24747)."""
 NESTS = ("state_dict", "model_state_dict", "model")
 """Under which training scripts save a model's state_dict beside other things."""
-PREFIXES = ("module.", "_orig_mod.")
-"""Of the names of parameters: DistributedDataParallel's and torch.compile's."""
 
 
 class WeightsError(Exception):
@@ -51,7 +52,7 @@ def read_file(path: Path) -> Any:
 
 
 def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the state_dict in ``content``, without prefixes of which the model's ``own`` names know nothing.
+    """Return the state_dict in ``content``, by the model's ``own`` names, with or without those of wrappers.
 
     Raises:
         WeightsError: if ``content`` is no state_dict, and holds none.
@@ -61,13 +62,16 @@ def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
         content = next(nested, content)
     if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
         raise WeightsError("must hold a state_dict: tensors by name, nothing else.")
-    found = dict(content)
-    while found and not found.keys() & own.keys():
-        prefix = next((prefix for prefix in PREFIXES if all(name.startswith(prefix) for name in found)), None)
-        if prefix is None:
-            break
-        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
-    return found
+    given: dict[str, Tensor] = dict(content)
+    shorter = Counter(map(_without_wrappers, own))
+    free = {_without_wrappers(name): name for name in own if name not in given}
+    names = {short: name for short, name in free.items() if shorter[short] == 1}
+    return {name if name in own else names.get(_without_wrappers(name), name): tensor for name, tensor in given.items()}
+
+
+def _without_wrappers(name: str) -> str:
+    """Return the name of a tensor without what DistributedDataParallel and torch.compile add."""
+    return ".".join(part for part in name.split(".") if part not in SEGMENTS)
 
 
 def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]:

@@ -9,8 +9,9 @@ from slipway.checkpoint.components import RANKS, Stateful
 from slipway.checkpoint.header import Header
 from slipway.errors import StateMismatchError, warn
 from slipway.fingerprint import fingerprint
+from slipway.generator_state import GENERATORS
+from slipway.model_state import Model
 from slipway.seeding import derive
-from slipway.state import GENERATORS, Model
 
 log = logging.getLogger(__name__)
 

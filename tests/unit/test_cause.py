@@ -91,7 +91,8 @@ class TestSession:
     @pytest.fixture
     def session(self):
         model = torch.nn.Linear(2, 2)
-        return lambda **words: Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **words)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return lambda **words: Session(model=model, optimizer=self.optimizer, **words)
 
     def test_one_that_is_refused(self, attempt, session):
         with pytest.raises(TrackerError), session(trackers="none"):
@@ -106,6 +107,7 @@ class TestSession:
                 for step in opened.steps(9):
                     if step == steps:
                         raise StateMismatchError("different-state", "model")
+                    self.optimizer.step()
 
         with pytest.raises(StateMismatchError):
             train()

@@ -217,7 +217,7 @@ class TestTheCommand:
     def of_a_script(self, tmp_path, monkeypatch):
         script = tmp_path / "main.py"
         script.write_text("1")
-        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
         monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
 
     def test_the_same_one_says_nothing(self, tmp_path, caplog):
@@ -259,7 +259,7 @@ class TestTheCommand:
         assert_warning(caplog.text, "other-command", tmp_path / "main.py", "6b86b273ff34", "d4735e3a265e")
 
     def test_a_process_without_a_script_has_no_digest(self, tmp_path, monkeypatch, caplog):
-        monkeypatch.delattr(sys.modules["__main__"], "__file__")
+        monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
         for _ in range(2):
             with suppress(Stopped):
                 train(tmp_path / "run", stop_at=2)

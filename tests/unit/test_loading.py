@@ -39,7 +39,9 @@ class Noisy(Dataset):
 
 
 def set_offset(_worker):
-    get_worker_info().dataset.offset = 1.0
+    data = get_worker_info().dataset
+    assert (type(data), len(data), data[3][0]) == (Noisy, SAMPLES, 3)
+    data.offset = 1.0
 
 
 SAMPLERS = {

@@ -18,7 +18,8 @@ from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator import Alone
 from slipway.position import Position
-from slipway.state import component, named_objects, unwrap
+from slipway.state import component, named_objects
+from slipway.wrappers import unwrap
 
 NEEDED = {"lr": 0.01, "max_iter": 2}
 OPTIMIZERS = {
@@ -194,6 +195,39 @@ def test_names_of_several_objects():
     assert named_objects("model", 3) == {"model": 3}
     assert named_objects("model", [1, 2]) == {"model.0": 1, "model.1": 2}
     assert named_objects("model", {"a": 1}) == {"model.a": 1}
+
+
+class Counters(dict):
+    """The one of docs/session.md."""
+
+    def state_dict(self):
+        return dict(self)
+
+    def load_state_dict(self, state):
+        self.update(state)
+
+
+class History(list):
+    """A list with a state."""
+
+    def state_dict(self):
+        return {"items": [*self]}
+
+    def load_state_dict(self, state):
+        self[:] = state["items"]
+
+
+@pytest.mark.parametrize(("one", "other"), [(Counters(best=0.5, patience=3), Counters()), (History([1, 2]), History())])
+def test_an_object_with_a_state_is_one_also_if_it_is_a_container(one, other, tmp_path):
+    assert named_objects("extra", one) == {"extra": one}
+    assert named_objects("extra", {"a": one, "b": [1]}) == {"extra.a": one, "extra.b": [1]}
+    components.restore({"extra": other}, through_disk({"extra": component("extra", one)}, tmp_path), Alone(CPU))
+    assert other == one
+
+
+def test_modules_that_contain_modules_are_one_model():
+    for model in (nn.ModuleDict({"a": nn.Linear(1, 1)}), nn.ModuleList([nn.Linear(1, 1)]), nn.Sequential()):
+        assert named_objects("model", model) == {"model": model}
 
 
 def test_an_optimiser_of_other_groups_is_refused():

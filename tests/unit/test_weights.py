@@ -14,7 +14,7 @@ from ranks import on_ranks
 from slipway import Session
 from slipway.checkpoint.components import restore
 from slipway.communicator.collectives import run_on_root
-from slipway.state import Model
+from slipway.model_state import Model
 from slipway.weights import read_weights
 
 

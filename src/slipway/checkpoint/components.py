@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
+from slipway.checkpoint.savable import obstacle
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import as_bytes, broadcast_json
+from slipway.errors import SessionError, SlipwayError
 
 PLAIN = {bool, int, float, str, type(None)}
 CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
@@ -58,12 +60,12 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
     """Return a checkpoint of ``components``, whose tensors still are the components' own.
 
     Raises:
-        TypeError: if a state holds something that is neither a tensor nor plain.
+        SessionError: if a state holds what a checkpoint cannot, naming it.
     """
     tensors: Tensors = {}
     trees = {}
     for name, component in components.items():
-        named, tree = split(component.state_dict(), name)
+        named, tree = split(state_of(name, component), name, restored_in_place=restores_in_place(component))
         if named:
             tensors[name] = named
         if tree is not None:
@@ -95,8 +97,8 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
         own = _own(comm, RANKS + name, tensors, shapes, header.trees)
         if own is not None:
             # Of a module only the tensors that differ were saved for each rank.
-            state = {**state, **own} if getattr(components[name], "restores_in_place", False) else own
-        _load(components[name], state)
+            state = {**state, **own} if restores_in_place(components[name]) else own
+        _load(name, components[name], state)
     return Restored(header, [name for name in components if name not in saved])
 
 
@@ -113,6 +115,11 @@ def _own(
     return own
 
 
+def restores_in_place(component: Stateful) -> bool:
+    """Return whether ``component`` copies a state into tensors that it has, as modules do."""
+    return isinstance(component, nn.Module) or getattr(component, "restores_in_place", False)
+
+
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load ``state``, of a checkpoint, into ``module``, with the versions of the layers, for which some modules ask."""
     versioned = OrderedDict(state)
@@ -120,23 +127,57 @@ def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     module.load_state_dict(versioned)
 
 
-def _load(component: Stateful, state: dict[str, Any]) -> None:
-    if isinstance(component, nn.Module):
-        load_module(component, state)
-    else:
-        component.load_state_dict(state)
-
-
-def split(state: Mapping[Any, Any], component: str) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors of ``state`` by name, and the rest as a tree of JSON; None where it is tensors by name alone.
+def state_of(name: str, component: Stateful) -> dict[str, Any]:
+    """Return the state of ``component``.
 
     Raises:
-        TypeError: naming what cannot be saved, and where in ``component`` it stands.
+        SessionError: with its ``name``, if its code fails.
     """
-    if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
-        return {name: tensor.detach() for name, tensor in state.items()}, None
+    try:
+        return component.state_dict()
+    except SlipwayError:
+        raise
+    except Exception as error:  # whatever the code of a component raises
+        reason = f"{type(error).__name__}: {error}"
+        raise SessionError("unsavable-state", f"state_dict of {name} fails: {reason}") from error
+
+
+def _load(name: str, component: Stateful, state: dict[str, Any]) -> None:
+    try:
+        if isinstance(component, nn.Module):
+            load_module(component, state)
+        else:
+            component.load_state_dict(state)
+    except SlipwayError:
+        raise
+    except Exception as error:  # whatever the code of a component raises
+        reason = f"{type(error).__name__}: {error}"
+        raise SessionError("different-state", f"{name} does not load what was saved: {reason}") from error
+
+
+def split(
+    state: Mapping[Any, Any], component: str, *, restored_in_place: bool = False
+) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors of ``state`` by name, and the rest as a tree of JSON; None where it is tensors by name alone.
+
+    Args:
+        state: of a component.
+        component: its name.
+        restored_in_place: whether loading copies into tensors of the same classes, as modules do.
+
+    Raises:
+        SessionError: naming what cannot be saved, and where in ``component`` it stands.
+    """
     tensors: dict[str, Tensor] = {}
-    return tensors, _tree(dict(state), component, tensors)
+    if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+        tree, tensors = None, dict(state)
+    else:
+        tree = _tree(dict(state), component, tensors)
+    for name, tensor in tensors.items():
+        if fault := obstacle(tensor, restored_in_place=restored_in_place):
+            place = f"{component}: {name}" if tree is None else name
+            raise SessionError("unsavable-state", f"{place} {fault}, which a checkpoint cannot hold.")
+    return {name: tensor.detach() for name, tensor in tensors.items()}, tree
 
 
 def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
@@ -149,7 +190,7 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """Encode ``value`` as JSON; containers and references to tensors become objects with one key, their kind."""
     kind = type(value).__name__
     if isinstance(value, Tensor):
-        tensors[place] = value.detach()
+        tensors[place] = value
         return {"tensor": place}
     if type(value) is bytes:
         return {"bytes": value.hex()}
@@ -168,9 +209,10 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
 
 def _require_plain(value: Any, place: str) -> Any:
     if type(value) not in PLAIN:
-        raise TypeError(
+        raise SessionError(
+            "unsavable-state",
             f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, bytes, arrays, and "
-            "lists, tuples and dictionaries of these"
+            "lists, tuples and dictionaries of these.",
         )
     return value
 

@@ -134,10 +134,14 @@ def remove(folder: Path) -> None:
 
 def recover(folder: Path) -> None:
     """Give their names back to checkpoints in ``folder`` whose replacement was killed half-way."""
-    for hidden in folder.glob(f".*.{REPLACED}.*"):
-        path = hidden.with_name(hidden.name.removeprefix(".").partition(".")[0])
-        if not path.exists():
-            hidden.rename(path)
+    for name, hidden in half_replaced(folder).items():
+        hidden.rename(folder / name)
+
+
+def half_replaced(folder: Path) -> dict[str, Path]:
+    """Return, by their names, the checkpoints in ``folder`` whose replacement was killed half-way: hidden folders."""
+    found = {path.name.removeprefix(".").partition(".")[0]: path for path in folder.glob(f".*.{REPLACED}.*")}
+    return {name: hidden for name, hidden in found.items() if not (folder / name).exists()}
 
 
 def _hidden(path: Path, what: str) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
 from slipway.compiled import CompiledCode
-from slipway.errors import NotSavedError, is_retryable, warn
+from slipway.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +47,21 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
         self._thread.start()
 
+    def fail(self, error: SlipwayError, *, step: int) -> None:
+        """Report that ``error`` keeps the state at ``step`` from being saved."""
+        self.wait()
+        self._error = error
+        warn(log, error.slug, "checkpoint of step %s not written: %s", step, error)
+
     def finish(self) -> None:
         """Wait until everything is written.
 
         Raises:
-            NotSavedError: if the last save failed.
+            SlipwayError: if the last save failed.
         """
         self.wait()
+        if isinstance(self._error, SessionError):
+            raise self._error
         if self._error:
             before = None
             with contextlib.suppress(OSError):

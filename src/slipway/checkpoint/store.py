@@ -13,6 +13,7 @@ from slipway.checkpoint.folder import (
     Checkpoint,
     DamagedError,
     discard,
+    half_replaced,
     make_temporary,
     publish,
     read_checkpoint,
@@ -22,7 +23,7 @@ from slipway.checkpoint.folder import (
     sync_files,
     write_checkpoint,
 )
-from slipway.checkpoint.header import Metric
+from slipway.checkpoint.header import Header, Metric
 from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError, warn
 from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
@@ -98,6 +99,25 @@ class CheckpointStore:
                 warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the one before", path, error)
         if candidates:
             raise AllDamagedError(count=len(candidates), folder=self.path)
+        return None
+
+    def newest_header(self) -> Header | None:
+        """Return the header of the newest checkpoint whose manifest is valid, without a look at its tensors.
+
+        It only reads: a checkpoint whose replacement was killed half-way is read under its hidden name.
+
+        Raises:
+            AllDamagedError: if there are some, and no manifest is valid.
+            OSError: if the disk does not answer.
+        """
+        named = {path.name: path for path in self._newest_first()} | half_replaced(self.path)
+        for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
+            try:
+                return read_header(named[name])
+            except DamagedError:
+                continue
+        if named:
+            raise AllDamagedError(count=len(named), folder=self.path)
         return None
 
     def set_aside_after(self, step: int) -> None:

@@ -65,7 +65,8 @@ class Tree(Protocol):
         """Return the images below the folder ``part``, or "" for all; each class is a folder in it.
 
         Raises:
-            ConfigError: if there is no such folder, or it cannot be read, a class has no images, or its name is not UTF-8.
+            ConfigError: if the folder is missing or cannot be read, or a class has no images, or a name that is not
+                UTF-8.
         """
         ...
 

@@ -1,0 +1,52 @@
+"""Modules that wrap another one and prefix the names of its tensors: DDP, DataParallel, torch.compile, Fabric."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+SEGMENTS = {"module", "_orig_mod"}
+"""Of names of tensors: what these wrappers add."""
+
+
+def wrapped_child(module: nn.Module | None) -> str | None:
+    """Return the name under which ``module`` holds the one that it wraps; None if it is not a wrapper."""
+    if isinstance(module, (DistributedDataParallel, DataParallel)):
+        return "module"
+    if module is not None and "_orig_mod" in module._modules and is_kind(module, "OptimizedModule"):  # noqa: SLF001
+        return "_orig_mod"
+    return "_original_module" if is_kind(module, "_FabricModule") else None
+
+
+def is_kind(value: object, name: str) -> bool:
+    """Return whether ``value`` is of a class with this name, or of a subclass; to import the class may take seconds."""
+    return any(kind.__name__ == name for kind in type(value).__mro__)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return ``model`` without the wrappers around it; those within stay."""
+    while child := wrapped_child(model):
+        model = getattr(model, child)
+    return model
+
+
+def plain_name(root: nn.Module, name: str) -> str:
+    """Return the name that a tensor or module of ``root`` has without wrappers, whichever submodules they wrap.
+
+    Args:
+        root: a module.
+        name: with the names of the submodules that lead to it, separated by dots.
+    """
+    module: nn.Module | None = root
+    kept = []
+    for part in name.split("."):
+        if part != wrapped_child(module):
+            kept.append(part)
+        module = None if module is None else module._modules.get(part)  # noqa: SLF001
+    return ".".join(kept)
+
+
+def replicas_in(model: object) -> list[DistributedDataParallel]:
+    """Return ``model``, or the parts of it, whose gradients DistributedDataParallel averages over the ranks."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return [module for module in modules if isinstance(module, DistributedDataParallel)]

@@ -1,0 +1,347 @@
+"""Models in a checkpoint: by the names of plain torch, with any shapes that their modules load, and whole."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.ao import quantization
+from torch.nn.parallel import DistributedDataParallel
+
+from messages import assert_warning, refused, slugs
+from ranks import CPU
+from slipway.checkpoint import components
+from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.header import Header
+from slipway.communicator import Alone
+from slipway.position import Position
+from slipway.state import component, components_of
+from slipway.weights import fitted
+from slipway.wrappers import replicas_in
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+GROUP = pytest.mark.usefixtures("group")
+
+
+class Range(nn.Module):
+    """A buffer of the first batch's size, that loads in any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("most", torch.empty(0))
+
+    def forward(self, inputs):
+        seen = inputs.detach().abs().amax(0)
+        self.most = torch.maximum(self.most, seen) if self.most.numel() else seen
+        return inputs / self.most
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        if prefix + "most" in state:
+            self.most = state[prefix + "most"].clone()
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class Scaled(nn.Linear):
+    """An extra state that is a tensor from the first pass on."""
+
+    seen = None
+
+    def forward(self, inputs):
+        self.seen = inputs.detach().abs().amax(0)
+        return super().forward(inputs)
+
+    def get_extra_state(self):
+        return torch.empty(0) if self.seen is None else self.seen
+
+    def set_extra_state(self, state):
+        self.seen = state if state.numel() else None
+
+
+class Tables(nn.Module):
+    """A buffer that is None until the first pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", None)
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        if self.table is None:
+            self.table = inputs.detach().mean(0)
+        return self.layer(inputs - self.table)
+
+
+def quantized():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    return quantization.prepare_qat(model.train())
+
+
+def lazy_in_part():
+    """Return a model of which a part is not used, and so is not initialized."""
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+    model.register_module("unused", nn.LazyLinear(2))
+    model.forward = lambda inputs: model[2](model[1](model[0](inputs)))
+    return model
+
+
+CHANGING = {
+    "observers of quantization": quantized,
+    "buffer with code for loading": lambda: nn.Sequential(Range(), nn.Linear(4, 1)),
+    "extra state": lambda: nn.Sequential(Scaled(4, 1)),
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(3), nn.LazyConv1d(2, 1), nn.Flatten(0), nn.LazyLinear(1)),
+    "lazy in part": lazy_in_part,
+    "buffer that was None": Tables,
+}
+
+
+def through_disk(parts, folder):
+    write_checkpoint(folder / "step_00000001", components.capture(parts, Header(Position(step=1))))
+    return read_checkpoint(folder / "step_00000001")
+
+
+def bytes_of(model):
+    return {
+        name: value if nn.parameter.is_lazy(value) else (value.dtype, value.tolist())
+        for name, value in model.state_dict().items()
+        if not nn.parameter.is_lazy(value)
+    }
+
+
+@pytest.mark.parametrize("case", CHANGING)
+def test_shapes_are_left_to_the_modules(case, tmp_path, caplog):
+    torch.manual_seed(0)
+    first, second = CHANGING[case](), CHANGING[case]()
+    part = component("model", first)
+    first(torch.rand(2, 4))
+    found = through_disk({"model": part}, tmp_path)
+    assert slugs(caplog.text) == []
+    components.restore({"model": component("model", second)}, found, Alone(CPU))
+    assert bytes_of(second) == bytes_of(first)
+    inputs = torch.rand(2, 4)
+    assert torch.equal(second(inputs), first(inputs))
+
+
+def resized(model):
+    model[0].weight = nn.Parameter(torch.zeros(5, 4))
+
+
+def registered(model):
+    model[0].register_buffer("added", torch.zeros(2))
+
+
+def grown(model):
+    model.append(nn.Linear(1, 1))
+
+
+def removed(model):
+    del model[1].running_mean
+
+
+def resized_statistics(model):  # whose module has code for loading, but not for this
+    model[1].running_var = torch.ones(7)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        *((resized, "0.weight"), (registered, "0.added"), (grown, "2.weight"), (removed, "1.running_mean")),
+        (resized_statistics, "1.running_var"),
+    ],
+)
+def test_what_the_next_attempt_cannot_load_is_named_at_the_first_save_and_refused_at_the_opening(
+    change, name, tmp_path, caplog
+):
+    def build():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    model = build()
+    part = component("model", model)
+    change(model)
+    found = through_disk({"model": part}, tmp_path)
+    part.state_dict()
+    assert slugs(caplog.text) == ["unresumable-state"]
+    assert_warning(caplog.text, "unresumable-state", "model", name)
+    with refused("different-state", "model", name):
+        components.restore({"model": component("model", build())}, found, Alone(CPU))
+
+
+def test_a_model_that_the_script_changes_before_the_session_is_none_that_has_changed(tmp_path, caplog):
+    first, second = (nn.Sequential(nn.Linear(4, 3)) for _ in range(2))
+    part = component("model", first)
+    grown(first)
+    found = through_disk({"model": part}, tmp_path)
+    caplog.clear()
+    grown(second)
+    part = component("model", second)
+    components.restore({"model": part}, found, Alone(CPU))
+    part.state_dict()
+    assert slugs(caplog.text) == []
+
+
+def test_another_precision_is_refused_where_training_continues():
+    part = component("model", nn.Linear(2, 1))
+    state = nn.Linear(2, 1).double().state_dict()
+    part.load_state_dict(state)  # the script may convert its model after this
+    with refused("different-state", "model", "weight", torch.float64, torch.float32):
+        part.load_state_dict(state)
+
+
+def test_what_the_code_of_a_component_raises_names_it(tmp_path):
+    class Picky(dict):
+        def state_dict(self):
+            return {"a": 1}
+
+        def load_state_dict(self, state_dict):
+            return state_dict["b"]
+
+    found = through_disk({"extra": Picky()}, tmp_path)
+    with refused("different-state", "extra", "'b'"):
+        components.restore({"extra": Picky()}, found, Alone(CPU))
+
+
+class Blocks(nn.ModuleDict):
+    """Two parts, of which one has two."""
+
+    def forward(self, inputs):
+        return self["head"](self["encoder"](inputs))
+
+
+def blocks():
+    torch.manual_seed(0)
+    return Blocks({"encoder": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "head": nn.Linear(2, 1)})
+
+
+def compiled(model):
+    model["encoder"][0] = torch.compile(model["encoder"][0], backend="eager")
+    model["head"] = torch.compile(model["head"], backend="eager")
+    return model
+
+
+def replicated(model):
+    model["encoder"] = DistributedDataParallel(model["encoder"])
+    return model
+
+
+def replicated_in_an_attribute(model):
+    model.head = DistributedDataParallel(torch.compile(model.pop("head"), backend="eager"))
+    return model
+
+
+WRAPPED = {
+    "compiled": compiled,
+    "replicated": replicated,
+    "both": lambda model: replicated(compiled(model)),
+    "all of it": lambda model: torch.compile(DistributedDataParallel(compiled(model)), backend="eager"),
+    "an attribute": replicated_in_an_attribute,
+    "neither": lambda model: model,
+}
+
+
+@pytest.mark.parametrize("later", WRAPPED)
+@pytest.mark.parametrize("before", WRAPPED)
+@GROUP
+def test_wrappers_around_parts_leave_no_trace(before, later, tmp_path):
+    first, second = WRAPPED[before](blocks()), WRAPPED[later](blocks())
+    expected = blocks()
+    with torch.no_grad():
+        for each in (*first.parameters(), *expected.parameters()):
+            each.fill_(3)
+    found = through_disk({"model": component("model", first)}, tmp_path)
+    assert found.tensors["model"].keys() == expected.state_dict().keys()
+    blocks().load_state_dict(found.tensors["model"])
+    components.restore({"model": component("model", second)}, found, Alone(CPU))
+    assert all(bool((parameter == 3).all()) for parameter in second.parameters())
+
+
+def test_a_checkpoint_that_has_the_names_of_wrappers_loads():
+    """Of a version that saved them."""
+    first, second = compiled(blocks()), compiled(blocks())
+    with torch.no_grad():
+        first["head"].weight.fill_(3)
+    component("model", second).load_state_dict(first.state_dict())
+    assert torch.equal(second["head"].weight, first["head"].weight)
+
+
+def test_only_wrappers_are_stripped_of_their_names():
+    model = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": nn.Linear(1, 1)})})
+    model["module"]["layer"] = torch.compile(nn.Linear(1, 1), backend="eager")
+    names = component("model", model).state_dict().keys()
+    assert [*names] == [
+        *(f"module.{part}.{tensor}" for part in ("_orig_mod", "layer") for tensor in ("weight", "bias"))
+    ]
+
+
+@GROUP
+def test_weights_of_wrapped_parts_fit_a_plain_model_and_the_reverse():
+    plain, wrapped = blocks().state_dict(), replicated(compiled(blocks())).state_dict()
+    assert fitted(wrapped, plain).keys() == plain.keys()
+    assert fitted(plain, wrapped).keys() == wrapped.keys()
+    ambiguous = {"a.weight": torch.ones(1), "module.a.weight": torch.zeros(1)}
+    assert fitted(ambiguous, ambiguous) == ambiguous
+
+
+@GROUP
+def test_replicas_are_found_in_parts_of_a_model():
+    assert len(replicas_in(replicated(blocks()))) == 1
+    assert replicas_in(blocks()) == replicas_in(object()) == []
+
+
+def fully_sharded(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: PLC0415 -- takes a second
+
+    return FullyShardedDataParallel(model, device_id=CPU)
+
+
+def sharded_in_place(model):
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    return fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+
+
+def part_of(shard):
+    def wrap(model):
+        model["encoder"] = shard(model["encoder"])
+        return model
+
+    return wrap
+
+
+@pytest.mark.parametrize("shard", [fully_sharded, sharded_in_place])
+@pytest.mark.parametrize("around", [lambda s: s, lambda s: lambda m: torch.compile(s(m), backend="eager"), part_of])
+@GROUP
+def test_sharded_models_and_parts_are_refused(shard, around):
+    with refused("sharded-model", "model"):
+        component("model", around(shard)(blocks()))
+
+
+@GROUP
+def test_an_optimizer_of_which_each_rank_has_a_part_is_refused():
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415
+
+    optimizer = ZeroRedundancyOptimizer(blocks().parameters(), torch.optim.SGD, lr=0.1)
+    with refused("sharded-model", "optimizer", "ZeroRedundancyOptimizer"):
+        component("optimizer", optimizer)
+
+
+def test_containers_of_modules_are_one_model():
+    for model in (blocks(), nn.ModuleList([nn.Linear(1, 1)])):
+        objects = {kind: {} for kind in ("optimizer", "scheduler", "scaler", "extra")}
+        assert [*components_of({"model": {"model": model}, **objects})] == ["model", "attributes"]
+
+
+def test_a_copy_loads_nothing_into_the_module_itself():
+    model = nn.Sequential(Range())
+    part = component("model", model)
+    model(torch.rand(2, 4))
+    before = copy.deepcopy(model.state_dict())
+    part.state_dict()
+    assert torch.equal(model.state_dict()["0.most"], before["0.most"])

@@ -1,0 +1,281 @@
+"""What modules hold besides their state_dict comes back: frozen layers, attributes, buffers that do not persist."""
+
+import copy
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from messages import assert_warning, slugs
+from slipway import Session, Stopped
+from slipway.checkpoint.components import join, split
+from slipway.module_attributes import SMALL, ModuleAttributes
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Part(nn.Module):
+    """A module with all that ``state_dict`` leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.normal = nn.BatchNorm1d(2)
+        self.rate, self.steps, self.mode, self.limit = 0.5, 0, "warm", None
+        self.seen, self.table, self.counts = [], {"a": (1, [2.0])}, Counter()
+        self.array, self.number = np.zeros(2), np.float64(0)
+        self.hidden = torch.zeros(2)
+        self.pair = [torch.zeros(1), torch.zeros(1)]
+        self.leaf = torch.zeros(2, requires_grad=True)
+        self.register_buffer("mask", torch.zeros(2), persistent=False)
+        self.register_buffer("later", None, persistent=False)
+        self.function = torch.relu
+
+
+def flags(model):
+    for parameter in model.layer.parameters():
+        parameter.requires_grad_(False)
+
+
+def frozen_statistics(model):
+    model.normal.eval()
+    model.normal.momentum = 0.01
+
+
+def plain(model):
+    model.rate, model.steps, model.mode, model.limit = 0.25, 7, "cold", (1, 2)
+
+
+def contents(model):
+    model.seen.append(3.5)
+    model.table["a"][1].append(4)
+    model.table["b"] = None
+    model.counts["x"] += 2
+
+
+def of_numpy(model):
+    model.array += 1
+    model.number += 2
+
+
+def tensors(model):
+    model.hidden = torch.tensor([1.0, 2.0])
+    model.pair[1] = torch.ones(3)
+    model.leaf.data += 1
+    model.carried = torch.ones(2, 2, dtype=torch.float64)
+
+
+def buffers(model):
+    model.mask += 1
+    model.later = torch.ones(2)
+    model.register_buffer("added", torch.ones(1), persistent=False)
+
+
+def resized(model):
+    model.mask = torch.ones(5)
+
+
+CHANGES = {
+    change.__name__: change for change in (flags, frozen_statistics, plain, contents, of_numpy, tensors, buffers)
+}
+CHANGES["resized"] = resized
+
+
+def content(model):
+    found = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    for path, module in model.named_modules():
+        values = {**vars(module), **module._buffers}
+        skipped = vars(nn.Module()).keys() - {"training"}
+        found |= {f"{path}.{name}": repr(value) for name, value in values.items() if name not in skipped}
+    return found
+
+
+def saved(part):
+    return copy.deepcopy(join(*split(part.state_dict(), "attributes")))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_script_changes_comes_back(change):
+    first, second = Part(), Part()
+    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    CHANGES[change](first)
+    state = saved(one)
+    for _ in range(2):
+        two.load_state_dict(state)
+        assert content(second) == content(first)
+    assert repr(saved(two)) == repr(state)
+
+
+def test_what_does_not_change_is_not_saved():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
+    part = ModuleAttributes({"model": model})
+    model(torch.ones(2, 2)).sum().backward()
+    assert saved(part) == {}
+    model.eval()
+    state = saved(part)
+    assert [*state] == ["values"]
+    model.train()
+    assert saved(part) == {}
+
+
+def test_what_others_refer_to_is_restored_in_place():
+    model = Part()
+    part = ModuleAttributes({"model": model})
+    state = saved(part)
+    seen, mask, hidden, table = model.seen, model.mask, model.hidden, model.table
+    contents(model)
+    buffers(model)
+    changed = saved(part)
+    model.seen.clear()
+    mask.zero_()
+    part.load_state_dict(changed)
+    assert (model.seen is seen, model.mask is mask, model.hidden is hidden, model.table is table) == (True,) * 4
+    assert (seen, mask.tolist()) == ([3.5], [1, 1])
+    part.load_state_dict(state)
+    assert mask.tolist() == [0, 0]
+
+
+def test_small_buffers_that_were_drawn_without_a_seed_come_back():
+    def build():
+        model = nn.Linear(2, 2)
+        model.register_buffer("features", torch.randn(4), persistent=False)
+        model.noise = torch.randn(2)
+        return model, ModuleAttributes({"model": model})
+
+    (first, one), (second, two) = build(), build()
+    two.load_state_dict(saved(one))
+    assert torch.equal(second.features, first.features)
+    assert torch.equal(second.noise, first.noise)
+
+
+def large(value, *, change=False):
+    model = nn.Linear(1, 1)
+    model.register_buffer("table", torch.full((SMALL // 4 + 1,), float(value)), persistent=False)
+    part = ModuleAttributes({"model": model})
+    if change:
+        model.table[0] = 9
+    return model, part
+
+
+def test_large_buffers_are_saved_once_they_change(caplog):
+    first, one = large(1, change=True)
+    second, two = large(1)
+    two.load_state_dict(saved(one))
+    assert torch.equal(second.table, first.table)
+    assert slugs(caplog.text) == []
+
+
+def test_large_buffers_that_do_not_change_are_compared(caplog):
+    _, one = large(1)
+    state = saved(one)
+    assert [*state] == ["checksums"]
+    _, two = large(1)
+    two.load_state_dict(state)
+    assert slugs(caplog.text) == []
+    _, three = large(2)
+    three.load_state_dict(state)
+    assert slugs(caplog.text) == ["not-restored"]
+    assert_warning(caplog.text, "not-restored", "table", "model")
+
+
+def test_the_same_elements_in_another_tensor_are_no_change():
+    model, part = large(1)
+    model.table = model.table.clone()
+    model.table += 0
+    assert [*saved(part)] == ["checksums"]
+
+
+def test_parameters_results_and_objects_are_left_out():
+    model = nn.LSTM(2, 2)  # whose parameters stand in lists, too
+    model.loss = model(torch.ones(1, 2))[0].sum()
+    model.alias = model.weight_hh_l0
+    part = ModuleAttributes({"model": model})
+    model.config = {"object": object()}
+    model.loss = model(torch.ones(1, 2))[0].sum()
+    assert saved(part) == {}
+
+
+def test_wrappers_are_passed_over_except_for_their_mode():
+    first, second = nn.Linear(1, 1), DataParallel(nn.Sequential(nn.Linear(1, 1))[0])
+    one, two = ModuleAttributes({"model": first}), ModuleAttributes({"model": second})
+    first.eval()
+    first.weight.requires_grad_(False)
+    two.load_state_dict(saved(one))
+    assert (second.training, second.module.training, second.module.weight.requires_grad) == (False, False, False)
+    assert saved(two) == saved(one)
+
+
+def test_of_what_the_model_does_not_have_nothing_is_made():
+    _, part = large(1, change=True)
+    model = Part()
+    ModuleAttributes({"other": model}).load_state_dict(saved(part))
+    assert not hasattr(model, "table.table")
+
+
+class Script:
+    """A training whose second epoch unfreezes a layer, and whose model counts its passes in an attribute."""
+
+    def __init__(self, folder):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 1))
+        self.model.passes = 0
+        self.model.carried = torch.zeros(2)
+        self.model[0].requires_grad_(False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
+        self.loader = DataLoader(TensorDataset(torch.arange(24.0).view(12, 2) / 24), 4, shuffle=True)
+        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
+
+    def run(self, *, stop_at=None):
+        with self.session as session:
+            for epoch in session.epochs(4):
+                if epoch == 1:
+                    self.model[0].requires_grad_(True)
+                    self.model[1].momentum = 0.5
+                    self.model[2].p = 0.25
+                for (inputs,) in session.batches(self.loader):
+                    self.model.passes += 1
+                    self.model.carried = 0.5 * self.model.carried + inputs.mean(0)
+                    self.optimizer.zero_grad()
+                    (self.model(inputs) * self.model.passes + self.model.carried.sum()).square().mean().backward()
+                    self.optimizer.step()
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return self
+
+
+@pytest.mark.parametrize("stop_at", [2, 4, 6, 8])
+def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
+    whole = Script(tmp_path / "whole").run()
+    with pytest.raises(Stopped):
+        Script(tmp_path / "run").run(stop_at=stop_at)
+    resumed = Script(tmp_path / "run").run()
+    assert all(map(torch.equal, whole.model.state_dict().values(), resumed.model.state_dict().values()))
+    assert content(resumed.model) == content(whole.model)
+
+
+def test_a_checkpoint_without_attributes_is_resumed(tmp_path, monkeypatch):
+    """Of an older version."""
+    monkeypatch.setattr("slipway.session.components_of", without_attributes)
+    with pytest.raises(Stopped):
+        Script(tmp_path / "run").run(stop_at=2)
+    monkeypatch.undo()
+    resumed = Script(tmp_path / "run").run()
+    assert resumed.model.passes == 10
+
+
+def without_attributes(objects):
+    from slipway.state import components_of  # noqa: PLC0415
+
+    found = components_of(objects)
+    return {name: part for name, part in found.items() if name != "attributes"}

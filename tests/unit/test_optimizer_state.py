@@ -1,0 +1,216 @@
+"""Optimizers whose groups change, that have a form of their own, or whose scheduler the session does not have."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, lr_scheduler
+
+from messages import assert_warning, refused, slugs
+from slipway.checkpoint.components import join, split
+from slipway.schedulers import unscheduled
+from slipway.state import components_of
+
+GROUPS = ("optimizer", "scheduler", "scaler", "extra")
+
+
+class Script:
+    """A model of which the optimizer has the last layer at first."""
+
+    def __init__(self, *, of_model=True):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+        self.optimizer = Adam(self.model[2].parameters(), lr=0.1)
+        given = {"model": {"model": self.model if of_model else self.model[2]}, **{kind: {} for kind in GROUPS}}
+        self.parts = components_of({**given, "optimizer": {"optimizer": self.optimizer}})
+
+    def train(self, steps=2):
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            self.model(torch.ones(1, 2)).sum().backward()
+            self.optimizer.step()
+
+    def saved(self):
+        return copy.deepcopy({name: join(*split(part.state_dict(), name)) for name, part in self.parts.items()})
+
+    def load(self, saved):
+        for name, part in self.parts.items():
+            part.load_state_dict(saved[name])
+
+
+def add(script, layer, **options):
+    script.optimizer.add_param_group({"params": list(script.model[layer].parameters()), **options})
+
+
+def extend(script):
+    script.optimizer.param_groups[0]["params"].extend(script.model[0].parameters())
+
+
+def replace(script):
+    script.optimizer.param_groups[0]["params"] = list(script.model[1].parameters())
+    script.optimizer.state.clear()
+
+
+def fewer(script):
+    add(script, 0)
+    add(script, 1)
+    script.optimizer.param_groups.pop(0)
+    script.optimizer.state.clear()
+
+
+CHANGES = {
+    "a group": lambda script: add(script, 0, lr=0.01, betas=(0.5, 0.9)),
+    "two groups": lambda script: (add(script, 0), add(script, 1, weight_decay=0.1)),
+    "parameters of a group": extend,
+    "other parameters": replace,
+    "one group less": fewer,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_groups_that_an_epoch_has_changed_are_made_where_training_continues(change):
+    whole = Script()
+    whole.train()
+    CHANGES[change](whole)
+    whole.train()
+    saved, resumed = whole.saved(), Script()
+    resumed.load(saved)  # at the opening
+    resumed.load(saved)
+    assert str(resumed.optimizer.state_dict()) == str(whole.optimizer.state_dict())
+    for script in (whole, resumed):
+        script.train()
+    assert all(map(torch.equal, whole.model.state_dict().values(), resumed.model.state_dict().values()))
+
+
+def test_groups_that_the_script_adds_again_before_its_loop_are_restored():
+    whole = Script()
+    add(whole, 0)
+    whole.train()
+    saved, resumed = whole.saved(), Script()
+    resumed.load(saved)
+    add(resumed, 0)
+    resumed.load(saved)
+    assert str(resumed.optimizer.state_dict()) == str(whole.optimizer.state_dict())
+
+
+def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_training_continues(caplog):
+    whole = Script(of_model=False)
+    add(whole, 0)
+    saved, resumed = whole.saved(), Script(of_model=False)
+    assert slugs(caplog.text) == ["unresumable-state"]
+    assert_warning(caplog.text, "unresumable-state", "optimizer")
+    resumed.load(saved)
+    with refused("different-state", "optimizer", [2, 2], [2], "peek"):
+        resumed.load(saved)
+
+
+def test_nothing_is_saved_without_groups_that_are_missing():
+    whole = Script()
+    add(whole, 0)
+    saved, resumed = whole.saved(), Script()
+    resumed.load(saved)
+    with refused("different-state", "optimizer", [2, 2], [2]):
+        resumed.saved()
+    resumed.load(saved)
+    resumed.saved()
+
+
+def test_an_optimizer_that_has_more_groups_than_were_saved_is_refused_at_the_opening():
+    saved, resumed = Script().saved(), Script()
+    add(resumed, 0)
+    with refused("different-state", "optimizer", [2, 2], [2]):
+        resumed.load(saved)
+
+
+def test_groups_that_do_not_change_leave_nothing_in_the_state():
+    script = Script()
+    assert script.saved()["optimizer"].keys() == script.optimizer.state_dict().keys()
+
+
+class Momentum(torch.optim.Optimizer):
+    """An optimizer whose state_dict has a form of its own."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"alpha": 0.9})
+        self.velocity = [torch.zeros_like(each) for each in self.param_groups[0]["params"]]
+
+    def step(self):
+        for each, velocity in zip(self.param_groups[0]["params"], self.velocity, strict=True):
+            each.data.sub_(velocity.mul_(0.9).add_(each.grad))
+
+    def state_dict(self):
+        return {"velocity": self.velocity}
+
+    def load_state_dict(self, state_dict):
+        self.velocity = [each.clone() for each in state_dict["velocity"]]
+
+
+def test_a_state_without_groups_is_left_to_the_optimizer():
+    def build():
+        model = nn.Linear(1, 1)
+        return Momentum(model.parameters()), model
+
+    (first, model), (second, other) = build(), build()
+    model(torch.ones(1, 1)).sum().backward()
+    first.step()
+    objects = {"scheduler": {}, "scaler": {}, "extra": {}}
+    one, two = (
+        components_of({"model": {"model": m}, "optimizer": {"optimizer": o}, **objects})["optimizer"]
+        for o, m in ((first, model), (second, other))
+    )
+    two.load_state_dict(join(*split(one.state_dict(), "optimizer")))
+    assert second.velocity == first.velocity
+
+
+def optimizer():
+    return SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+
+
+def by_hand(given):
+    given.param_groups[0]["initial_lr"] = 0.1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.StepLR(o, 1),
+        lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0),
+        lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]),
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o)], optimizer=o),
+    ],
+)
+def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
+    given, other = optimizer(), optimizer()
+    assert not unscheduled(given, [])
+    scheduler, of_other = make(given), make(other)
+    assert unscheduled(given, [])
+    assert unscheduled(given, [of_other])
+    assert not unscheduled(given, [of_other, scheduler])
+
+
+def test_a_scheduler_of_another_library_counts_for_any_optimizer():
+    class Warmup:
+        def state_dict(self):
+            return {}
+
+    given = optimizer()
+    by_hand(given)
+    assert unscheduled(given, [])
+    assert not unscheduled(given, [Warmup()])
+
+
+@pytest.mark.parametrize(("where", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])
+def test_the_session_names_the_optimizer_whose_scheduler_it_does_not_have(where, found, caplog):
+    model = nn.Linear(1, 1)
+    given = SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.StepLR(given, 1)
+    objects = {"model": {"model": model}, "optimizer": {"optimizer": given}, "scheduler": {}, "scaler": {}}
+    objects["extra"] = {"extra.numbers": {"state_dict": None}, "extra.generator": torch.Generator()}
+    del objects["extra"]["extra.numbers"]
+    if where:
+        objects[where][where] = scheduler
+    part = components_of(objects)["optimizer"]
+    for _ in range(2):
+        part.state_dict()
+    assert slugs(caplog.text) == found
