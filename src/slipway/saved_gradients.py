@@ -99,7 +99,7 @@ def _described(gradient: Tensor) -> Any:
         return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
     if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
         return {"dense": gradient, "strides": [*gradient.stride()]}
-    return gradient
+    return gradient if type(gradient) is Tensor else gradient.as_subclass(Tensor)
 
 
 def _restored(value: Any) -> Tensor | None:

@@ -195,16 +195,18 @@ class Script:
         for look in self.before_saves:
             look()
         within = self.feed.batch  # elsewhere they are seeded anew
+        own = self.generators.capture() if within else None
+        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved])
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
-            "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
+            "generators": [generators for generators, _ in gathered],
             "left_early": [*self.left_early.items()],
             "carries_gradients": self.pending.is_carried,
-            **self._objects.collect(gradients_wait=self.pending.must_be_saved),
+            **self._objects.collect(gradients_wait=any(wait for _, wait in gathered)),
         }
 
     def capture(self, header: Header) -> Checkpoint:
