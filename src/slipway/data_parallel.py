@@ -38,7 +38,8 @@ class Replicas:
 
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of what may differ between the ranks in the state of the component ``name``."""
-        return fingerprint(self.own(name, state), of_tensors=name not in self._optimizers or not self._averages(name))
+        of_tensors = name not in self._optimizers or not self._averages(name)
+        return fingerprint(self.own(name, state), of_tensors=of_tensors, restored_in_place=name in self._modules)
 
     def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return what may differ between the ranks in the ``state`` of the component ``name``."""

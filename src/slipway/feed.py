@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from slipway.data_digest import Data
 from slipway.errors import StateMismatchError, warn
 from slipway.loader_settings import LoaderSettings
 from slipway.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
@@ -30,6 +31,8 @@ class Feed:
         self._sources: dict[int, tuple[object, Replay | Reread]] = {}
         self._source: Replay | Reread | None = None
         self._settings = LoaderSettings()
+        self.data = Data()
+        """What the passes of this rank read."""
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
@@ -55,7 +58,8 @@ class Feed:
         """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
 
         Args:
-            facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size`` and ``ended``.
+            facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size``, ``ended`` and
+                the facts of ``data``.
             step: the most that any rank had done.
         """
         self._order = facts.get("order", 1)
@@ -64,6 +68,7 @@ class Feed:
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
+        self.data.resume(_last(self._saved_place, 6, {}))
         if any(place[:2] != [0, 0] for place in places):
             self._saved = facts
         return self._saved_place[3] if same_ranks else step
@@ -86,7 +91,7 @@ class Feed:
         number, batch, *_ = self._saved_place
         if self.number == number:
             return int(batch)
-        ended = self._saved_place[5] if len(self._saved_place) > 5 else []  # noqa: PLR2004 -- older checkpoints
+        ended = _last(self._saved_place, 5, [])
         return int(ended[self.number]) if self.number < len(ended) else 0
 
     @property
@@ -178,6 +183,8 @@ class Feed:
                 f"the data set has {self.size} samples, and had {size} when the run was saved in mid-epoch: use the "
                 "same data.",
             )
+        same_ranks = saved is not None and len(saved["places"]) == self._world.size
+        self.data.begin(self.number, loader, within=same_ranks and self._saved_place[1] > 0)
         self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
         if not self._replay:
             self._compare_settings(loader, within=bool(saved))
@@ -261,6 +268,11 @@ class Feed:
     @property
     def _replay(self) -> Replay | None:
         return self._source if isinstance(self._source, Replay) else None
+
+
+def _last(place: list[Any], number: int, default: Any) -> Any:
+    """Return an item that ``place`` has unless it is of an older checkpoint."""
+    return place[number] if len(place) > number else default
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -26,17 +26,18 @@ class Fingerprint(NamedTuple):
     """Bytes that the state takes in a checkpoint."""
 
 
-def fingerprint(state: Mapping[Any, Any], *, of_tensors: bool = True) -> Fingerprint:
+def fingerprint(state: Mapping[Any, Any], *, of_tensors: bool = True, restored_in_place: bool = False) -> Fingerprint:
     """Return the fingerprint of a state_dict.
 
     Args:
         state: of tensors and whatever else a checkpoint holds.
         of_tensors: whether the elements of its tensors count; else only their names, shapes and dtypes do.
+        restored_in_place: see ``split``.
 
     Raises:
         Exception: if a checkpoint cannot hold it, as ``split`` does.
     """
-    tensors, tree = split(state, "state")
+    tensors, tree = split(state, "state", restored_in_place=restored_in_place)
     text = json.dumps([tree, [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in tensors.items()]]).encode()
     total = hashlib.sha256(text)
     for tensor in tensors.values() if of_tensors else ():

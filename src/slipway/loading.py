@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from slipway.continuing_generators import seeded_loaders
 from slipway.errors import SessionError
 from slipway.loader_settings import describe
 from slipway.order import Order
@@ -140,6 +141,10 @@ class Replay:
             world: of this rank.
             seeds: of this pass.
         """
+        loader = self._copied(seeds)
+        done = skip
+        if loader.num_workers:  # so that each batch has the worker that it always has, of which it may depend
+            skip -= (skip - origin.batches) % loader.num_workers
         if self.sampler:
             self._order.seed(seeds.order, world)
             division = self._division(origin, world)
@@ -148,14 +153,13 @@ class Replay:
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
-        loader = self._copied(seeds)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
         elif own := own_generators(loader.dataset, loader.collate_fn):
             indices = _reseeding(own, seeds.fetch, indices, skip)
         self._requests.now = indices
         self._iterator = iter(loader)
-        return Pass(self._iterator, total)
+        return Pass(itertools.islice(self._iterator, done - skip, None), total)
 
     def close(self) -> None:
         """End the workers."""
@@ -180,6 +184,7 @@ class Replay:
             self._settings, self._described, self._copy = settings, described, copy.copy(loader)
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
+            seeded_loaders.add(self._copy)
         # In workers it is get_worker_info().seed: of those that persist, the same one whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
         return self._copy
@@ -224,6 +229,8 @@ class Reread:
         """Iterate ``iterable``."""
         self._iterable = iterable
         self._own = OwnGenerators(iterable)
+        if isinstance(iterable, DataLoader):
+            seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None
 
     def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:

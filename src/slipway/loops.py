@@ -69,6 +69,8 @@ class Loops:
         self._is_unsaved = False
         """Whether a body has been run since the last epoch's end."""
         self._unproven = 2 if script.may_lack_gradients else 0
+        self.have_ended = False
+        """Whether nothing is trained any more."""
 
     @property
     def epoch(self) -> int:
@@ -78,6 +80,7 @@ class Loops:
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left of ``total``; see Session."""
         self._require_no_outer("epochs")
+        self._feed.data.note_made(sys._getframe().f_back)  # noqa: SLF001
         self._calls += 1
         return self._epochs(total, self._calls)
 
@@ -106,7 +109,7 @@ class Loops:
         return self._steps(total, self._calls)
 
     def end(self) -> None:
-        """End the run where the script has left its loops, and save what is not saved.
+        """End the loops where the script has left them, and save what is not saved: nothing is trained any more.
 
         Raises:
             Stopped: if the ranks had agreed on that, and the script has caught it.
@@ -119,7 +122,15 @@ class Loops:
             self._require_resumed("the script")
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
-        self._run.conclude(save=self._is_unsaved)
+        self._run.save_rest(save=self._is_unsaved)
+        self.have_ended = True
+
+    def require_open(self) -> None:
+        """Raise a SessionError if ``end`` was called."""
+        if self.have_ended:
+            raise SessionError(
+                "after-load-best", "session.load_best() ends the training: it comes after all loops of the session."
+            )
 
     def end_left_pass(self) -> None:
         """End the pass under way if the script has left its loop by ``break``; all ranks call this."""
@@ -149,6 +160,7 @@ class Loops:
             except GeneratorExit:
                 self._has_left_epoch = True
                 raise
+            self.require_open()
             is_without = self._pass is None and self._feed.number == number
             steps = self._end_epoch()
             if is_without and max(steps, default=0) > 1:

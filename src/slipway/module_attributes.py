@@ -60,8 +60,6 @@ class Large(NamedTuple):
 class ModuleAttributes:
     """Whatever else the modules of models hold."""
 
-    restores_in_place = True
-
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         """Save what changes in ``models``, with their wrappers, from now on."""
         self._models = models

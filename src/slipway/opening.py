@@ -22,6 +22,7 @@ from slipway.communicator import Communicator
 from slipway.communicator.adopt import adopt_ranks, leave_at_exit
 from slipway.communicator.collectives import RootOnly, broadcast_json, run_on_root
 from slipway.compiled import CompiledCode
+from slipway.continuing_generators import watched_generators
 from slipway.environment import Environment, Launcher, read_environment
 from slipway.errors import (
     SessionError,
@@ -69,6 +70,7 @@ class Opened(NamedTuple):
     seed: int
     """Of the run."""
     objects: SavedObjects
+    """What is saved, and was restored."""
 
 
 @contextlib.contextmanager
@@ -116,7 +118,7 @@ def open_run(
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup.mark(startup.RESUME)
-            with in_use(folder.path):
+            with in_use(folder.path), watched_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from slipway.continuing_generators import generators_of
 from slipway.own_generators import OwnGenerators
 from slipway.seeding import derive, seed_generators
 from slipway.world import World
@@ -31,8 +32,7 @@ class Order:
         inner = getattr(sampler, "sampler", None)
         self._sampler = sampler
         self._has_ranks = not isinstance(inner or sampler, WITHOUT_RANKS)
-        named = [getattr(owner, "generator", None) for owner in (loader, loader.sampler, sampler, inner)]
-        self._named = [generator for generator in named if isinstance(generator, torch.Generator)]
+        self._named = generators_of(loader)
         self._others = OwnGenerators(loader.sampler, sampler, without=self._named)
 
     def seed(self, seed: int, world: World) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipway.seeding import derive, fingerprint, reseed, seed_generators
+from slipway.seeding import derive, reseed, seed_generators, state_digest
 from slipway.world import World
 
 MAX_OBJECTS = 2000
@@ -34,7 +34,7 @@ class OwnGenerators:
         """Search ``parts``, leaving out the generators ``without``."""
         left_out = {*map(id, without)}
         self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
-        self._begun = [fingerprint(generator) for generator in self.found]
+        self._begun = [state_digest(generator) for generator in self.found]
 
     def seed(self, seed: int, world: World) -> None:
         """Seed each by ``seed``, its number, and on several ranks by the state in which it was found."""
@@ -70,7 +70,7 @@ def own_generators(*parts: Any) -> list[Any]:
     like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
     """
     global_ones = _global_generators()
-    return [found for found in _reachable(parts) if is_generator(found) and id(found) not in global_ones]
+    return [found for found in reachable(parts) if is_generator(found) and id(found) not in global_ones]
 
 
 def is_generator(value: Any) -> bool:
@@ -91,7 +91,7 @@ def _global_generators() -> set[int]:
     return found
 
 
-def _reachable(parts: Iterable[Any]) -> Iterator[Any]:
+def reachable(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield the objects that can be reached from ``parts``, breadth first."""
     waiting, seen = deque(parts), dict[int, Any]()
     while waiting and len(seen) < MAX_OBJECTS:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from slipway.checkpoint.components import RANKS, Stateful, split
+from slipway.checkpoint.components import RANKS, Stateful, restores_in_place, split, state_of
 from slipway.checkpoint.folder import Tensors
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import all_gather_json, gather_bytes
@@ -56,7 +56,7 @@ def collect(components: Mapping[str, Stateful], replicas: Replicas, comm: Commun
     own: dict[str, Any] = {}
     failure: Exception | None = None
     try:
-        states = {name: component.state_dict() for name, component in components.items()}
+        states = {name: state_of(name, component) for name, component in components.items()}
         own = {name: replicas.fingerprint(name, state) for name, state in states.items()}
     except Exception as error:  # noqa: BLE001 -- raised again below, once all ranks know
         failure = error
@@ -75,8 +75,15 @@ def collect(components: Mapping[str, Stateful], replicas: Replicas, comm: Commun
         apart.facts["unsynchronized"] = unsynchronized
     if differing:
         root = by_rank[0]
-        sent = {name: replicas.own(name, states[name]) for name in differing if own[name].digest != root[name][0]}
-        _gather(sent, comm, apart)
+        sent: dict[str, Tensor] = {}
+        trees: dict[str, Any] = {}
+        for name in differing:
+            if own[name].digest != root[name][0]:
+                of_rank = {comm.world.rank: dict(replicas.own(name, states[name]))}
+                in_place = restores_in_place(components[name])
+                tensors, trees[name] = split(of_rank, f"{RANKS}{name}", restored_in_place=in_place)
+                sent |= tensors
+        _gather(sent, trees, comm, apart)
     return apart
 
 
@@ -101,15 +108,11 @@ def _warn_of(unsaved: list[str], warned: set[str], comm: Communicator) -> None:
     warned.update(unsaved)
 
 
-def _gather(states: Mapping[str, Mapping[Any, Any]], comm: Communicator, apart: Apart) -> None:
-    """Bring the ``states`` of each rank to ``apart``, on rank 0."""
-    sent: dict[str, Tensor] = {}
-    trees: dict[str, Any] = {}
-    for name, state in states.items():
-        tensors, trees[name] = split({comm.world.rank: dict(state)}, f"{RANKS}{name}")
-        sent |= {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in tensors.items()}
-    sent[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)
-    for data in gather_bytes(comm, save(sent) if states else b""):
+def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:
+    """Bring the states of each rank to ``apart``, on rank 0: their tensors ``sent``, and their ``trees``."""
+    copies = {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in sent.items()}
+    copies[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)
+    for data in gather_bytes(comm, save(copies) if trees else b""):
         if not data:
             continue
         found = load(data)

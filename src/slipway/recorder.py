@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -108,8 +109,8 @@ class Recorder:
         return self.attempt.conclude(reason, step=step)
 
 
-def _place(record: Record) -> tuple[str, int]:
-    return record["kind"], record["step"]
+def _place(record: Record) -> tuple[Any, ...]:
+    return record["kind"], record["step"], *sorted(record)  # a test may follow the validation of the last step
 
 
 def provenance(world: World, launched: Mapping[str, object]) -> dict[str, object]:

@@ -210,16 +210,19 @@ class Run:
         self._check(save=True, blocked=blocked and not last, last=last)
         self._plan()
 
-    def conclude(self, *, save: bool = False) -> None:
-        """Save what is not saved, or in any case if asked to ``save``, and record that the run is done.
+    def conclude(self) -> None:
+        """Record that the run is done, of which everything is saved.
 
         Raises:
             SlipwayError: on every rank, if that could not be written.
         """
+        self._end(Reason.NONE)
+
+    def save_rest(self, *, save: bool = False) -> None:
+        """Save what is not saved, or in any case if asked to ``save``."""
         self._furthest = self._program.meet(self.step)
         if broadcast_json(self._comm, self.step != self._saved_step or bool(self._metric) or save):
             self._save()
-        self._end(Reason.NONE)
 
     def _check(
         self, *, ended: bool = False, save: bool | None = None, blocked: bool = False, last: bool = False

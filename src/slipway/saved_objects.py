@@ -13,12 +13,12 @@ from slipway.checkpoint.components import Restored, Stateful
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import all_gather_json, sum_numbers
+from slipway.communicator.collectives import all_gather_json
 from slipway.data_parallel import Replicas
 from slipway.fingerprint import fingerprint
-from slipway.gradients import Gradients
 from slipway.per_rank import GRADIENTS, Apart, collect
 from slipway.position import Position
+from slipway.saved_gradients import SavedGradients
 from slipway.world_change import reseed_generators
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class SavedObjects:
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
         self._replicas = Replicas(modules, optimizers)
-        self._gradients = Gradients(modules, optimizers)
+        self._gradients = SavedGradients(modules, optimizers)
         self._apart = Apart()
         self._warned: set[str] = set()
         self._found: Checkpoint | None = None
@@ -85,7 +85,7 @@ class SavedObjects:
         """Compare the parts, and gather what differs, for the next ``capture``; all ranks must call this.
 
         Args:
-            gradients_wait: whether gradients of this rank wait for an optimiser step.
+            gradients_wait: whether gradients wait for an optimiser step on some rank.
 
         Returns:
             What the checkpoint must say of it.
@@ -94,7 +94,7 @@ class SavedObjects:
             SlipwayError: on every rank, if a state cannot be saved on one of them.
         """
         self._found = self._restored = None  # from here on the newest state is another one
-        self._gradients.wait = sum_numbers(self._comm, [float(gradients_wait)])[0] > 0
+        self._gradients.wait = gradients_wait
         self._apart = Apart()
         if self._comm.world.size > 1:
             everything = {**self._parts, GRADIENTS: self._gradients}
@@ -121,6 +121,7 @@ class SavedObjects:
     def _digest(self, name: str) -> str | None:
         """Return the digest of the state of a part; None if it has none that can be saved."""
         try:
-            return fingerprint(self._parts[name].state_dict()).digest
+            part = self._parts[name]
+            return fingerprint(part.state_dict(), restored_in_place=components.restores_in_place(part)).digest
         except Exception:  # noqa: BLE001 -- of the code of a part; a save will report it
             return None

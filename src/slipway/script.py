@@ -158,7 +158,7 @@ class Script:
     def meet(self, step: int) -> int:
         """Add up what all ranks have logged, and learn where they stand."""
         logged, feed = self.window.part(), self.feed
-        place = [*feed.place, step, feed.size, [*feed.ended]]
+        place = [*feed.place, step, feed.size, [*feed.ended], feed.data.facts()]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
         found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
         self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
@@ -195,16 +195,18 @@ class Script:
         for look in self.before_saves:
             look()
         within = self.feed.batch  # elsewhere they are seeded anew
+        own = self.generators.capture() if within else None
+        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved])
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
-            "generators": all_gather_json(self._comm, self.generators.capture() if within else None),
+            "generators": [generators for generators, _ in gathered],
             "left_early": [*self.left_early.items()],
             "carries_gradients": self.pending.is_carried,
-            **self._objects.collect(gradients_wait=self.pending.must_be_saved),
+            **self._objects.collect(gradients_wait=any(wait for _, wait in gathered)),
         }
 
     def capture(self, header: Header) -> Checkpoint:

@@ -72,7 +72,7 @@ def reseed(generator: Any, seed: int) -> None:
         generator.seed(seed & 0xFFFFFFFF)
 
 
-def fingerprint(generator: Any) -> int:
+def state_digest(generator: Any) -> int:
     """Return 32 bits that depend on the state of a generator of torch, numpy or Python."""
     if isinstance(generator, torch.Generator):
         state: Any = generator.get_state().numpy().tobytes()

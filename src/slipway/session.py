@@ -13,29 +13,27 @@ from typing import Any, Self, TypeVar, overload
 from torch import Tensor
 
 from slipway.arguments import as_number, require_iterable, whole_number
+from slipway.best import load_best
 from slipway.checkpoint.header import Metric
-from slipway.communicator.adopt import require_joined, under_horovod
-from slipway.errors import SessionError, warn
+from slipway.communicator.adopt import require_joined
+from slipway.errors import SessionError
 from slipway.identity import as_seed
 from slipway.loops import Batches, open_loops
+from slipway.notices import announce
 from slipway.opening import open_run
 from slipway.run import Policy, Run, Stopped
 from slipway.script import Script
 from slipway.seeding import Purpose
-from slipway.skipping import warn_of_skipping
 from slipway.state import components_of, named_objects
 from slipway.unsaved import require_saved_parameters
-from slipway.warm_up import needs_warm_up, without_trace
+from slipway.warm_up import without_trace
 from slipway.weights import named_weights
 from slipway.window import require_free_names
-from slipway.wrappers import replicas_in, unwrap
+from slipway.wrappers import unwrap
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-READ: Any = ...
-"""In place of a value: a mean is not added to, but read."""
 
 
 class Session:
@@ -224,7 +222,7 @@ class Session:
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()
-        self._announce()
+        announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
         return self
 
     def __exit__(
@@ -238,7 +236,9 @@ class Session:
         if is_exit:
             log.info("sys.exit(0) ends the run as break ends a loop")
         with self._stack:
-            self._loops.end()
+            if not self._loops.have_ended:
+                self._loops.end()
+            self._run.conclude()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
@@ -252,6 +252,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number, or if something logged was not finite.
         """
+        self._loops.require_open()
         return self._loops.epochs(whole_number("epochs", total))
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
@@ -272,6 +273,7 @@ class Session:
             SessionError: if ``loader`` is not iterable.
         """
         require_iterable(loader)
+        self._loops.require_open()
         require_joined(self._opened.comm)
         return self._loops.batches(loader)
 
@@ -287,6 +289,7 @@ class Session:
             Stopped: if the ranks agree on that; everything is saved then.
             SessionError: if ``total`` is not a whole number.
         """
+        self._loops.require_open()
         return self._loops.steps(whole_number("steps", total))
 
     def log(self, **values: float | Tensor) -> None:
@@ -307,7 +310,7 @@ class Session:
     @overload
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
-    def mean(self, name: str, value: Any = READ, weight: float | Tensor = 1) -> float | None:
+    def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
         """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
 
         ::
@@ -332,7 +335,7 @@ class Session:
             Stopped: after ``break``, as ``batches`` does.
         """
         self._loops.end_left_pass()
-        if value is READ:
+        if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
         return None
@@ -349,17 +352,44 @@ class Session:
         """
         require_free_names(values)
         numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}
-        if self._best is not None:
+        if self._best is not None and not self._loops.have_ended:
             if self._best not in numbers:
                 raise SessionError(
                     "unknown-metric", f"best={self._best!r} is not among the metrics {', '.join(numbers)}."
                 )
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
-        if self._feed.is_resuming:
+        if self._feed.is_resuming and not self._loops.have_ended:
             return  # it was recorded before
         position = self._run.position
         place = {"step": position.step, **self._script.described(position), "elapsed": position.elapsed}
         self._run.write({"kind": "validation", **place, **numbers})
+
+    def load_best(self) -> float:
+        """Load the best weights into the models, for a test, after all loops of the session; all ranks call this.
+
+        ::
+
+            with Session(model=model, optimizer=optimizer, best="accuracy") as session:
+                for epoch in session.epochs(20):
+                    ...
+                    session.metrics(accuracy=validate(model))
+                best = session.load_best()
+                session.metrics(test_accuracy=test(model))
+
+        Everything is saved before, and the newest checkpoint keeps the last weights. Nothing is trained afterwards. A
+        script whose run is done loads them again when it is started again.
+
+        Returns:
+            float: the metric of the best checkpoint, which ``best`` names.
+
+        Raises:
+            SessionError: if there is no best checkpoint; and later, if a loop of the session continues.
+        """
+        if not self._loops.have_ended:
+            self._loops.end()
+        self._opened.recorder.run(lambda recorder: recorder.wait())
+        models = {name: self._components[name] for name in self._objects["model"]}
+        return load_best(models, self._opened.folder.checkpoints, self._opened.comm)
 
     def warm_up(self, step: Callable[[], object]) -> None:
         """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
@@ -374,23 +404,3 @@ class Session:
         self._generators.seed(Purpose.EPOCH, self.epoch)
         with without_trace(modules):
             step()
-
-    # Inside.
-
-    def _announce(self) -> None:
-        if self.resumed:
-            log.info("resumed at step %d, after %d epoch(s)", self.step, self.epoch)
-        ranks = self._opened.comm.world.size
-        log.info("%d rank(s), run folder %s", ranks, self.folder)
-        models = self._objects["model"].values()
-        if ranks > 1 and not under_horovod() and not any(map(replicas_in, models)):
-            warn(
-                log,
-                "no-ddp-model",
-                "no model is in DistributedDataParallel: unless the script averages gradients, each rank trains alone",
-            )
-        if self.is_root:
-            warn_of_skipping(self._objects["optimizer"], self._objects["scaler"].values())
-        for name, model in self._objects["model"].items():
-            if needs_warm_up(model, ranks):
-                log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)

@@ -929,7 +929,7 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "no-best-checkpoint": Entry(
             EXIT_CONFIG,
             "The best checkpoint is asked for, and no metric was recorded to choose it by.",
-            "Leave out `--best`, or name the metric in the run (`best=`).",
+            "Leave out `--best` or `session.load_best`, or name the metric in the run (`best=`).",
         ),
         "not-saved": Entry(
             EXIT_FAILED,
@@ -1217,6 +1217,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`session.batches` is not called in each epoch as before, or not iterated at once.",
             "Call `session.batches(loader)` in each epoch of `session.epochs`, and iterate it there.",
         ),
+        "after-load-best": Entry(
+            EXIT_FAILED,
+            "`session.load_best` has put the best weights into the models, and a loop of the Session continues.",
+            "Call it after all loops over `session.epochs`, `batches` and `steps`; test the best weights without them.",
+        ),
         "two-passes": Entry(
             EXIT_FAILED,
             "Two results of `session.batches` are iterated at a time, by `zip`, `itertools.chain` or a nested loop.",
@@ -1358,6 +1363,12 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "the resumed attempt has another value of it.",
             "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
             "itself belongs into `extra`.",
+        ),
+        "unsaved-generator": Entry(
+            WARNING,
+            "A generator that was given to a loader, or to its sampler, continues from pass to pass, and the loader is "
+            "iterated without `session.batches`, as for a validation or within `zip`.",
+            "Leave the generator out, or seed it before each pass. For a validation, `extra=generator` saves it.",
         ),
         "slow-resume": Entry(
             WARNING,

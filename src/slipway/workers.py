@@ -83,12 +83,15 @@ def _reseed_worker(seed: int) -> None:
 def begin_pass(loader: DataLoader[Any]) -> None:
     """Let workers of ``loader`` that persist from an earlier pass draw what ones that start now would draw.
 
-    Those of an IterableDataset are ended, so that others start: its iteration may depend on a state of its own.
+    Those of an IterableDataset are ended, so that others start: its iteration may depend on a state of its own. So are
+    those that run since before the session.
     """
     iterator: Any = loader._iterator  # noqa: SLF001
     if iterator is None:
         return
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset) or not isinstance(
+        getattr(iterator, "_worker_init_fn", None), Shield
+    ):
         end_workers(loader)
         return
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))  # drawn as for those that start

@@ -232,6 +232,7 @@ class Training:
             else:  # the last attempt stopped behind the last step
                 self._end_epoch()
         self.program.require_decodable_validation()
+        self.run.save_rest()
         self.run.conclude()
         epoch, epochs = self.run.position.epoch, self.settings.train.epochs
         if epoch < epochs and self._steps_left() != 0:

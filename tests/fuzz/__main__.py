@@ -23,15 +23,18 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import parts  # noqa: E402, F401 -- fills the groups
-from cases import Case, case_of, read_case  # noqa: E402
-from judge import Finding, Judge  # noqa: E402
-from options import Plan, differing, draw_plan, settled  # noqa: E402
+from cases import case_of, read_case  # noqa: E402
+from judge import Judge  # noqa: E402
+from options import differing, draw_plan, parse_plan  # noqa: E402
+from shrink import Shrinker  # noqa: E402
 
 import forkserver  # noqa: E402
 
 MEMORY = Path("/dev/shm")  # noqa: S108 -- where it costs nothing that each save is forced to the disk
 CHAINS = 2
 """Runs of each script that are killed."""
+SILENCE = 10.0
+"""Seconds between two lines on how far a campaign is."""
 
 
 def main() -> int:
@@ -42,17 +45,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--stride", type=int, default=1, help="between two seeds")
     parser.add_argument("--seed", type=int, help="run this one")
-    parser.add_argument("--without", nargs="+", default=[], metavar="GROUP: OPTION", help="what not to draw")
+    parser.add_argument("--with", dest="parts", nargs="+", metavar="GROUP: OPTION", help="the parts, and no others")
+    parser.add_argument("--without", nargs="+", default=[], metavar="GROUP: OPTION", help="what is not to be drawn")
     parser.add_argument("--shrink", action="store_true", help="reduce what fails")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
-    parser.add_argument("--folder", type=Path, help="where to write scripts that fail")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write what fails into it")
     args = parser.parse_args()
     forkserver.preload()
     place = Path(tempfile.mkdtemp(prefix="slipway-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
-        if args.files:
-            return _run_files(args.files, place)
-        return _campaign(args, place)
+        return _run_files(args.files, place) if args.files else Campaign(args, place).run()
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -69,87 +71,62 @@ def _run_files(files: list[Path], place: Path) -> int:
     return int(failed > 0)
 
 
-def _campaign(args: argparse.Namespace, place: Path) -> int:
-    began, count, attempts, failures = time.monotonic(), 0, 0, []
-    said = began
-    kinds: Counter[str] = Counter()
-    seed = args.seed if args.seed is not None else args.first
-    while True:
-        plan = draw_plan(random.Random(seed), args.without)
-        case, found, runs = examine(plan, seed, place)
-        count, attempts = count + 1, attempts + runs
-        kinds["exact" if case.is_exact else "refused" if case.refused else "not restorable"] += 1
+class Campaign:
+    """Runs random scripts, one after another."""
+
+    def __init__(self, args: argparse.Namespace, place: Path) -> None:
+        self._args, self._place = args, place
+        self._began = self._said = time.monotonic()
+        self._kinds: Counter[str] = Counter()
+        self._attempts = self._failed = 0
+        self._seed: int = args.first if args.seed is None else args.seed
+
+    def run(self) -> int:
+        """Return the exit code: 1 if one has failed."""
+        while True:
+            self._examine()
+            over = self._is_over()
+            if over or time.monotonic() - self._said > SILENCE:
+                self._report()
+            if over:
+                return int(self._failed > 0)
+            self._seed += self._args.stride
+
+    def _is_over(self) -> bool:
+        args, count = self._args, self._kinds.total()
+        if args.seed is not None or (self._failed and not args.keep_going):
+            return True
+        return time.monotonic() - self._began > 60 * args.minutes if args.count is None else count >= args.count
+
+    def _examine(self) -> None:
+        args, seed = self._args, self._seed
+        plan = parse_plan(args.parts) if args.parts else draw_plan(random.Random(seed), args.without)
+        case, folder = case_of(plan, f"seed {seed}"), self._place / str(seed)
+        judge = Judge(case, folder)
+        found = judge.examine(random.Random(f"{seed} kills"), chains=CHAINS)
+        shutil.rmtree(folder, ignore_errors=True)
+        self._attempts += judge.attempts
+        self._kinds["exact" if case.is_exact else "refused" if case.refused else "not restorable"] += 1
         if found:
-            failures.append(seed)
+            self._failed += 1
             print(f"seed {seed}: {found}\n    {differing(plan)}", flush=True)
-            if args.seed is not None or args.shrink:
-                plan, found = shrink(plan, seed, found, place) if args.shrink else (plan, found)
-                case = case_of(plan, f"seed {seed}: {found}")
-                case.chains = [[kill for kill in found.chain if "@" in kill or "~" in kill]] if found.chain else []
-                print(f"\n{case.text()}\n{found.output}", flush=True)
-            if args.folder:
-                args.folder.mkdir(parents=True, exist_ok=True)
-                (args.folder / f"seed_{seed}.py").write_text(case.text())
-        elif args.seed is not None:
-            print(f"{case.text()}\nas expected")
-        now = time.monotonic()
-        over = now - began > 60 * args.minutes if args.count is None else count >= args.count
-        over |= args.seed is not None or bool(failures and not args.keep_going)
-        if over or now - said > 10:
-            said = now
-            print(
-                f"fuzz: {count} scripts ({', '.join(f'{number} {kind}' for kind, number in kinds.items())}), "
-                f"{attempts} attempts in {now - began:.0f} s, up to seed {seed}: {len(failures)} failed",
-                flush=True,
-            )
-        if over:
-            return int(bool(failures))
-        seed += args.stride
+            case = case_of(plan, f"seed {seed}: {found}", [found.kills])
+            if args.shrink:
+                case, found = Shrinker(plan, seed, found, folder).shrink()
+            if args.keep:
+                args.keep.mkdir(parents=True, exist_ok=True)
+                (args.keep / f"seed_{seed}.py").write_text(case.text(), encoding="utf-8")
+        if (found and args.shrink) or args.seed is not None:
+            print(f"\n{case.text()}\n{found.output if found else 'as expected'}", flush=True)
 
-
-def examine(plan: Plan, seed: int, place: Path) -> tuple[Case, Finding | None, int]:
-    """Run the script of a plan; return its case, what is wrong, and the number of attempts."""
-    case = case_of(plan, f"seed {seed}")
-    judge = Judge(case, place / str(seed))
-    found = judge.examine(random.Random(f"{seed} kills"), chains=CHAINS)
-    shutil.rmtree(place / str(seed), ignore_errors=True)
-    return case, found, judge.attempts
-
-
-def shrink(plan: Plan, seed: int, found: Finding, place: Path) -> tuple[Plan, Finding]:
-    """Leave out parts of a plan while what is found stays; then kills."""
-    changed = True
-    while changed:
-        changed = False
-        for group in [*differing(plan)]:
-            less = settled({name: value for name, value in plan.items() if name != group})
-            if len(differing(less)) >= len(differing(plan)):
-                continue
-            still = next(filter(None, (_still(less, seed, found, place, chain) for chain in _chains(found))), None)
-            if still:
-                plan, found, changed = less, still, True
-    while len(found.chain) > 1:
-        shorter = [found.chain[:number] + found.chain[number + 1 :] for number in range(len(found.chain))]
-        still = next(filter(None, (_still(plan, seed, found, place, chain) for chain in shorter)), None)
-        if not still or len(still.chain) >= len(found.chain):
-            break
-        found = still
-    return plan, found
-
-
-def _chains(found: Finding) -> list[list[str]]:
-    """Return chains to try: that of the finding, and none, for which others are drawn."""
-    kills = [kill for kill in found.chain if "@" in kill or "~" in kill]
-    return [kills, []] if kills else [[]]
-
-
-def _still(plan: Plan, seed: int, found: Finding, place: Path, chain: list[str]) -> Finding | None:
-    case = case_of(plan, f"seed {seed}")
-    chain = [kill for kill in chain if "@" in kill or "~" in kill]
-    case.chains = [chain] if chain else []
-    now = Judge(case, place / "shrunk").examine(random.Random(seed), chains=6)
-    shutil.rmtree(place / "shrunk", ignore_errors=True)
-    return now if now and now.kind == found.kind else None
+    def _report(self) -> None:
+        self._said = time.monotonic()
+        kinds = ", ".join(f"{number} {kind}" for kind, number in self._kinds.items())
+        print(
+            f"fuzz: {self._kinds.total()} scripts ({kinds}), {self._attempts} attempts in "
+            f"{self._said - self._began:.0f} s, up to seed {self._seed}: {self._failed} failed",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Attempt(NamedTuple):
     killed: bool
     """Whether the kill came to pass."""
     ended: list[int]
-    """Points and renames of rank 0, if the script came to its end."""
+    """Points, renames, and renames of a checkpoint to the latest, of rank 0, if the script came to its end."""
     hung: bool
     seconds: float
 

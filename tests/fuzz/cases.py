@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from options import Plan, differing, draft_of, options_of
-
-KEPT = Path(__file__).with_name("cases")
 
 
 @dataclass
@@ -25,7 +24,8 @@ class Case:
     undetermined: bool = False
     may_idle: bool = False
     chains: list[list[str]] = field(default_factory=list)
-    """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, or WAY~SECONDS from outside."""
+    """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, KILL@latestNUMBER, or WAY~SECONDS,
+    from outside."""
 
     @property
     def is_exact(self) -> bool:
@@ -70,8 +70,8 @@ def read_case(path: Path) -> Case:
     )
 
 
-def case_of(plan: Plan, title: str) -> Case:
-    """Return the case of a plan, whose kills are not known yet."""
+def case_of(plan: Plan, title: str, chains: Sequence[list[str]] = ()) -> Case:
+    """Return the case of a plan; without ``chains``, its kills are not known yet."""
     draft, options = draft_of(plan), options_of(plan)
     parts = [f"{group}: {name}" for group, name in differing(plan).items()]
     return Case(
@@ -84,4 +84,5 @@ def case_of(plan: Plan, title: str) -> Case:
         refused=[slug for found in options for slug in found.refused],
         undetermined=any(found.undetermined for found in options),
         may_idle=any(found.may_idle for found in options),
+        chains=[chain for chain in chains if chain],
     )

@@ -15,6 +15,8 @@ from cases import Case
 MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
 TIMES = {"elapsed", "steps_per_second"}
 WAYS = {"KILL": 5, "TERM": 4, "STOP": 2, "USR1": 1, "INT": 1, "RAISE": 1, "EXIT": 1, "rename": 3, "outside": 1}
+GRADIENTS = "gradients"
+"""A component of checkpoints."""
 CONSEQUENCES = {"lost-peer", "cannot-join"}
 """Slugs by which a rank says that another one has ended."""
 
@@ -27,6 +29,11 @@ class Finding:
     text: str
     chain: list[str] = field(default_factory=list)
     output: str = ""
+
+    @property
+    def kills(self) -> list[str]:
+        """The kills of the chain, without the attempts that nothing has killed."""
+        return [kill for kill in self.chain if "@" in kill or "~" in kill]
 
     def __str__(self) -> str:
         kills = f" after {' '.join(self.chain)}" if self.chain else ""
@@ -72,15 +79,15 @@ class Judge:
         return Finding("not deterministic", differing, output=again.output) if differing else None
 
     def _draw_chain(self, draw: random.Random) -> list[str]:
-        points, renames = self.whole.ended
+        points, renames, latest = self.whole.ended
         chain = []
         for _ in range(draw.choice([1, 1, 2, 3, 4])):
             rank = f"{draw.randrange(self.case.ranks)}:" if self.case.ranks > 1 else ""
             at = draw.randint(1, points) if draw.random() < 0.6 else draw.randint(1, min(6, points))
             way = draw.choices([*WAYS], [*WAYS.values()])[0]
             if way == "rename":
-                rank = "0:" if rank else ""
-                chain.append(f"{rank}KILL@rename{draw.randint(1, renames)}")
+                what, most = draw.choice([("rename", renames), ("latest", latest)])
+                chain.append(f"{'0:' if rank else ''}KILL@{what}{draw.randint(1, most)}")
             elif way == "outside":
                 chain.append(f"{draw.choice(['KILL', 'TERM'])}~{draw.random() * self.whole.seconds:.3f}")
             else:
@@ -140,7 +147,7 @@ class Judge:
         """Return what is wrong if a result differs, and nothing has named what it depends on."""
         if said:
             return None
-        kind = "differs" if self.case.is_exact else "differs, and nothing names it"
+        kind = "differs" if self.case.is_exact else "differs unnamed"
         return Finding(kind, differing, done, now.output)
 
     def _flaw(self, now: Attempt, done: list[str]) -> Finding | None:
@@ -202,16 +209,20 @@ def _name(place: Place) -> str:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """Return all that a run folder has come to, but the times, by file."""
+    """Return what a run folder has come to, by file: records without times, and of the last checkpoint the objects.
+
+    Not what a checkpoint says of the run's own course; nor gradients, which are saved only where they are needed.
+    """
     found: dict[str, object] = {}
     for file in sorted(folder.rglob("checkpoints/latest")):
         place = file.relative_to(folder)
         manifest = json.loads((file / "manifest.json").read_text())
-        manifest["position"].pop("elapsed")
-        for name in ("files", "manifest_sha256"):
-            manifest.pop(name)
-        found[f"{place}/manifest.json"] = manifest
-        found |= {f"{place}/{tensors.name}": tensors.read_bytes() for tensors in file.glob("*.safetensors")}
+        position = {name: value for name, value in manifest["position"].items() if name not in TIMES}
+        trees = {name: tree for name, tree in manifest["trees"].items() if name != GRADIENTS}
+        found[f"{place}/manifest.json"] = {"position": position, "metric": manifest["metric"], "trees": trees}
+        for tensors in file.glob("*.safetensors"):
+            if tensors.stem != GRADIENTS:
+                found[f"{place}/{tensors.name}"] = tensors.read_bytes()
     for file in sorted(folder.rglob("metrics.jsonl")):
         records = [json.loads(line) for line in file.read_text().splitlines()]
         found[str(file.relative_to(folder))] = [

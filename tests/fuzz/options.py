@@ -136,6 +136,18 @@ def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
     return plan
 
 
+def parse_plan(parts: Sequence[str]) -> Plan:
+    """Return the plan of parts that are named "group: option", and of the first options of the other groups.
+
+    Raises:
+        ValueError: if one of them does not exist, or does not fit the others.
+    """
+    plan = settled(dict(part.split(": ", 1) for part in parts))
+    if missing := [part for part in parts if part not in {f"{group}: {name}" for group, name in plan.items()}]:
+        raise ValueError(f"no such part, or it does not fit: {', '.join(missing)}")
+    return plan
+
+
 def settled(plan: Plan) -> Plan:
     """Return ``plan`` with the first option where another was left out, or does not fit."""
     found: Plan = {}

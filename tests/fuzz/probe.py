@@ -35,23 +35,26 @@ class Probe:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = os.open(f"{trace}.{RANK}", flags, 0o644) if trace else None
         self._pid = os.getpid()
-        self.passed = self.renamed = 0
-        self._way, self._at, self._rename_at = "", 0, 0
+        self.passed = 0
+        self.renamed = {"rename": 0, "latest": 0}
+        self._way, self._at, self._rename_at = "", 0, ("", 0)
         rank, _, rest = kill.rpartition(":")
         if rest and int(rank or 0) == RANK:
             self._way, _, at = rest.partition("@")
-            if at.startswith("rename"):
-                self._rename_at = int(at.removeprefix("rename"))
-            else:
+            if at.isdigit():
                 self._at = int(at)
+            else:
+                self._rename_at = at[:6], int(at[6:])
         sys.addaudithook(self._audit)
 
-    def _audit(self, event: str, _args: tuple) -> None:
+    def _audit(self, event: str, args: tuple) -> None:
         """Count what checkpoints, records and states are moved by; the rename itself does not happen any more."""
-        if event == "os.rename" and os.getpid() == self._pid:
-            self.renamed += 1
-            if self.renamed == self._rename_at:
-                self.write("killed", [self._way, f"rename {self.renamed}"])
+        if event != "os.rename" or os.getpid() != self._pid:
+            return
+        for name in ("rename", "latest") if str(args[1]).endswith("latest") else ("rename",):
+            self.renamed[name] += 1
+            if self._rename_at == (name, self.renamed[name]):
+                self.write("killed", [self._way, f"{name} {self.renamed[name]}"])
                 os.kill(self._pid, signal.SIGKILL)
 
     def point(self, name: str) -> None:
@@ -91,7 +94,7 @@ def trace(site: str, *place: int, **values: object) -> None:
 
 def ended() -> None:
     """Note that the script has come to its end, and how many points it has passed."""
-    _probe.write("ended", [_probe.passed, _probe.renamed])
+    _probe.write("ended", [_probe.passed, _probe.renamed["rename"], _probe.renamed["latest"]])
 
 
 def summary(value: object) -> object:

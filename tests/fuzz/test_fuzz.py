@@ -49,7 +49,7 @@ def test_faults_that_are_planted_are_found(tmp_path):
     found = dict(re.findall(r"(?m)^(\w+)\.py: ([a-z, ]+?)(?: after .*)?(?:: |$)", launch.output))
     assert found == {
         "differs": "differs",
-        "differs_unnamed": "differs, and nothing names it",
+        "differs_unnamed": "differs unnamed",
         "never_came": "differs",
         "not_deterministic": "not deterministic",
         "says": "says",

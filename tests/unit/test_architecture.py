@@ -64,6 +64,7 @@ def test_only_communicator_and_self_test_know_of_process_groups():
         "trainer/selftest/measure.py",
     }
     assert users_of("torch.nn.parallel") == {
+        "slipway/data_parallel.py",  # which buffers a wrapper broadcasts
         "slipway/wrappers.py",  # which unwraps what a script has wrapped
         "trainer/strategies/ddp.py",
     }

@@ -38,12 +38,12 @@ def objects_of(comm, given):
     return SavedObjects({name: component(name, value) for name, value in given.items()}, given, comm)
 
 
-def save(size, make, folder, *, wait=lambda _: False):
+def save(size, make, folder, *, wait=False):
     """Return the checkpoint that ``size`` ranks save of what ``make`` returns for each."""
 
     def action(comm):
         objects = objects_of(comm, make(comm.world.rank))
-        facts = objects.collect(gradients_wait=wait(comm.world.rank))
+        facts = objects.collect(gradients_wait=wait)
         return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
 
     checkpoint = on_ranks(size, action)[0]
@@ -257,14 +257,14 @@ class TestGradients:
     @pytest.mark.parametrize("size", [1, 2])
     def test_those_that_wait_come_back_bit_by_bit(self, size, tmp_path):
         saved = accumulate(network())
-        checkpoint = save(size, lambda _: accumulate(network()), tmp_path, wait=lambda rank: rank == size - 1)
+        checkpoint = save(size, lambda _: accumulate(network()), tmp_path, wait=True)
         assert [name for name in checkpoint.tensors if "gradients" in name] == ["gradients"]
         for given in load(size, lambda _: network(1), checkpoint, between=accumulate):
             assert gradients(given) == gradients(saved)
             assert None in gradients(given)
 
     def test_those_of_each_rank(self, tmp_path):
-        checkpoint = save(3, lambda rank: accumulate(network(), rank % 2), tmp_path, wait=lambda _: True)
+        checkpoint = save(3, lambda rank: accumulate(network(), rank % 2), tmp_path, wait=True)
         assert [rank for rank, _ in checkpoint.header.trees["ranks.gradients"]["dict"]] == [1]
         for rank, given in enumerate(load(3, lambda _: network(1), checkpoint)):
             assert gradients(given) == gradients(accumulate(network(), rank % 2))
@@ -292,13 +292,13 @@ class TestGradients:
         assert step(given) == step(trained(network()))
 
     def test_without_any_a_checkpoint_says_nothing_of_them(self, tmp_path):
-        checkpoint = save(2, lambda _: network(), tmp_path, wait=lambda _: True)
+        checkpoint = save(2, lambda _: network(), tmp_path, wait=True)
         assert not [name for name in {*checkpoint.tensors, *checkpoint.header.trees} if "gradients" in name]
         (given, _) = load(2, lambda _: network(1), checkpoint, between=accumulate)
         assert gradients(given) == [None] * len(gradients(given))
 
     def test_another_model_is_refused(self, tmp_path):
-        checkpoint = save(1, lambda _: accumulate(network()), tmp_path, wait=lambda _: True)
+        checkpoint = save(1, lambda _: accumulate(network()), tmp_path, wait=True)
         model = nn.Linear(2, 2)
         given = {"other": model}
         with refused("different-state", "conv.weight"):
@@ -306,7 +306,7 @@ class TestGradients:
 
     def test_too_large_for_the_memory_of_rank_0(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(per_rank, "available_memory", lambda: 1000)
-        checkpoint = save(2, lambda rank: accumulate(network(), rank), tmp_path, wait=lambda _: True)
+        checkpoint = save(2, lambda rank: accumulate(network(), rank), tmp_path, wait=True)
         assert_warning(caplog.text, "rank-state-not-saved", "gradients")
         with refused("rank-state-not-saved", "gradients"):
             require_restorable(checkpoint.header, {}, 2)

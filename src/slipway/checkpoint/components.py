@@ -65,8 +65,7 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
     tensors: Tensors = {}
     trees = {}
     for name, component in components.items():
-        in_place = isinstance(component, nn.Module) or getattr(component, "restores_in_place", False)
-        named, tree = split(_state_of(name, component), name, restored_in_place=in_place)
+        named, tree = split(state_of(name, component), name, restored_in_place=restores_in_place(component))
         if named:
             tensors[name] = named
         if tree is not None:
@@ -98,7 +97,7 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
         own = _own(comm, RANKS + name, tensors, shapes, header.trees)
         if own is not None:
             # Of a module only the tensors that differ were saved for each rank.
-            state = {**state, **own} if getattr(components[name], "restores_in_place", False) else own
+            state = {**state, **own} if restores_in_place(components[name]) else own
         _load(name, components[name], state)
     return Restored(header, [name for name in components if name not in saved])
 
@@ -116,6 +115,11 @@ def _own(
     return own
 
 
+def restores_in_place(component: Stateful) -> bool:
+    """Return whether ``component`` copies a state into tensors that it has, as modules do."""
+    return isinstance(component, nn.Module) or getattr(component, "restores_in_place", False)
+
+
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load ``state``, of a checkpoint, into ``module``, with the versions of the layers, for which some modules ask."""
     versioned = OrderedDict(state)
@@ -123,7 +127,12 @@ def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     module.load_state_dict(versioned)
 
 
-def _state_of(name: str, component: Stateful) -> dict[str, Any]:
+def state_of(name: str, component: Stateful) -> dict[str, Any]:
+    """Return the state of ``component``.
+
+    Raises:
+        SessionError: with its ``name``, if its code fails.
+    """
     try:
         return component.state_dict()
     except SlipwayError:

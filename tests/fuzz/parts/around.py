@@ -234,6 +234,19 @@ add(
     gives=("scheduler plateau",),
 )
 
+add(
+    "validation",
+    "within the body, recorded",
+    weight=1,
+    needs=(EPOCHS,),
+    body_end="""
+        if $number % 2:
+            with torch.no_grad():
+                held = table(3, 200)
+                session.metrics(error=objective($bare(held), held))
+        """,
+)
+
 # How a script leaves its loops.
 
 LOOPS = lacks("loop", "one step")
@@ -273,6 +286,19 @@ for group, place in PLACES.items():
     add(group, "learning rate scaled", needs=(*needs, lacks("optimizer", "tensor lr")), **{place: RATE})
     add(group, "forward pass", needs=needs, **{place: FORWARD})
 
+FROZEN = "next(model.parameters()).requires_grad_(epoch > 0)"
+add(
+    "before the batches",
+    "layer frozen in the first epoch",
+    needs=(EPOCHS, has("ranks", "1"), lacks("model", "frozen", "tied", "weight", "spectral")),
+    epoch_start=FROZEN,
+)
+add(
+    "before the batches",
+    "dropout by epoch",
+    needs=(EPOCHS, has("model", "dropout")),
+    epoch_start="$bare[1].p = 0.1 + 0.2 * epoch",
+)
 WARM_UP = "session.warm_up(lambda: objective(model(table(4)), table(4)).backward())"
 add("after opening", "warm_up", needs=(lacks("second optimiser", "of an"),), opened=WARM_UP)
 
@@ -281,9 +307,17 @@ add("after opening", "warm_up", needs=(lacks("second optimiser", "of an"),), ope
 add("checkpoints", "at the ends of epochs")
 add("checkpoints", "each step", arguments="checkpoint_steps=1")
 add("checkpoints", "each third step", arguments="checkpoint_steps=3")
+add("checkpoints", "by time", weight=1, arguments="checkpoint_minutes=1e-6")
 add("checkpoints", "one is kept", weight=1, arguments="checkpoint_steps=2\nkeep=1")
 add("log", "nothing")
 add("log", "the loss", weight=3, arguments="log_interval=2", body_end="session.log(loss=loss, size=len(batch))")
+add(
+    "log",
+    "by some ranks, in some steps",
+    weight=1,
+    arguments="log_interval=3",
+    body_end="if ($number + RANK) % 2:\n    session.log(loss=loss)",
+)
 add(
     "log",
     "a mean over the epoch",

@@ -24,9 +24,12 @@ def _withhold(kind: str):
     return change
 
 
-def _wrap(draft: Draft, _plan: Plan) -> None:
-    number = next(number for number, line in enumerate(draft.setup) if line.startswith("optimizer = "))
-    draft.setup.insert(number + 1, "optimizer = Wrapper(optimizer)")
+def _after_optimizer(*lines: str):
+    def change(draft: Draft, _plan: Plan) -> None:
+        number = next(number for number, line in enumerate(draft.setup) if line.startswith("optimizer = "))
+        draft.setup[number + 1 : number + 1] = lines
+
+    return change
 
 
 G = "unrestorable"
@@ -78,7 +81,7 @@ add(
     "parameter of no model",
     needs=(PLAIN, ALONE, has("accumulation", "none", "2", "3"), lacks("no_sync", "yes"), has("ranks", "1")),
     unrestorable=("optimizer", "parameter"),
-    setup='scale = nn.Parameter(torch.ones(()))\noptimizer.add_param_group({"params": [scale]})',
+    change=_after_optimizer("scale = nn.Parameter(torch.ones(()))", 'optimizer.add_param_group({"params": [scale]})'),
     compute="loss = objective(scale * model(batch), batch)",
     traces={"scale": "scale"},
 )
@@ -175,7 +178,62 @@ add(
     needs=(has("optimizer", "momentum", "Adam"), ALONE, has("scaler", "none"), lacks("optimizer", "AdamW")),
     unrestorable=("optimizer",),
     data=WRAPPER,
-    change=_wrap,
+    change=_after_optimizer("optimizer = Wrapper(optimizer)"),
+)
+
+add(
+    G,
+    "iterator beside the loader",
+    needs=(EPOCHS,),
+    listed=("iterator",),
+    data="others = DataLoader(Samples(20, first=300), 1, shuffle=True)",
+    epoch_start="beside = iter(others)",
+    body_end="extra_loss = objective($bare(next(beside)), batch).item()",
+    traces={"extra_loss": "extra_loss"},
+)
+COUNTING = """
+class Turned:
+    turn = 0
+
+    def __init__(self, data):
+        self.count = len(data)
+
+    def __iter__(self):
+        self.turn += 1
+        return iter([(number + self.turn) % self.count for number in range(self.count)])
+
+    def __len__(self):
+        return self.count
+"""
+add(
+    G,
+    "sampler with a counter",
+    needs=(EPOCHS, has("loader", "in order"), lacks("epochs", "1")),
+    unrestorable=("turn",),
+    data=COUNTING,
+    change=_replace("data", "DataLoader(data, ", "DataLoader(data, sampler=Turned(data), batch_size="),
+)
+
+
+def _hold_back(draft: Draft, plan: Plan) -> None:
+    _replace("setup", "model.parameters()", "list(model.parameters())[:-1]")(draft, plan)
+
+
+LATER = 'if epoch == 1:\n    optimizer.add_param_group({"params": [list(model.parameters())[-1]]})'
+add(
+    G,
+    "group of parameters that is added later",
+    needs=(
+        EPOCHS,
+        PLAIN,
+        ALONE,
+        has("scheduler", "none", "by hand"),
+        lacks("optimizer", "groups"),
+        lacks("epochs", "1"),
+    ),
+    unrestorable=("optimizer",),
+    change=_hold_back,
+    epoch_start=LATER,
 )
 
 # Refused at once.

@@ -17,7 +17,7 @@ add("loop", "one step an epoch", weight=1, epochs=5, iteration="", number="epoch
 
 add("sessions", "one", weight=12)
 add("sessions", "two, a folder each", weight=1, folds=True)
-add("sessions", "two in one folder", weight=1, folds=True, refused=("one-folder-one-run",))
+add("sessions", "two in one folder", weight=1, folds=True, refused=("folder-used-twice",))
 
 
 def _name_folder(draft: Draft, plan: Plan) -> None:
@@ -59,11 +59,14 @@ BY_INDEX = {
     "collate by epoch": "DataLoader(data, {size}, shuffle=True{workers})",
     "worker_init_fn": "DataLoader(data, {size}, shuffle=True, worker_init_fn=shift{workers})",
     "endless sampler": "DataLoader(data, {size}, sampler=Endless(data){workers})",
+    "made in each epoch": "DataLoader(data, {size}, shuffle=True{workers})",
+    "more data in each epoch": "DataLoader(Subset(data, range(4 + 4 * epoch)), 2, shuffle=True{workers})",
+    "generator that the body draws from": "DataLoader(data, {size}, shuffle=True, generator=shared{workers})",
 }
 READ_AGAIN = {
     "iterable": "DataLoader(Stream(data), {size}{workers})",
     "subclass that doubles": "Doubled(data, {size}{workers})",
-    "subclass that reverses": "Reversed(data, {size}{workers})",
+    "subclass that negates": "Negated(data, {size}{workers})",
     "list": "list(table(len(data)).split({size}))",
     "zip": "zip(loader, DataLoader(Samples(len(data), first=100), {size}, shuffle=True))",
     "zip with a list": "zip(loader, table(len(data), 100).split({size}))",
@@ -77,6 +80,7 @@ WORKERS = {
     "2": ", num_workers=2",
 }
 DEFINED = {
+    "generator that the body draws from": "shared = torch.Generator()",
     "own sampler": """
         class ByEpoch:
             def __init__(self, data):
@@ -120,7 +124,7 @@ DEFINED = {
         """,
     "worker_init_fn": """
         def shift(worker):
-            torch.utils.data.get_worker_info().dataset.scale = 0.5 + worker
+            torch.utils.data.get_worker_info().dataset.scale = 2.0
         """,
     "endless sampler": """
         class Endless:
@@ -138,15 +142,15 @@ DEFINED = {
                     yield batch
                     yield 2 * batch
         """,
-    "subclass that reverses": """
-        class Reversed(DataLoader):
+    "subclass that negates": """
+        class Negated(DataLoader):
             def _get_iterator(self):
-                return iter([*super()._get_iterator()][::-1])
+                return iter([-batch for batch in super()._get_iterator()])
         """,
     "generator function": """
         def batches_of(epoch, data):
             order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
-            for numbers in order.split(3):
+            for numbers in order.split(4):
                 yield data[numbers.tolist()]
         """,
 }
@@ -170,6 +174,8 @@ def _load(draft: Draft, plan: Plan) -> None:
         draft.data.append(f"loader = DataLoader(data, {size}, shuffle=True{workers})")
     if name.startswith(("zip", "islice", "generator")):
         draft.loader = text
+    elif name.endswith("in each epoch"):
+        draft.epoch_start.append(f"loader = {text}")
     else:
         draft.data.append(f"loader = {text}")
     if name.startswith("zip"):
@@ -177,6 +183,11 @@ def _load(draft: Draft, plan: Plan) -> None:
         draft.traced["other"] = "other"
     if name == "collate by epoch":
         draft.epoch_start.append("loader.collate_fn = scaled(1.0 + epoch)")
+    if name == "generator that the body draws from":
+        draft.body_end.append("shared_drawn = torch.rand((), generator=shared).item()")
+        draft.traced["shared_drawn"] = "shared_drawn"
+    if name == "subclass that negates":
+        draft.body_start.append("assert batch[0, 0] <= 0")
     if name == "endless sampler":
         draft.leave += ["if $number == 3:", "    break"]
 

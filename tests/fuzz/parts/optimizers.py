@@ -90,6 +90,7 @@ add(
     step="optimizer.step()\nsecond.step()",
     zero="model.zero_grad()",
 )
+add("second optimiser", "no, two steps a body", weight=1, needs=DIVISIBLE, step="optimizer.step()\noptimizer.step()")
 add(
     "second optimiser",
     "by turns",
@@ -141,7 +142,7 @@ add(
         """,
 )
 
-ACCUMULATES = (PLAIN, has("second optimiser", "none", "same body"), lacks("loop", "one step"))
+ACCUMULATES = (PLAIN, has("second optimiser", "no", "same body"), lacks("loop", "one step"))
 BY_BODIES = has("accumulation", "2, ", "3, ")
 """A step takes more than one body."""
 COUNTER = {"setup": "waiting = 0", "counted": "waiting += 1", "after_step": "waiting = 0"}
@@ -191,8 +192,8 @@ def _zero_first(draft: Draft, _plan: Plan) -> None:
     draft.zero_first = True
 
 
-ZEROED_FIRST = (PLAIN, lacks("accumulation", "2", "3"), has("second optimiser", "none", "same body"))
-ALONE = has("second optimiser", "none")
+ZEROED_FIRST = (PLAIN, lacks("accumulation", "2", "3"), has("second optimiser", "no", "same body"))
+ALONE = has("second optimiser", "no")
 add("zeroing", "after the step", weight=4)
 add("zeroing", "before the forward pass", needs=ZEROED_FIRST, change=_zero_first)
 add("zeroing", "to zeros", needs=(PLAIN, ALONE), zero="optimizer.zero_grad(set_to_none=False)")
@@ -265,5 +266,15 @@ add(
     epoch_end="""
         for group in optimizer.param_groups:
             group["lr"] *= 0.8
+        """,
+)
+add(
+    "scheduler",
+    "by session.step",
+    weight=1,
+    needs=(lacks("optimizer", "tensor lr"),),
+    before_step="""
+        for group in optimizer.param_groups:
+            group["lr"] = 0.02 * min(1.0, (session.step + 1) / 5)
         """,
 )

@@ -86,9 +86,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
     state = Counters(best_val_loss=float("inf"), hidden=zero_hidden(args, train_data.shape[1]))
-    with Session(
-        model=model, optimizer=optimizer, scheduler=scheduler, extra={"state": state}, checkpoint_steps=10
-    ) as session:
+    with Session(model=model, optimizer=optimizer, scheduler=scheduler, extra=state, checkpoint_steps=10) as session:
         for epoch in session.epochs(args.epochs):
             model.train()
             if session.batch == 0:

@@ -83,7 +83,7 @@ def main():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     best = Counters(val_loss=1e9)
-    with Session(model=model, optimizer=optimizer, extra={"best": best}, checkpoint_steps=11) as session:
+    with Session(model=model, optimizer=optimizer, extra=best, checkpoint_steps=11) as session:
         for step in session.steps(args.steps):
             for group in optimizer.param_groups:
                 group["lr"] = get_lr(step, args)

@@ -62,7 +62,7 @@ def main():
     criterion = nn.MSELoss()
     optimizer = torch.optim.LBFGS(seq.parameters(), lr=0.8, max_iter=8, history_size=10)
     history = Counters(losses=[])
-    with Session(model=seq, optimizer=optimizer, extra={"history": history}, checkpoint_steps=2) as session:
+    with Session(model=seq, optimizer=optimizer, extra=history, checkpoint_steps=2) as session:
         for step in session.steps(args.steps):
 
             def closure():

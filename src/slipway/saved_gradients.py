@@ -12,7 +12,7 @@ from slipway.errors import SessionError
 from slipway.wrappers import unwrap
 
 
-class Gradients:
+class SavedGradients:
     """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
 
     If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
@@ -99,7 +99,7 @@ def _described(gradient: Tensor) -> Any:
         return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
     if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
         return {"dense": gradient, "strides": [*gradient.stride()]}
-    return gradient
+    return gradient if type(gradient) is Tensor else gradient.as_subclass(Tensor)
 
 
 def _restored(value: Any) -> Tensor | None:

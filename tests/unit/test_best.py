@@ -1,0 +1,184 @@
+"""``session.load_best``: the best weights in the models, for a test at the end of a script."""
+
+import json
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+
+from messages import refused
+from slipway import Session, Stopped
+from slipway.status import read_status
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Script:
+    """Adds 1 to a weight in each batch, of which an epoch has two; the metric is best where the weight is 4."""
+
+    def __init__(self, folder, **options):
+        self.model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.model.weight)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        options = {"best": "closeness", **options}
+        self.session = Session(model=self.model, optimizer=optimizer, folder=folder, keep=1, **options)
+        self.optimizer = optimizer
+
+    @property
+    def weight(self):
+        return self.model.weight.item()
+
+    def train(self, epochs=4, *, stop_at=None, leave_at=None):
+        for epoch in self.session.epochs(epochs):
+            for _ in self.session.batches([1, 2]):
+                if self.session.step + 1 == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                self.optimizer.zero_grad()
+                (-self.model(torch.ones(1, 1))).sum().backward()
+                self.optimizer.step()
+            self.session.metrics(closeness=-abs(4 - self.weight))
+            if epoch == leave_at:
+                break
+
+
+def saved(folder):
+    manifest = json.loads((folder / "checkpoints" / "latest" / "manifest.json").read_text())
+    return manifest["position"]["step"], manifest["metric"]
+
+
+def records_of_tests(folder):
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record["test"] for record in records if "test" in record]
+
+
+@pytest.mark.parametrize(("options", "last"), [({}, 8), ({"epochs": 3, "leave_at": 2}, 6)])
+def test_the_models_have_the_best_weights_and_the_run_keeps_the_last(options, last, tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        script.train(**options)
+        assert script.weight == last
+        assert session.load_best() == 0
+        assert script.weight == 4
+        session.metrics(test=1.0)
+        assert session.load_best() == 0
+    assert read_status(tmp_path).verdict == f"done {last} complete"
+    assert saved(tmp_path)[0] == last
+    assert saved(tmp_path)[1]["value"] == 4 - last
+    again = Script(tmp_path)
+    with again.session as session:
+        again.train(**options)
+        assert again.weight == last
+        session.load_best()
+        assert again.weight == 4
+        session.metrics(test=1.0)
+    assert records_of_tests(tmp_path) == [1.0]
+
+
+def test_a_run_that_is_continued_afterwards_goes_on_from_the_last_weights(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        script.train()
+        session.load_best()
+    longer = Script(tmp_path)
+    with longer.session:
+        longer.train(epochs=5)
+        assert longer.weight == 10
+
+
+def test_a_script_that_is_killed_in_its_test_is_done_training(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    script = Script(tmp_path)
+    with suppress(Killed), script.session as session:
+        script.train(leave_at=2)
+        session.load_best()
+        raise Killed
+    again = Script(tmp_path)
+    with again.session as session:
+        again.train(leave_at=2)
+        assert again.weight == 6
+        session.load_best()
+        assert again.weight == 4
+        session.metrics(test=1.0)
+    assert records_of_tests(tmp_path) == [1.0]
+
+
+def test_after_a_stop_the_best_of_all_attempts_counts(tmp_path):
+    script = Script(tmp_path)
+    with pytest.raises(Stopped), script.session:
+        script.train(stop_at=5)
+    again = Script(tmp_path)
+    with again.session as session:
+        again.train()
+        session.load_best()
+        assert again.weight == 4
+
+
+def test_steps_that_no_epoch_has_saved_are_saved_first(tmp_path):
+    script = Script(tmp_path)
+    with script.session as session:
+        for step in session.steps(6):
+            script.model.weight.grad = -torch.ones(1, 1)
+            script.optimizer.step()
+            if step == 3:
+                session.metrics(closeness=1.0)
+        session.load_best()
+    assert saved(tmp_path)[0] == 6
+    resumed = Script(tmp_path)
+    with resumed.session as session:
+        assert resumed.weight == 6
+        assert list(session.steps(6)) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"best": None}])
+def test_without_a_metric_there_is_no_best(options, tmp_path):
+    script = Script(tmp_path, **options)
+    with refused("no-best-checkpoint", tmp_path, code=78), script.session as session:
+        session.load_best()
+
+
+@pytest.mark.parametrize("loop", ["epochs", "batches", "steps"])
+def test_nothing_is_trained_afterwards(loop, tmp_path):
+    script = Script(tmp_path)
+    with refused("after-load-best"), script.session as session:
+        script.train()
+        session.load_best()
+        for _ in getattr(session, loop)([1, 2] if loop == "batches" else 9):
+            raise AssertionError
+
+
+def test_nor_in_the_loop_in_which_it_was_called(tmp_path):
+    script = Script(tmp_path)
+    with refused("after-load-best"), script.session as session:
+        for _ in session.epochs(3):
+            for _ in session.batches([1, 2]):
+                script.model.weight.grad = -torch.ones(1, 1)
+                script.optimizer.step()
+            session.metrics(closeness=1.0)
+            session.load_best()
+
+
+def test_of_several_models_each_gets_its_own(tmp_path):
+    models = {"a": nn.Linear(1, 1), "b": nn.Linear(2, 2)}
+    optimizer = torch.optim.SGD([each for model in models.values() for each in model.parameters()], lr=1.0)
+    expected = None
+    with Session(model=models, optimizer=optimizer, folder=tmp_path, best="x") as session:
+        for epoch in session.epochs(3):
+            for _ in session.batches([1]):
+                sum(each.sum() for model in models.values() for each in model.parameters()).backward()
+                optimizer.step()
+            if epoch == 1:
+                expected = {name: {k: v.clone() for k, v in each.state_dict().items()} for name, each in models.items()}
+            session.metrics(x=float(epoch == 1))
+        session.load_best()
+    for name, model in models.items():
+        assert all(torch.equal(value, expected[name][key]) for key, value in model.state_dict().items())

@@ -1,0 +1,168 @@
+"""Data that a resumed attempt does not have again: another split, other samples, in another order."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from messages import refused, slugs
+from slipway import Sampler, Session, Stopped
+
+SAMPLES = 24
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def data():
+    return TensorDataset(torch.arange(float(SAMPLES))[:, None] / SAMPLES)
+
+
+class Listed(Dataset):
+    """Samples by name, as of files."""
+
+    def __init__(self, names):
+        self.samples = [(name, len(name)) for name in names]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return (torch.tensor([float(self.samples[index][1])]),)
+
+
+def names(folder, order):
+    return [f"{folder}/{'x' * int(number)}.png" for number in order]
+
+
+LOADERS = {
+    "random_split": lambda order: DataLoader(Subset(data(), order[:16].tolist()), 4, shuffle=True),
+    "nested": lambda order: DataLoader(Subset(Subset(data(), order[:20]), range(16)), 4),
+    "concatenated": lambda order: DataLoader(
+        ConcatDataset([Subset(data(), order[:8]), Subset(data(), order[8:16])]), 4
+    ),
+    "sampler": lambda order: DataLoader(data(), 4, sampler=SubsetRandomSampler(order[:16].tolist())),
+    "weights": lambda order: DataLoader(data(), 4, sampler=WeightedRandomSampler((order + 1.0).tolist(), 16)),
+    "slipway's sampler": lambda order: DataLoader(s := Subset(data(), order[:16]), 4, sampler=Sampler(s)),
+    "tensors": lambda order: DataLoader(TensorDataset(order[:16, None] / SAMPLES), 4),
+    "arrays": lambda order: DataLoader([(row,) for row in (order[:16, None] / SAMPLES).float().numpy()], 4),
+    "files": lambda order: DataLoader(Listed(names("a", order[:16])), 4),
+}
+BY_INDEX = [*LOADERS][:6]
+
+
+def ordered(seed):
+    return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))
+
+
+class Script:
+    """A training whose loader is made before its first epoch, from an order that another attempt may not have."""
+
+    def __init__(self, folder, case, seed, each=None):
+        torch.manual_seed(0)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.loader = LOADERS[case](ordered(seed))
+        self.each = each
+        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
+
+    def run(self, *, stop_at=None):
+        with self.session as session:
+            for epoch in session.epochs(3):
+                if self.each:
+                    self.loader = self.each(epoch)
+                for (inputs,) in session.batches(self.loader):
+                    self.optimizer.zero_grad()
+                    self.model(inputs.float()).square().mean().backward()
+                    self.optimizer.step()
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return self
+
+
+@pytest.mark.parametrize("case", LOADERS)
+def test_the_same_data_are_not_named(case, tmp_path, caplog):
+    for stop_at in (2, 4, None):
+        try:
+            Script(tmp_path, case, 0).run(stop_at=stop_at)
+        except Stopped:
+            assert stop_at
+    assert slugs(caplog.text) == []
+
+
+@pytest.mark.parametrize("stop_at", [2, 4])
+@pytest.mark.parametrize("case", BY_INDEX)
+def test_another_split_is_refused(case, stop_at, tmp_path):
+    with pytest.raises(Stopped):
+        Script(tmp_path, case, 0).run(stop_at=stop_at)
+    with refused("different-data", "random_split"):
+        Script(tmp_path, case, 1).run()
+
+
+@pytest.mark.parametrize("stop_at", [2, 4])
+@pytest.mark.parametrize("case", [*LOADERS][6:])
+def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
+    with pytest.raises(Stopped):
+        Script(tmp_path, case, 0).run(stop_at=stop_at)
+    Script(tmp_path, case, 1).run()
+    assert slugs(caplog.text) == ["different-data"]
+
+
+@pytest.mark.parametrize("stop_at", [2, 4, 6])
+def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, caplog):
+    def each(epoch):
+        train, _ = random_split(data(), [16, SAMPLES - 16])  # by the session's seed
+        return DataLoader(Subset(train, range(8 + 4 * epoch)), 4)
+
+    with pytest.raises(Stopped):
+        Script(tmp_path, "tensors", 0, each).run(stop_at=min(stop_at, 6))
+    Script(tmp_path, "tensors", 0, each).run()
+    assert slugs(caplog.text) == []
+
+
+def test_a_folder_of_each_job_is_no_other_data(tmp_path, caplog):
+    for place, stop_at in (("/scratch/1", 2), ("/scratch/2", None)):
+        script = Script(tmp_path, "files", 0)
+        script.loader = DataLoader(Listed(names(place, ordered(0)[:16])), 4)
+        try:
+            script.run(stop_at=stop_at)
+        except Stopped:
+            assert stop_at
+    assert slugs(caplog.text) == []
+
+
+def test_data_that_restore_themselves_are_left_to_that(tmp_path, caplog):
+    class Stateful(Listed):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            self.samples = self.samples[::-1]
+
+    for stop_at in (2, None):
+        script = Script(tmp_path, "files", 0)
+        dataset = Stateful(names("a", np.arange(16)))
+        script.loader = DataLoader(dataset, 4)
+        script.session = Session(model=script.model, optimizer=script.optimizer, extra=dataset, folder=tmp_path)
+        try:
+            script.run(stop_at=stop_at)
+        except Stopped:
+            assert stop_at
+    assert slugs(caplog.text) == []
