@@ -156,10 +156,9 @@ class Judge:
             return Finding("hangs", "", done, now.output)
         if now.twice:
             return Finding("fuzzer", f"{_name(now.twice[0])} is traced twice", done, now.output)
+        known = {*self.case.may_say, *self._named(now), *(CONSEQUENCES if now.killed else ())}
         for kind, slug, text in MESSAGE.findall(now.output):
-            if slug in self.case.may_say or (now.killed and slug in CONSEQUENCES):
-                continue
-            if not any(name in text for name in self.case.unrestorable):
+            if slug not in known:
                 return Finding("says", f"{kind}[{slug}]: {text}", done, now.output)
         if now.failed and not now.killed and not self._said(now):
             return Finding("fails", f"exit code(s) {now.codes}: {now.output.strip()[-300:]}", done, now.output)
@@ -172,10 +171,17 @@ class Judge:
 
     def _said(self, now: Attempt) -> list[str]:
         """Return what an attempt says of the parts that cannot be restored."""
-        texts = [text for _, _, text in MESSAGE.findall(now.output)]
-        said = [text for text in texts if any(name in text for name in self.case.unrestorable)]
-        plain = [line for line in now.output.splitlines() if line.startswith("slipway: ")]
-        return said + [line for line in plain if any(name in line for name in self.case.listed)]
+        lines = [line for line in now.output.splitlines() if line.startswith("slipway: ")]
+        return self._named(now) + [line for line in lines if any(name in line for name in self.case.listed)]
+
+    def _named(self, now: Attempt) -> list[str]:
+        """Return the slugs of its warnings and refusals that name such a part."""
+        expected = [name.split(": ") for name in self.case.unrestorable]
+        return [
+            slug
+            for _, slug, text in MESSAGE.findall(now.output)
+            if any(slug == e[0] and e[1] in text for e in expected)
+        ]
 
     def _refused(self, now: Attempt) -> Finding | None:
         if not now.failed or not set(_slugs(now)) & set(self.case.refused):

@@ -40,7 +40,7 @@ class Option:
     may_say: tuple[str, ...]
     """Slugs of warnings that are no fault: of a slow way, say."""
     unrestorable: tuple[str, ...]
-    """Not restorable: a warning or refusal names one of these."""
+    """Not restorable: one of these warnings or refusals comes, each "SLUG: what it names"."""
     listed: tuple[str, ...]
     """Not restorable, and not to be detected: the check list of the first attempt names one of these."""
     refused: tuple[str, ...]

@@ -4,17 +4,9 @@ from draft import Draft
 from options import Plan, add, has, lacks
 
 from parts.around import OWN
+from parts.changes import replacing
 from parts.loops import BY_INDEX, EPOCHS
 from parts.optimizers import ALONE, PLAIN, SCHEDULES
-
-
-def _replace(place: str, old: str, new: str):
-    def change(draft: Draft, _plan: Plan) -> None:
-        found = getattr(draft, place)
-        assert any(old in line for line in found), (old, found)
-        found[:] = [line.replace(old, new) for line in found]
-
-    return change
 
 
 def _withhold(kind: str):
@@ -72,7 +64,7 @@ add(
     G,
     "optimiser",
     needs=(PLAIN,),
-    unrestorable=("optimizer", "SGD"),
+    unrestorable=("optimizer-not-given: SGD",),
     setup="hidden = torch.optim.SGD(list(model.parameters())[-1:], lr=0.02, momentum=0.9)",
     before_step="hidden.step()",
 )
@@ -80,47 +72,16 @@ add(
     G,
     "parameter of no model",
     needs=(PLAIN, ALONE, has("accumulation", "none", "2", "3"), lacks("no_sync", "yes"), has("ranks", "1")),
-    unrestorable=("optimizer", "parameter"),
+    refused=("parameters-not-given",),
     change=_after_optimizer("scale = nn.Parameter(torch.ones(()))", 'optimizer.add_param_group({"params": [scale]})'),
     compute="loss = objective(scale * model(batch), batch)",
     traces={"scale": "scale"},
 )
 add(
     G,
-    "layer frozen in one epoch",
-    needs=(
-        EPOCHS,
-        has("ranks", "1"),
-        lacks("model", "frozen", "tied", "weight", "spectral"),
-        lacks("epochs", "1"),
-    ),
-    unrestorable=("requires_grad", "frozen", "model"),
-    epoch_start="""
-        if epoch == 0:
-            next(model.parameters()).requires_grad_(False)
-        if epoch == 1:
-            next(model.parameters()).requires_grad_(True)
-        """,
-)
-add(
-    G,
-    "momentum of batch norm, from one epoch on",
-    needs=(EPOCHS, has("model", "batch norm"), lacks("epochs", "1")),
-    unrestorable=("momentum", "BatchNorm"),
-    epoch_start="if epoch == 1:\n    $bare[1].momentum = 0.5",
-)
-add(
-    G,
-    "buffer that is not saved",
-    needs=(has("model", "buffer"),),
-    unrestorable=("calls", "buffer"),
-    change=_replace("data", '"calls", torch.zeros(())', '"calls", torch.zeros(()), persistent=False'),
-)
-add(
-    G,
     "scheduler",
     needs=(has("scheduler", *SCHEDULES),),
-    unrestorable=("initial_lr", "scheduler"),
+    unrestorable=("scheduler-not-given: optimizer",),
     change=_withhold("scheduler"),
 )
 add(
@@ -142,18 +103,9 @@ add(
     G,
     "random split without a seed",
     needs=(has("loader", "split"), has("ranks", "1")),
-    unrestorable=("split", "Subset", "indices"),
+    unrestorable=("changed-loader: indices",),
     change=_unseed,
     undetermined=True,
-)
-add(
-    G,
-    "statistics of each rank",
-    needs=(has("ranks", "2"), has("model", "batch norm")),
-    unrestorable=("model", "buffer"),
-    change=_replace(
-        "setup", "DistributedDataParallel(model)", "DistributedDataParallel(model, broadcast_buffers=False)"
-    ),
 )
 add(
     G,
@@ -161,7 +113,7 @@ add(
     needs=(has("loop", "steps"),),
     listed=("iterator",),
     setup="endless = itertools.cycle(DataLoader(data, 3))",
-    change=_replace("body_start", "data[torch.randint(len(data), (3,)).tolist()]", "next(endless)"),
+    change=replacing("body_start", "data[torch.randint(len(data), (3,)).tolist()]", "next(endless)"),
 )
 WRAPPER = """
 class Wrapper(torch.optim.Optimizer):
@@ -176,7 +128,7 @@ add(
     G,
     "optimiser within another",
     needs=(has("optimizer", "momentum", "Adam"), ALONE, has("scaler", "none"), lacks("optimizer", "AdamW")),
-    unrestorable=("optimizer",),
+    unrestorable=("optimizer-not-given: within optimizer",),
     data=WRAPPER,
     change=_after_optimizer("optimizer = Wrapper(optimizer)"),
 )
@@ -209,32 +161,11 @@ add(
     G,
     "sampler with a counter",
     needs=(EPOCHS, has("loader", "in order"), lacks("epochs", "1")),
-    unrestorable=("turn",),
+    unrestorable=("changed-loader: turn",),
     data=COUNTING,
-    change=_replace("data", "DataLoader(data, ", "DataLoader(data, sampler=Turned(data), batch_size="),
+    change=replacing("data", "DataLoader(data, ", "DataLoader(data, sampler=Turned(data), batch_size="),
 )
 
-
-def _hold_back(draft: Draft, plan: Plan) -> None:
-    _replace("setup", "model.parameters()", "list(model.parameters())[:-1]")(draft, plan)
-
-
-LATER = 'if epoch == 1:\n    optimizer.add_param_group({"params": [list(model.parameters())[-1]]})'
-add(
-    G,
-    "group of parameters that is added later",
-    needs=(
-        EPOCHS,
-        PLAIN,
-        ALONE,
-        has("scheduler", "none", "by hand"),
-        lacks("optimizer", "groups"),
-        lacks("epochs", "1"),
-    ),
-    unrestorable=("optimizer",),
-    change=_hold_back,
-    epoch_start=LATER,
-)
 
 # Refused at once.
 
@@ -267,6 +198,6 @@ add(
     "two passes at a time",
     weight=1,
     needs=(EPOCHS, has("loader", *BY_INDEX)),
-    refused=("batches-not-called",),
+    refused=("two-passes",),
     iteration="for batch, _ in zip(session.batches({loader}), session.batches({loader})):",
 )

@@ -2,7 +2,7 @@
 #
 # ranks: 1
 # may say: slow-resume
-# not restorable: seen
+# not restorable: not-restored: seen
 # kills: TERM@9 KILL@3
 
 import torch
