@@ -9,8 +9,9 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attempts import Attempt, Place, attempt
 from cases import Case
+
+from attempts import Attempt, Place, attempt
 
 MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
 TIMES = {"elapsed", "steps_per_second"}

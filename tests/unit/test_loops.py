@@ -27,6 +27,14 @@ def position(folder):
     return facts["feed"]["places"][0][:2]
 
 
+def train_on(attempt, loop, *, exits_with=None):
+    with attempt.open() as session:
+        for _ in loop(session):
+            attempt.update()
+            if exits_with is not None:
+                sys.exit(exits_with)
+
+
 class TestSteps:
     @staticmethod
     def accumulate(attempt):
@@ -228,9 +236,8 @@ class TestPasses:
 
     def test_a_resumed_run_that_does_not_come_to_its_place_is_no_run_that_is_done(self, tmp_path):
         attempt = Attempt(tmp_path, 2)
-        with pytest.raises(Stopped), attempt.open() as session:
-            for _ in session.batches(range(5)):
-                attempt.update()
+        with pytest.raises(Stopped):
+            train_on(attempt, lambda session: session.batches(range(5)))
         with refused("batches-not-called"), Attempt(tmp_path).open():
             pass
         assert read_status(tmp_path).state == "failed"
@@ -303,10 +310,8 @@ class TestExit:
     @pytest.mark.parametrize("code", [1, "an error"])
     def test_an_exit_with_an_error_is_one(self, code, tmp_path):
         attempt = Attempt(tmp_path)
-        with pytest.raises(SystemExit), attempt.open() as session:
-            for _ in session.steps(5):
-                attempt.update()
-                sys.exit(code)
+        with pytest.raises(SystemExit):
+            train_on(attempt, lambda session: session.steps(5), exits_with=code)
         assert read_status(tmp_path).state == "failed"
 
 
