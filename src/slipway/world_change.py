@@ -11,6 +11,7 @@ from slipway.errors import StateMismatchError, warn
 from slipway.fingerprint import fingerprint
 from slipway.generator_state import GENERATORS
 from slipway.model_state import Model
+from slipway.module_attributes import ModuleAttributes
 from slipway.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ OF_GENERATORS = tuple(GENERATORS.values())
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
     """Warn of what the checkpoint does not hold for each of ``size`` ranks, and refuse to continue without it.
 
-    Generators of further ranks are seeded anew, and buffers of models are those of rank 0.
+    Generators of further ranks are seeded anew; buffers and attributes of models are those of rank 0.
 
     Raises:
         StateMismatchError: if a rank would continue with another state than its own.
@@ -63,4 +64,4 @@ def _fits_any_size(name: str, header: Header, part: Stateful | None) -> bool:
         parameters = {key for key, _ in part.module.named_parameters()}
         states = [tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"]]
         return not any(key in parameters for state in states for key, _ in state["dict"])
-    return isinstance(part, OF_GENERATORS)
+    return isinstance(part, (*OF_GENERATORS, ModuleAttributes))

@@ -14,25 +14,26 @@ from torch.utils.data import DataLoader, TensorDataset
 from slipway import Sampler, Session
 
 SAMPLES = 203
+SEEN = []
+"""Of this attempt, and no attribute of the model: a session would restore that."""
 
 
 class Recording(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(1, 1)
-        self.seen = []
 
     def forward(self, ids):
-        self.seen.append(ids.flatten().int().tolist())
+        SEEN.append(ids.flatten().int().tolist())
         return self.layer(ids / SAMPLES)
 
 
 def main():
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")
-    model = wrapped = Recording()
+    wrapped = Recording()
     if dist.is_initialized():
-        wrapped = DistributedDataParallel(model)
+        wrapped = DistributedDataParallel(wrapped)
     data = TensorDataset(torch.arange(float(SAMPLES))[:, None])
     loader = DataLoader(data, 4, sampler=Sampler(data), num_workers=2)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
@@ -46,7 +47,7 @@ def main():
                 wrapped(ids).sum().backward()
                 optimizer.step()
                 time.sleep(0.1)  # STOP is looked for once a second
-                record.write_text(json.dumps([first, model.seen]))
+                record.write_text(json.dumps([first, SEEN]))
                 if session.step - first == stop_after:
                     Path(session.folder, "STOP").write_text("user")
                     stop_after = -1
