@@ -53,7 +53,7 @@ MANY_RUNS = [
     ("classifier", 1, "--workers 2 --persistent --accumulate 2 --epochs 8"),
     ("classifier", 2, "--workers 1 --epochs 8"),
     ("classifier", 4, "--accumulate 3 --epochs 12"),
-    ("mnist", 1, "--epochs 6"),
+    ("mnist", 1, "--epochs 15"),
     ("uneven", 2, ""),
 ]
 PRELOAD = {"accelerate_example": ["accelerate"], "lightning_example": ["lightning.pytorch"]}
@@ -186,11 +186,16 @@ def run_broken(runs, whole, ways, draw):
     steps, warned = [], set()
     moments = sorted(draw.uniform(0, 0.65) for _ in ways)
     for way, moment in zip(draw.sample(ways, len(ways)), moments, strict=True):
-        ahead = moment - saved_step(runs.folder) / whole.step
+
+        def ahead(moment=moment):
+            return moment - saved_step(runs.folder) / whole.step
+
         with runs.attempt() as launch:
-            if ahead > 0:
+            if (left := ahead()) > 0:
                 launch.until(lambda launch=launch: is_open(launch), "the opening")
-                time.sleep(ahead * whole.training)
+                deadline = time.monotonic() + left * whole.training
+                while time.monotonic() < deadline and ahead() > 0:
+                    time.sleep(0.005)
             else:  # it has come further than that: before it trains, or soon after
                 time.sleep(draw.uniform(0, 2 * whole.opening))
             if launch.process.poll() is None:
