@@ -227,10 +227,13 @@ class TestPasses:
         assert whole_and_stopped(tmp_path, script, 5, 0) == [[0, 1, 2, 3, 4], [5], [6, 7, 8]]
 
     def test_a_resumed_run_that_does_not_come_to_its_place_is_no_run_that_is_done(self, tmp_path):
-        attempt = Attempt(tmp_path, 2)
-        with pytest.raises(Stopped), attempt.open() as session:
-            for _ in session.batches(range(5)):
-                attempt.update()
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.batches(range(5)):
+                    attempt.update()
+
+        with pytest.raises(Stopped):
+            script(Attempt(tmp_path, 2))
         with refused("batches-not-called"), Attempt(tmp_path).open():
             pass
         assert read_status(tmp_path).state == "failed"
@@ -302,11 +305,14 @@ class TestExit:
 
     @pytest.mark.parametrize("code", [1, "an error"])
     def test_an_exit_with_an_error_is_one(self, code, tmp_path):
-        attempt = Attempt(tmp_path)
-        with pytest.raises(SystemExit), attempt.open() as session:
-            for _ in session.steps(5):
-                attempt.update()
-                sys.exit(code)
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.steps(5):
+                    attempt.update()
+                    sys.exit(code)
+
+        with pytest.raises(SystemExit):
+            script(Attempt(tmp_path))
         assert read_status(tmp_path).state == "failed"
 
 
