@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from slipway.errors import SessionError, warn
-from slipway.layout import PROVENANCE
+from slipway.layout import CHECKPOINTS, PROVENANCE
 from slipway.reading import read_whole
 from slipway.run import Stopped
 from slipway.seeding import derive
@@ -71,21 +71,22 @@ def as_seed(seed: Any) -> int | None:
         raise SessionError("session-arguments", f"seed={seed!r} must be a whole number, or None.") from None
 
 
-def identify(folder: Path, facts: Mapping[str, Any], seed: int | None) -> Begun:
+def identify(folder: Path, facts: Mapping[str, Any], seed: int | None, *, is_saved: bool) -> Begun:
     """Return how the run in ``folder`` was begun, or how it is begun now; rank 0 alone calls this.
 
     Args:
         folder: of the run.
-        facts: of the checkpoint that is resumed; empty if there is none.
+        facts: of the checkpoint that is resumed, as far as it holds any.
         seed: what the script asks for; None to take the recorded one, or else one that follows from
             ``torch.initial_seed()``.
+        is_saved: whether a checkpoint is resumed.
     """
-    recorded = _recorded(folder)
+    recorded = recorded_in(folder)
     found: Begun = {**_drawn(folder), **_command()}
     if recorded:
-        _warn_of_other_command(folder, recorded, found, is_saved=SESSION in facts)
-    if SESSION in facts:
-        found |= recorded | {"seed": facts["seed"]}
+        _warn_of_other_command(folder, recorded, found, is_saved=is_saved)
+    if is_saved:
+        found |= {**recorded, **{name: facts[name] for name in ("seed",) if name in facts}}
     else:
         found |= {name: recorded[name] for name in ("seed", "origin") if name in recorded}
         found["seed"] = found["seed"] if seed is None else seed
@@ -101,6 +102,22 @@ def say_if_done(folder: Path, before: Status | None, begun: Begun) -> None:
             "steps are asked for; Session(folder=...), or another RUN_DIR, begins another one",
             *(folder, before.step, _joined(begun["arguments"])),
         )
+
+
+def unused_folder(folder: Path) -> Path:
+    """Return ``folder``, or the first of its folders fit2, fit3, ... in which this process has ended no training."""
+    number, found = 1, folder
+    while os.path.realpath(found) in process.folders:
+        number += 1
+        found = folder / f"fit{number}"
+    return found
+
+
+def is_of_another(path: str, folder: Path) -> bool:
+    """Return whether the checkpoint ``path`` is in a folder that this process has used, and that is not ``folder``."""
+    parents = {Path(os.path.realpath(each)) for each in Path(path).parents}
+    used = process.folders.keys() - {os.path.realpath(folder)}
+    return any(Path(each, CHECKPOINTS) in parents for each in used)
 
 
 def require_unused(folder: Path, *, run_dir: str) -> None:
@@ -154,7 +171,7 @@ def _drawn(folder: Path) -> Begun:
     return {"seed": derive(process.origin, name), "origin": process.origin}
 
 
-def _recorded(folder: Path) -> Begun:
+def recorded_in(folder: Path) -> Begun:
     """Return what run.json says of the beginning, as far as it does."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         found = dict(json.loads(read_whole(folder / PROVENANCE)))

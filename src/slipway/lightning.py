@@ -18,9 +18,11 @@ from slipway.agreement import Agreement, Pace
 from slipway.attempt import Attempt, Ownership
 from slipway.checkpoint.store import CheckpointStore
 from slipway.communicator.adopt import leave_at_exit
-from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json
+from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
 from slipway.errors import SessionError, SlipwayError
+from slipway.identity import SESSION, identify, in_use, is_of_another, say_if_done, unused_folder
 from slipway.layout import CHECKPOINTS
+from slipway.lightning_place import LightningPlace, Saved
 from slipway.opening import Joined, folder_of_script, joined_ranks
 from slipway.recorder import provenance
 from slipway.run import Stopped
@@ -53,10 +55,10 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
     stop: after SIGUSR1, SIGTERM, SIGINT or SIGHUP at any of them, or for the file STOP in the run folder. ``fit`` then
     raises ``slipway.Stopped``, a SystemExit with the contract's exit code. Lightning sets no signal handlers of its own
     meanwhile, and does not requeue: the job script does.
-    """
 
-    best_model_path = ""
-    """For ``ckpt_path="best"``, which asks the Trainer's first checkpoint callback: this one picks no best."""
+    The global random generators are seeded at the start of each epoch, by the script's own seed, and saved at a stop.
+    The first ``fit`` of a process has the run folder itself, the second one its subfolder ``fit2``, and so on.
+    """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, keep: int = 3, timeout: float = 1800) -> None:
         """Describe the run folder, which ``Trainer.fit`` opens.
@@ -73,6 +75,10 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             raise SessionError("session-arguments", f"keep={keep!r} must be a number above 0.")
         self._path = folder
         self._keep, self._timeout = keep, timeout
+        self._used: Path | None = None
+        self._trainer: Any = None
+        self._place: LightningPlace | None = None
+        self._saved: Saved | None = None
         self._stack = contextlib.ExitStack()
         self._joined: Joined | None = None
         self._writer: RootOnly[Writer] | None = None
@@ -83,14 +89,34 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     @property
     def folder(self) -> Path:
-        """The run folder, as this rank names it."""
-        return folder_of_script(self._path)
+        """The run folder of the ``fit`` under way, or of the last one; before the first one, that of the next."""
+        return self._used or self._next_folder
 
     @property
     def ckpt_path(self) -> str | None:
-        """Path of the newest checkpoint in the run folder, for ``Trainer.fit(ckpt_path=...)``; None to begin."""
-        newest = CheckpointStore(self.folder / CHECKPOINTS, keep=self._keep).newest_folder()
-        return str(newest / FILE) if newest else None
+        """Path of the newest checkpoint for the next ``Trainer.fit(ckpt_path=...)``; None to begin."""
+        return self._newest_in(self.folder if self._joined else self._next_folder)
+
+    @property
+    def best_model_path(self) -> str:
+        """Path for ``Trainer.test(ckpt_path="best")``, which asks the Trainer's first checkpoint callback.
+
+        It is that of a ``ModelCheckpoint`` beside this callback; without one, as with Lightning's own default, the
+        newest checkpoint of the last ``fit``. Empty before a ``fit``.
+        """
+        others = [each for each in getattr(self._trainer, "checkpoint_callbacks", []) if each is not self]
+        paths = [path for each in others if (path := getattr(each, "best_model_path", ""))]
+        if paths or others or self._used is None:
+            return paths[0] if paths else ""
+        return self._newest_in(self._used) or ""
+
+    def state_dict(self) -> Saved:
+        """Return the place in the epoch, for the checkpoints that this callback saves."""
+        return dict(self._saved or {})
+
+    def load_state_dict(self, state_dict: Saved) -> None:
+        """Keep the place until training begins there."""
+        self._saved = state_dict
 
     # What the Trainer calls.
 
@@ -106,17 +132,39 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         connector = pl_trainer._signal_connector  # noqa: SLF001 -- there is no public way
         connector.register_signal_handlers = lambda: None
         self._stack.callback(delattr, connector, "register_signal_handlers")
-        self._joined = self._stack.enter_context(joined_ranks(self._path, timeout=self._timeout))
+        self._joined = self._stack.enter_context(joined_ranks(self._next_folder, timeout=self._timeout))
+        self._trainer, self._used = pl_trainer, self._joined.folder.path
         self._writer, self._pace, self._reason = None, Pace(), Reason.NONE
+        self._place = self._saved = None
+
+    def on_fit_start(self, pl_trainer: Any, pl_module: Any) -> None:
+        """Identify the run, and seed for its first epoch."""
+        if self._joined is None:
+            return
+        comm, path = self._joined.comm, self._joined.folder.path
+        is_saved = self._newest_in(path) is not None
+        begun = run_on_root(comm, lambda: identify(path, {}, None, is_saved=is_saved))
+        self._begun = broadcast_json(comm, begun)
+        self._place = LightningPlace(pl_trainer, pl_module, comm, seed=self._begun["seed"])
+
+    def on_sanity_check_end(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Seed anew for the first epoch, after random numbers that a resumed fit does not draw."""
+        if self._place:
+            self._place.seed()
 
     def on_train_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin the attempt."""
+        """Begin the attempt, at the place in the epoch at which it was saved."""
         self._begin(pl_trainer)
+        if self._place:
+            self._place.on_train_start(self._saved)
+        self._saved = None
 
     def on_train_epoch_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Stop if that was agreed at the end of the last epoch, whose records are written now."""
         if self._reason:
             self._stop()
+        if self._place:
+            self._place.on_train_epoch_start()
         self._checked_at = time.monotonic()
 
     def on_train_batch_end(self, pl_trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
@@ -127,6 +175,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         """
         stepped, self._step = pl_trainer.global_step > self._step, pl_trainer.global_step
         if self._joined is None or not stepped or pl_trainer.is_last_batch:  # the end of the epoch is near
+            return
+        if _validation_is_due(pl_trainer, batch_idx):  # which a resumed run would not make
             return
         is_alone = self._joined.comm.world.size == 1
         if self._step - self._checked >= self._pace.steps or (is_alone and self._joined.request.reason):
@@ -163,6 +213,14 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     # Inside.
 
+    @property
+    def _next_folder(self) -> Path:
+        return unused_folder(folder_of_script(self._path))
+
+    def _newest_in(self, folder: Path) -> str | None:
+        newest = CheckpointStore(folder / CHECKPOINTS, keep=self._keep).newest_folder()
+        return str(newest / FILE) if newest else None
+
     def _begin(self, pl_trainer: Any) -> None:
         """Make sure that the Trainer goes on where the folder's run was saved, and record the attempt."""
         if self._joined is None or self._writer is not None:
@@ -171,10 +229,12 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         store = CheckpointStore(folder.checkpoints, keep=self._keep)
         newest = broadcast_json(comm, str(store.newest_folder() or ""))
         resumed = str(pl_trainer.ckpt_path or "")
-        if any(all_gather_json(comm, bool(newest) and not resumed.startswith(newest))):
+        is_other = bool(newest) and not resumed.startswith(newest)
+        if any(all_gather_json(comm, is_other or is_of_another(resumed, folder.path))):
+            held = f"a run, saved in {newest}" if newest else "no run yet"
             error = SessionError(
                 "not-resumed",
-                f"{folder.path} holds a run, saved in {newest}, and the Trainer went on from {resumed or 'nothing'}: "
+                f"{folder.path} holds {held}, and the Trainer began from {resumed or 'nothing'}: "
                 "trainer.fit(model, ckpt_path=callback.ckpt_path), or SlipwayCallback(folder=...) for another one.",
             )
             error.raised_on_all_ranks = True
@@ -185,8 +245,12 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._start = self._step = self._checked = int(pl_trainer.global_step)
         self._checked_at = time.monotonic()
 
+        self._stack.enter_context(in_use(folder.path))
+
         def begin(owned: Ownership) -> Writer:
-            attempt = owned.begin(provenance=provenance(comm.world, {}), step=self._start)
+            record = {**provenance(comm.world, {}), SESSION: self._begun}
+            attempt = owned.begin(provenance=record, step=self._start)
+            say_if_done(folder.path, owned.before, self._begun)
             store = CheckpointStore(folder.checkpoints, keep=self._keep, check_owner=attempt.check)
             store.set_aside_after(self._start)
             return Writer(attempt, store)
@@ -208,11 +272,14 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         """Let Lightning save on all ranks, under a name that is never read; rank 0 gives it its own."""
         assert self._joined
         assert self._writer
+        assert self._place
         step = self._step
+        self._saved = self._place.save()
         begun = self._writer.run(lambda writer: str(writer.store.begin(step)))
         temporary = Path(broadcast_json(self._joined.comm, begun))
         pl_trainer.save_checkpoint(temporary / FILE)
         self._writer.run(lambda writer: str(writer.store.commit(temporary, step)))
+        self._saved = None
 
     def _stop(self) -> None:
         assert self._joined
@@ -225,3 +292,10 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
     def _conclude(self, reason: Reason) -> None:
         assert self._writer
         self._writer.run(lambda writer: writer.attempt.conclude(reason, step=self._step))
+
+
+def _validation_is_due(pl_trainer: Any, batch_idx: int) -> bool:
+    """Return whether the Trainer validates behind this batch, and not behind the next one too."""
+    every = pl_trainer.val_check_batch or 0
+    done = batch_idx if pl_trainer.check_val_every_n_epoch else pl_trainer.fit_loop.total_batch_idx
+    return every > 1 and (done + 1) % every == 0

@@ -112,7 +112,9 @@ def open_run(
         compiled.unpack(comm.world)
         objects = SavedObjects(components, given, comm)
         found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
-        begun = broadcast_json(comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed)))
+        begun = broadcast_json(
+            comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed, is_saved=SESSION in found.facts))
+        )
         place = Place(folder.path, found.position.step, environment.variables)
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
         try:

@@ -1207,6 +1207,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "run continues all the same; if it is done, it is not trained again.",
             "None needed if that is meant. For another run name another folder: `Session(folder=...)`, or RUN_DIR.",
         ),
+        "lightning-inexact": Entry(
+            WARNING,
+            "A training by Lightning's Trainer may end with other weights than one that was not stopped: it is resumed "
+            "in mid-epoch on another number of ranks, or where no batches can be skipped; or it uses "
+            "ReduceLROnPlateau, of which Lightning leaves out a step at each resume.",
+            "Keep the number of ranks, or use `slipway.Session`, which is exact.",
+        ),
         "not-resumed": Entry(
             EXIT_FAILED,
             "Lightning's Trainer did not start from the checkpoint of the run folder.",

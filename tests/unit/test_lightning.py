@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from messages import refused
+from messages import refused, slugs
 from slipway import Stopped
 from slipway.lightning import SlipwayCallback
 from slipway.status import read_status
@@ -143,15 +143,13 @@ def test_a_stop_at_the_end_of_an_epoch_waits_for_its_validation_and_is_exact(sto
     assert equal(second, whole)
 
 
-def test_a_stop_in_mid_epoch_goes_on_with_the_first_batches_unless_the_loader_has_a_state(tmp_path):
-    """As docs/frameworks.md says; where a version of Lightning does better, the page may."""
-    whole = fit(tmp_path / "whole")
-    first, second = fit(tmp_path / "plain", stop_at=7), fit(tmp_path / "plain")
-    assert len(first.seen + second.seen) == len(whole.seen)
-    assert [sample for epoch, sample in second.seen if epoch == 1] == [0, 2, 4]
-    first, second = fit(tmp_path / "state", stop_at=7, loader=Resumable), fit(tmp_path / "state", loader=Resumable)
+@pytest.mark.parametrize("loader", [DataLoader, Resumable])
+def test_a_stop_in_mid_epoch_goes_on_with_the_batches_that_are_left(loader, tmp_path, caplog):
+    whole = fit(tmp_path / "whole", loader=loader)
+    first, second = fit(tmp_path / "run", stop_at=7, loader=loader), fit(tmp_path / "run", loader=loader)
     assert first.seen + second.seen == whole.seen
     assert equal(second, whole)
+    assert slugs(caplog.text) == (["slow-resume"] if loader is DataLoader else [])
 
 
 def test_a_stop_waits_for_an_optimiser_step(tmp_path):
@@ -161,8 +159,8 @@ def test_a_stop_waits_for_an_optimiser_step(tmp_path):
     assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] == 2
 
 
-def test_reduce_on_plateau_misses_the_epoch_of_a_stop(tmp_path):
-    """Lightning's; docs/frameworks.md warns of it."""
+def test_reduce_on_plateau_misses_the_epoch_of_a_stop(tmp_path, caplog):
+    """Lightning's; a warning says so."""
 
     def rate(model):
         return model.trainer_used.optimizers[0].param_groups[0]["lr"]
@@ -170,15 +168,16 @@ def test_reduce_on_plateau_misses_the_epoch_of_a_stop(tmp_path):
     whole = rate(fit(tmp_path / "whole", plateau=True))
     fit(tmp_path / "run", stop_at=BATCHES, plateau=True)
     assert rate(fit(tmp_path / "run", plateau=True)) > whole
+    assert slugs(caplog.text) == 3 * ["lightning-inexact"]
 
 
-def test_a_validation_that_was_due_behind_the_batch_of_a_stop_is_left_out(tmp_path):
-    """Lightning's; docs/frameworks.md warns of it."""
+def test_a_stop_where_a_validation_is_due_waits_for_the_next_batch(tmp_path):
     whole = fit(tmp_path / "whole", epochs=1, val_check_interval=2)
     first = fit(tmp_path / "run", epochs=1, val_check_interval=2, stop_at=2)
     second = fit(tmp_path / "run", epochs=1, val_check_interval=2)
-    assert whole.calls.count(("validated", 0)) == 2
-    assert (first.calls + second.calls).count(("validated", 0)) == 1
+    assert read_status(tmp_path / "run").start_step == 3
+    assert first.calls + second.calls == whole.calls
+    assert equal(second, whole)
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
