@@ -42,7 +42,7 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
     Args:
         call: the method that got it, for the message.
         name: under which it was given.
-        value: a tensor of one element, of any shape and real dtype, or what ``float`` takes; text is no number.
+        value: a tensor of one element, of any shape and real dtype, or what ``float`` takes; text is not a number.
 
     Raises:
         SessionError: if it is something else.

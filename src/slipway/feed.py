@@ -134,7 +134,7 @@ class Feed:
         self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
 
     def begin_steps(self, total: int) -> Pass:
-        """Begin, or go on with, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
+        """Begin, or continue, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
 
         Calls of ``steps`` that follow each other are one pass. The one in which the run was saved is the first that
         goes as far as that.

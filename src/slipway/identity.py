@@ -34,7 +34,7 @@ Begun = dict[str, Any]
 """How a run was begun, as run.json keeps it over all attempts.
 
 ``seed``: of the run. ``origin``: the seed of the first session of the process, from which later ones derive theirs.
-``arguments``, ``script``, ``sha256``: of the command; the digest is "" where there is no file.
+``arguments``, ``script``, ``sha256``: of the command; the digest is "" if there is no file.
 """
 
 

@@ -295,7 +295,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
 
 def _validation_is_due(pl_trainer: Any, batch_idx: int) -> bool:
-    """Return whether the Trainer validates behind this batch, and not behind the next one too."""
+    """Return whether the Trainer validates after this batch, and not after the next one too."""
     every = pl_trainer.val_check_batch or 0
     done = batch_idx if pl_trainer.check_val_every_n_epoch else pl_trainer.fit_loop.total_batch_idx
     return every > 1 and (done + 1) % every == 0

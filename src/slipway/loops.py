@@ -65,7 +65,7 @@ class Loops:
         self._reached = 0
         """The epoch up to which the script has come in this attempt."""
         self._continues = False
-        """Whether training goes on from where it was saved: the script has come there."""
+        """Whether training continues: the script has reached the place at which the run was saved."""
         self._is_unsaved = False
         """Whether a body has been run since the last epoch's end."""
         self._unproven = 2 if script.may_lack_gradients else 0
@@ -172,7 +172,7 @@ class Loops:
         self._reached = total
 
     def _end_epoch(self) -> list[int]:
-        """Go on to the next epoch; return the steps of each optimiser behind the last pass of this one."""
+        """Begin the next epoch; return the steps of each optimiser after the last pass of this one."""
         self._in_epoch = False
         self._end_pass()
         self._require_resumed("this epoch")
@@ -237,7 +237,7 @@ class Loops:
     def _end_body(self, current: Current, *, is_last: bool = False) -> None:
         """Count a batch that is done, and a step if an optimiser has taken one since the last.
 
-        Nothing is saved behind the last one, be it by ``break``: the pass is over, and the end of the epoch is near.
+        Nothing is saved after the last one, also if ``break`` ends the loop: the end of the epoch is near.
         """
         current.in_body = False
         self._is_unsaved = True
@@ -255,7 +255,7 @@ class Loops:
             self._run.advance()
 
     def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and go on to what follows; after a ``break`` too."""
+        """Wait for ranks with more batches, and end the pass; after a ``break`` too."""
         current = self._pass
         if current is None:
             return
@@ -336,7 +336,7 @@ class Loops:
 
     @property
     def _is_blocked(self) -> bool:
-        """Whether to save and stop only after the next optimiser step; not if others than the given ones step."""
+        """Whether to save and stop only after the next optimiser step; not if only others than the given ones step."""
         return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
 
     # What is refused.
@@ -392,7 +392,7 @@ class Batches(Generic[T]):
         """Return how many there are.
 
         Raises:
-            TypeError: if nobody knows.
+            TypeError: if the loader has no length.
         """
         if self._left is None:
             raise TypeError("this loader does not know its length")

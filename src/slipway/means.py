@@ -54,7 +54,7 @@ class Means:
         self._ended = {}
 
     def begin(self, number: int, *, resumed: bool) -> None:
-        """Begin a pass, or go on in it if it is ``resumed``, with what this rank had added then.
+        """Begin a pass, or continue it if it is ``resumed``, with what this rank had added then.
 
         Where the number of ranks has changed, each part goes to one of them.
         """

@@ -97,7 +97,7 @@ class OptimizerState:
         Raises:
             SessionError: if it is another optimizer's.
         """
-        if "param_groups" not in state_dict:  # of an optimizer with a form of its own
+        if "param_groups" not in state_dict:  # of an optimizer with another format
             self._optimizer.load_state_dict(state_dict)
             return
         self._loads += 1

@@ -52,7 +52,7 @@ class Order:
         """Return the order, and its length; None if it is not known, as of a sampler without end.
 
         What has a length is drawn at once. The rest is drawn while training draws from the same generators, and so
-        under seeds of its own.
+        under separate seeds.
         """
         self.seed(seed, world)
         requests = iter(self._sampler)
@@ -75,7 +75,7 @@ def _length(sampler: Any) -> int | None:
 
 
 def _apart(requests: Iterator[Any], seed: int) -> Iterator[Any]:
-    """Yield ``requests``, drawn in chunks under seeds of their own, so that nothing between them matters."""
+    """Yield ``requests``, drawn in chunks under separate seeds, so that nothing between them matters."""
     for number in itertools.count():
         with _preserved_generators():
             seed_generators(derive(seed, number))

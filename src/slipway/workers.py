@@ -83,7 +83,7 @@ def _reseed_worker(seed: int) -> None:
 def begin_pass(loader: DataLoader[Any]) -> None:
     """Let workers of ``loader`` that persist from an earlier pass draw what ones that start now would draw.
 
-    Those of an IterableDataset are ended, so that others start: its iteration may depend on a state of its own. So are
+    Those of an IterableDataset are ended, so that others start: its iteration may depend on its state. So are
     those that run since before the session.
     """
     iterator: Any = loader._iterator  # noqa: SLF001
