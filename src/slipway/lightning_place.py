@@ -17,7 +17,11 @@ from slipway.seeding import Generators, Purpose
 log = logging.getLogger(__name__)
 
 Saved = dict[str, Any]
-"""What the callback's state in a checkpoint says: ``batch``, batches done in the epoch, and each rank's generators."""
+"""What the callback's state in a checkpoint says.
+
+``batch``: batches done in the epoch, 0 at its end. ``generators``: of each rank. ``should_stop``: whether a callback
+has ended the training, as EarlyStopping does.
+"""
 
 
 class LightningPlace:
@@ -46,7 +50,7 @@ class LightningPlace:
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         batch = 0 if progress.is_last_batch else progress.current.ready
         generators = all_gather_json(self._comm, self._generators.capture() if batch else None)
-        return {"batch": batch, "generators": generators}
+        return {"batch": batch, "generators": generators, "should_stop": self._trainer.should_stop}
 
     def on_train_epoch_start(self) -> None:
         """Begin an epoch: its random numbers depend on nothing before."""
@@ -58,6 +62,9 @@ class LightningPlace:
     def on_train_start(self, saved: Saved | None) -> None:
         """Come to the place in the epoch at which a checkpoint was saved; ``saved`` there, None if it says nothing."""
         self._warn_of_plateaus()
+        if saved and saved.get("should_stop"):
+            log.info("a callback has ended the training early, and so the run is done")
+            self._trainer.should_stop = True
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         done = 0 if progress.is_last_batch else progress.current.ready
         if not done:
@@ -81,12 +88,14 @@ class LightningPlace:
         return getattr(self._trainer.fit_loop, "_data_fetcher", None)
 
     @property
+    def _loaders(self) -> list[Any]:
+        return list(getattr(getattr(self._trainer.fit_loop, "_combined_loader", None), "flattened", []))
+
+    @property
     def _is_stateful(self) -> bool:
         """Whether the loaders keep their place themselves, which the Trainer saves."""
-        loaders = getattr(getattr(self._trainer.fit_loop, "_combined_loader", None), "flattened", [])
-        return bool(loaders) and all(
-            hasattr(each, "state_dict") and hasattr(each, "load_state_dict") for each in loaders
-        )
+        found = self._loaders
+        return bool(found) and all(hasattr(each, "state_dict") and hasattr(each, "load_state_dict") for each in found)
 
     @property
     def _can_replay(self) -> bool:
@@ -98,6 +107,11 @@ class LightningPlace:
         if self._comm.world.is_root:
             warn(log, "slow-resume", "%d batches that were trained are fetched again and dropped", done)
         fetcher = self._fetcher
+        for loader in self._loaders:  # the Trainer names the epoch to samplers only after this
+            for holder in (loader, getattr(loader, "batch_sampler", None)):
+                sampler: Any = getattr(holder, "sampler", None)
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(self._trainer.current_epoch)
         self.seed()
         iter(fetcher)
         if not self._trainer.current_epoch:

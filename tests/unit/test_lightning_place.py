@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -153,6 +153,17 @@ class TestAFitThatEnds:
         whole = fit(tmp_path / "whole")
         assert first.seen + second.seen == whole.seen
         assert equal(second, whole)
+
+    def test_a_fit_that_has_stopped_early_trains_no_further(self, tmp_path, new_process):
+        def early():
+            return [EarlyStopping("error", patience=0, min_delta=100)]
+
+        whole = fit(tmp_path, epochs=9, callbacks=early())
+        assert len(whole.seen) == 2 * BATCHES
+        new_process()
+        again = fit(tmp_path, epochs=9, callbacks=early())
+        assert again.seen == []
+        assert equal(again, whole)
 
     def test_a_checkpoint_without_generators_is_warned_of(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr(SlipwayCallback, "state_dict", lambda _self: {})  # as an earlier version

@@ -18,7 +18,7 @@ SAMPLES = 80
 class Regression(LightningModule):
     def __init__(self, pause):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.layers = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
         self.pause = pause
 
     def training_step(self, batch, index):
@@ -53,7 +53,7 @@ def main():
         logger=False,
         enable_progress_bar=False,
     )
-    loader = DataLoader(data, 4, shuffle=trainer.world_size > 1)  # by a DistributedSampler of Lightning's
+    loader = DataLoader(data, 4, shuffle=True)
     resumed = None if args.forget else callback.ckpt_path
     trainer.fit(Regression(args.pause), loader, DataLoader(data, 16), ckpt_path=resumed)
     print(f"fitted to step {trainer.global_step}")
