@@ -22,7 +22,7 @@ from slipway.loader_settings import describe
 from slipway.order import Order
 from slipway.own_generators import OwnGenerators, own_generators, reseed_all, seed_worker
 from slipway.sampler import GlobalBatches, Sampler, global_batches, share
-from slipway.seeding import derive, seed_generators
+from slipway.seeding import Purpose, derive, seed_generators
 from slipway.workers import end_workers
 from slipway.world import World
 
@@ -153,13 +153,18 @@ class Replay:
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
+        own = own_generators(loader.dataset, loader.collate_fn)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
-        elif own := own_generators(loader.dataset, loader.collate_fn):
-            indices = _reseeding(own, seeds.fetch, indices, skip)
+        elif own:
+            indices = _seeded_each(own, seeds.fetch, indices, skip)
         self._requests.now = indices
         self._iterator = iter(loader)
-        return Pass(itertools.islice(self._iterator, done - skip, None), total)
+        batches: Iterator[Any] = itertools.islice(self._iterator, done - skip, None)
+        if own or self._order.generators:  # the body of the loop may draw from them, too
+            everything = [*self._order.generators, *own]
+            batches = _seeded_each(everything, derive(seeds.fetch, Purpose.BODY), batches, done)
+        return Pass(batches, total)
 
     def close(self) -> None:
         """End the workers."""
@@ -207,11 +212,11 @@ class Replay:
         )
 
 
-def _reseeding(own: Sequence[Any], seed: int, indices: Iterator[Any], first: int) -> Iterator[Any]:
-    """Yield ``indices``, each after the generators ``own`` were seeded for what is fetched by it in this process."""
-    for number, index in enumerate(indices, first):
-        reseed_all(own, derive(seed, number))
-        yield index
+def _seeded_each(generators: Sequence[Any], seed: int, items: Iterator[Any], first: int) -> Iterator[Any]:
+    """Yield ``items``, each after ``generators`` were seeded by its number, from ``first`` on, for what follows."""
+    for number, item in enumerate(items, first):
+        reseed_all(generators, derive(seed, number))
+        yield item
 
 
 def _shut_down(iterator: Iterator[Any] | None) -> None:

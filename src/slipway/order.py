@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from slipway.continuing_generators import generators_of
-from slipway.own_generators import OwnGenerators
+from slipway.own_generators import OwnGenerators, reseed_all
+from slipway.sampler import Sampler
 from slipway.seeding import derive, seed_generators
 from slipway.world import World
 
@@ -34,6 +35,9 @@ class Order:
         self._has_ranks = not isinstance(inner or sampler, WITHOUT_RANKS)
         self._named = generators_of(loader)
         self._others = OwnGenerators(loader.sampler, sampler, without=self._named)
+        of_slipway = [owner.generator for owner in (sampler, inner) if isinstance(owner, Sampler)]
+        self.generators = [g for g in (*self._named, *self._others.found) if all(g is not own for own in of_slipway)]
+        """Those of the script, which are not slipway's own."""
 
     def seed(self, seed: int, world: World) -> None:
         """Seed the generators from which the order is drawn.
@@ -60,7 +64,18 @@ class Order:
         drawn = [] if promised is None else list(itertools.islice(requests, promised + 1))
         if promised is not None and len(drawn) <= promised:
             return iter(drawn), len(drawn)
-        return itertools.chain(drawn, _apart(requests, self._of_rank(seed, world))), None
+        return itertools.chain(drawn, self._apart(requests, self._of_rank(seed, world))), None
+
+    def _apart(self, requests: Iterator[Any], seed: int) -> Iterator[Any]:
+        """Yield ``requests``, drawn in chunks under separate seeds, so that nothing between them matters."""
+        for number in itertools.count():
+            with _preserved_generators():
+                seed_generators(derive(seed, number))
+                reseed_all(self.generators, derive(seed, number))
+                chunk = list(itertools.islice(requests, CHUNK))
+            if not chunk:
+                return
+            yield from chunk
 
     def _of_rank(self, seed: int, world: World) -> int:
         return seed if self._has_ranks else derive(seed, world.rank)
@@ -72,17 +87,6 @@ def _length(sampler: Any) -> int | None:
         return len(sampler)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _apart(requests: Iterator[Any], seed: int) -> Iterator[Any]:
-    """Yield ``requests``, drawn in chunks under separate seeds, so that nothing between them matters."""
-    for number in itertools.count():
-        with _preserved_generators():
-            seed_generators(derive(seed, number))
-            chunk = list(itertools.islice(requests, CHUNK))
-        if not chunk:
-            return
-        yield from chunk
 
 
 @contextlib.contextmanager
