@@ -6,26 +6,33 @@ import pytest
 
 from support import ROOT, launch_words, started
 
-SCRIPT = str(ROOT / "tests" / "scripts" / "session" / "apart.py")
+SCRIPTS = ROOT / "tests" / "scripts" / "session"
 DIGEST = re.compile(r"digest of rank (\d): (\w+)")
 
 
-def run(folder, *flags, ranks=2):
+def run(name, folder, *flags, ranks=2):
     """Run the script; return its output, and the digest that each rank has printed."""
     log = folder.with_name(f"{folder.name}.{'-'.join(flags)}.log")
-    words = [*launch_words("forked", ranks, program=[SCRIPT])[:-1], *flags]
+    words = [*launch_words("forked", ranks, program=[str(SCRIPTS / f"{name}.py")])[:-1], *flags]
     with started(words, log, RUN_DIR=str(folder)) as launch:
         assert launch.wait(300) == 0, launch.output
     return launch.output, dict(DIGEST.findall(launch.output))
 
 
 @pytest.mark.core
-def test_each_rank_continues_with_its_own_state(tmp_path):
-    _, expected = run(tmp_path / "whole")
-    assert len({*expected.values()}) == len(expected) == 2
-    for stop in ("3", "5"):  # within an epoch, and at its end, after a pass without gradients
+@pytest.mark.parametrize(
+    ("name", "saved", "stops"),
+    [
+        ("apart", "ranks.extra.noise", ["3", "5"]),  # within an epoch, and at its end, after a pass without gradients
+        ("no_sync", "ranks.gradients", ["1", "3", "7"]),
+    ],
+)
+def test_each_rank_continues_with_its_own_state(name, saved, stops, tmp_path):
+    _, expected = run(name, tmp_path / "whole")
+    assert len(expected) == 2
+    for stop in stops:
         folder = tmp_path / f"stopped {stop}"
-        output, found = run(folder, stop)
+        output, found = run(name, folder, stop)
         assert not found, output
-        assert (folder / "checkpoints" / "latest" / "ranks.extra.noise.safetensors").exists()
-        assert run(folder)[1] == expected
+        assert (folder / "checkpoints" / "latest" / f"{saved}.safetensors").exists()
+        assert run(name, folder)[1] == expected

@@ -58,7 +58,7 @@ def main(stop):
     meter = Meter()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     extra = {"noise": noise, "meter": meter, "counts": counts}
-    with Session(model=model, optimizer=optimizer, extra=extra, log_interval=1) as session:
+    with Session(model=model, optimizer=optimizer, extra=extra, checkpoint_steps=1) as session:
         for _ in session.epochs(3):
             for batch in session.batches(range(6)):
                 if rank == 0 and session.epoch * 6 + batch == stop:
