@@ -18,6 +18,16 @@ class Replicas:
     def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
         """Ask ``modules``, with their wrappers, and ``optimizers``, by the names of their components."""
         self._modules, self._optimizers = modules, optimizers
+        self.within_pass = False
+        """Whether a forward pass in training is what comes next, so that nothing uses buffers before it."""
+
+    def synchronized(self) -> list[str]:
+        """Return the models whose next forward pass begins with rank 0's buffers."""
+        return [
+            name
+            for name in self._modules
+            if (wrappers := [*self._ddp(name)]) and all(_synchronizes(wrapper) for wrapper in wrappers)
+        ]
 
     def unsynchronized(self) -> list[str]:
         """Return the models whose next forward pass does not begin with rank 0's buffers, though their wrapper can.
@@ -59,14 +69,14 @@ class Replicas:
         return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
 
     def _alike(self, names: Iterable[str]) -> set[int]:
-        """Return the addresses of parameters whose gradients are averaged, and buffers that are rank 0's when used."""
+        """Return the addresses of parameters with averaged gradients, and buffers that become rank 0's before use."""
         found: set[int] = set()
         for name in names:
             if under_horovod():
                 found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
             for wrapper in self._ddp(name):
                 ignored = wrapper.parameters_to_ignore
-                synchronized = wrapper.broadcast_buffers and wrapper.require_forward_param_sync
+                synchronized = self.within_pass and _synchronizes(wrapper)
                 named = [*wrapper.module.named_parameters(), *(wrapper.module.named_buffers() if synchronized else ())]
                 found |= {tensor.data_ptr() for key, tensor in named if key not in ignored}
         return found
@@ -75,3 +85,7 @@ class Replicas:
         for module in self._modules[name].modules():
             if isinstance(module, DistributedDataParallel):
                 yield module
+
+
+def _synchronizes(wrapper: DistributedDataParallel) -> bool:
+    return wrapper.broadcast_buffers and wrapper.require_forward_param_sync

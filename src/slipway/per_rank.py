@@ -71,6 +71,8 @@ def collect(components: Mapping[str, Stateful], replicas: Replicas, comm: Commun
     if unsaved:
         apart.facts["unsaved"] = unsaved
         _warn_of(unsaved, warned, comm)
+    if synchronized := [name for name in replicas.synchronized() if name in differing]:
+        apart.facts["synchronized"] = synchronized
     if unsynchronized := [name for name in replicas.unsynchronized() if name in differing]:
         apart.facts["unsynchronized"] = unsynchronized
     if differing:

@@ -81,11 +81,12 @@ class SavedObjects:
         if restored and GRADIENTS in restored.missing:
             self._gradients.load_state_dict({})
 
-    def collect(self, *, gradients_wait: bool) -> dict[str, Any]:
+    def collect(self, *, gradients_wait: bool, within_pass: bool) -> dict[str, Any]:
         """Compare the parts, and gather what differs, for the next ``capture``; all ranks must call this.
 
         Args:
             gradients_wait: whether gradients wait for an optimiser step on some rank.
+            within_pass: whether all ranks have batches left of a pass in which they train.
 
         Returns:
             What the checkpoint must say of it.
@@ -94,7 +95,7 @@ class SavedObjects:
             SlipwayError: on every rank, if a state cannot be saved on one of them.
         """
         self._found = self._restored = None  # from here on the newest state is another one
-        self._gradients.wait = gradients_wait
+        self._gradients.wait, self._replicas.within_pass = gradients_wait, within_pass
         self._apart = Apart()
         if self._comm.world.size > 1:
             everything = {**self._parts, GRADIENTS: self._gradients}

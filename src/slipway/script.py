@@ -196,17 +196,19 @@ class Script:
             look()
         within = self.feed.batch  # elsewhere they are seeded anew
         own = self.generators.capture() if within else None
-        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved])
+        has_more = 0 < self.feed.batch < (self.feed.total or 0)
+        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved, has_more])
+        generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
             "feed": self.feed.facts(self._places),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
-            "generators": [generators for generators, _ in gathered],
+            "generators": generators,
             "left_early": [*self.left_early.items()],
             "carries_gradients": self.pending.is_carried,
-            **self._objects.collect(gradients_wait=any(wait for _, wait in gathered)),
+            **self._objects.collect(gradients_wait=any(waits), within_pass=all(within_pass)),
         }
 
     def capture(self, header: Header) -> Checkpoint:

@@ -22,7 +22,8 @@ OF_GENERATORS = tuple(GENERATORS.values())
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
     """Warn of what the checkpoint does not hold for each of ``size`` ranks, and refuse to continue without it.
 
-    Generators of further ranks are seeded anew; buffers and attributes of models are those of rank 0.
+    Generators of further ranks are seeded anew; buffers and attributes of models are those of rank 0. Nothing is lost
+    if the next forward pass makes them so on any number of ranks.
 
     Raises:
         StateMismatchError: if a rank would continue with another state than its own.
@@ -43,6 +44,9 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
             f"{', '.join(fixed)}: differed between the {saved} rank(s) that saved this run, and {size} continue it. "
             f"Continue with {saved}.",
         )
+    apart = [name for name in apart if name not in header.facts.get("synchronized", ())]
+    if not apart:
+        return
     warn(
         log,
         "rank-state-changed",

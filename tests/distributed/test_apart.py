@@ -7,7 +7,7 @@ import pytest
 from support import ROOT, launch_words, started
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
-DIGEST = re.compile(r"digest of rank (\d): (\w+)")
+DIGEST = re.compile(r"digest of rank (\d): ([0-9a-f]{64})")
 
 
 def run(name, folder, *flags, ranks=2):
@@ -35,4 +35,5 @@ def test_each_rank_continues_with_its_own_state(name, saved, stops, tmp_path):
         output, found = run(name, folder, stop)
         assert not found, output
         assert (folder / "checkpoints" / "latest" / f"{saved}.safetensors").exists()
-        assert run(name, folder)[1] == expected
+        for _ in range(2):  # the second time the run is done already
+            assert run(name, folder)[1] == expected

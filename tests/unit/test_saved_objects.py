@@ -43,7 +43,7 @@ def save(size, make, folder, *, wait=False):
 
     def action(comm):
         objects = objects_of(comm, make(comm.world.rank))
-        facts = objects.collect(gradients_wait=wait)
+        facts = objects.collect(gradients_wait=wait, within_pass=False)
         return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
 
     checkpoint = on_ranks(size, action)[0]
@@ -163,7 +163,7 @@ class TestStateOfEachRank:
         def action(comm):
             objects = objects_of(comm, {"extra": Holder({"a": object() if comm.world.rank else 1})})
             with pytest.raises(Exception, match="object"):
-                objects.collect(gradients_wait=False)
+                objects.collect(gradients_wait=False, within_pass=False)
 
         on_ranks(2, action)
 
@@ -205,6 +205,10 @@ class TestAnotherNumberOfRanks:
         )
         require_restorable(header, {"model": component("model", model)}, 3)
         assert slugs(caplog.text) == ["rank-state-changed"]
+        caplog.clear()
+        header.facts["synchronized"] = ["model"]
+        require_restorable(header, {"model": component("model", model)}, 3)
+        assert not slugs(caplog.text)
         header.trees["ranks.model"]["dict"][0][1]["dict"][0][0] = "weight"
         with refused("different-ranks", "model"):
             require_restorable(header, {"model": component("model", model)}, 3)

@@ -1,4 +1,4 @@
-"""Ranks whose states differ: noise, a codebook that DistributedDataParallel synchronizes at times, a meter of losses.
+"""Ranks whose states differ: noise, a codebook that DDP synchronizes at times, a meter of losses.
 
     apart.py [BATCH]
 
