@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Current:
-    """A pass over batches under way, or the iterations of ``steps``."""
+    """The current pass over batches, or the iterations of ``steps``."""
 
     batches: Pass
     call: int = 0
@@ -133,7 +133,7 @@ class Loops:
             )
 
     def end_left_pass(self) -> None:
-        """End the pass under way if the script has left its loop by ``break``; all ranks call this."""
+        """End the current pass if the script has left its loop by ``break``; all ranks call this."""
         if self._pass and self._pass.is_left:
             self._end_pass()
 
@@ -294,7 +294,7 @@ class Loops:
     def _count_steps_outside(self) -> list[int]:
         """Count a step that was taken outside of a loop: of the gradients that one had left over.
 
-        What a resumed script does on its way to the place where it was saved counts no more.
+        Steps that a resumed script takes before it reaches the place where it was saved do not count.
         """
         steps = self._counter.take()
         if any(steps) and (self._continues or not self._script.is_resumed):

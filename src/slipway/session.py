@@ -278,16 +278,18 @@ class Session:
         return self._loops.batches(loader)
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yield the numbers, from 0, of the steps below ``total`` that are left: for loops without epochs.
+        """Yield the numbers, from 0, of the iterations below ``total`` that are left: for loops without epochs.
 
-        An iterator of its own over a loader begins anew in each attempt.
+        ``session.batch`` counts iterations, ``session.step`` those in which an optimiser has stepped. Calls that follow
+        each other continue: ``steps(200)`` after ``steps(100)`` yields 100 to 199. After ``break`` the loop is done. An
+        iterator of the script over a loader begins anew in each attempt.
 
         Args:
-            total: number of optimiser steps of the whole run, in all attempts.
+            total: number of iterations of the whole run, in all attempts.
 
         Raises:
             Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: if ``total`` is not a whole number.
+            SessionError: if ``total`` is not a whole number, or within another loop of the session.
         """
         self._loops.require_open()
         return self._loops.steps(whole_number("steps", total))

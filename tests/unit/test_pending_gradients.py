@@ -127,6 +127,21 @@ class TestExact:
 
         whole_and_stopped(tmp_path, script, 2, 3)
 
+    @pytest.mark.parametrize("stops", [(1,), (3,), (4,), (5, 1)], ids=str)
+    def test_a_layer_that_no_optimizer_has_in_the_first_epoch(self, stops, tmp_path):
+        def script(attempt):
+            with attempt.open(optimizer=attempt.first) as session:
+                for epoch in session.epochs(3):
+                    if epoch == 1:
+                        attempt.first.add_param_group({"params": list(attempt.model[2].parameters())})
+                    for number in session.batches(range(3)):
+                        attempt.first.zero_grad()
+                        attempt.backward(number)
+                        attempt.first.step()
+                return attempt.result(session)
+
+        whole_and_stopped(tmp_path, script, *stops)
+
 
 class TestSize:
     """No checkpoint of a script without accumulation holds gradients, but the first, of which nothing is known."""
