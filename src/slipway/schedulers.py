@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from torch import nn
 
 
 def unscheduled(optimizer: Any, saved: Sequence[object]) -> bool:
-    """Return whether a scheduler works on ``optimizer`` that none of the objects ``saved`` can be.
+    """Return whether a scheduler works on ``optimizer`` that none of the objects ``saved`` is, nor has within.
 
-    Schedulers leave ``initial_lr`` in the groups of parameters, those of torch also a wrapper around ``step``. One that
-    does neither, such as ReduceLROnPlateau, is not found.
+    Schedulers refer to their optimizer, or they leave ``initial_lr`` in its groups of parameters. This looks at all
+    objects of the process: 25 ms for 300,000.
     """
     inner = getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
-    is_scheduled = hasattr(inner.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in inner.param_groups)
-    if not is_scheduled:
-        return False
+    given = [*_with_inner(saved)]
+    if any(all(each is not scheduler for each in given) for scheduler in _schedulers_of(inner)):
+        return True
+    is_marked = any("initial_lr" in group for group in inner.param_groups)
     driven = [set(map(id, optimizers_of(each))) for each in saved]
-    return all(found and not {id(optimizer), id(inner)} & found for found in driven)
+    return is_marked and all(found and not {id(optimizer), id(inner)} & found for found in driven)
 
 
-def optimizers_of(scheduler: object, depth: int = 3) -> Iterator[object]:
+def optimizers_of(scheduler: object) -> Iterator[object]:
     """Yield the optimizers that ``scheduler`` refers to, by itself or by schedulers within."""
-    for value in vars(scheduler).values() if hasattr(scheduler, "__dict__") else ():
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            if hasattr(each, "param_groups"):
-                yield each
-                yield getattr(each, "optimizer", each)
-            elif depth and hasattr(each, "state_dict") and hasattr(each, "step"):
-                yield from optimizers_of(each, depth - 1)
+    for each in _with_inner([scheduler]):
+        for value in _attributes(each):
+            if hasattr(value, "param_groups"):
+                yield value
+                yield getattr(value, "optimizer", value)
+
+
+def _schedulers_of(optimizer: object) -> Iterator[object]:
+    """Yield the objects with a ``step`` and a state of which ``optimizer`` is an attribute, and that wrap none."""
+    for holder in gc.get_referrers(optimizer):
+        for owner in gc.get_referrers(holder) if type(holder) is dict else [holder]:
+            values = getattr(owner, "__dict__", {}).values()
+            if any(each is optimizer for each in values) and _is_scheduler(owner):
+                yield owner
+
+
+def _is_scheduler(owner: object) -> bool:
+    is_other = isinstance(owner, nn.Module) or hasattr(owner, "param_groups")
+    return not is_other and callable(getattr(owner, "step", None)) and callable(getattr(owner, "state_dict", None))
+
+
+def _with_inner(objects: Iterable[object], depth: int = 3) -> Iterator[object]:
+    """Yield ``objects``, and the schedulers within."""
+    for each in objects:
+        yield each
+        if depth:
+            inner = [value for value in _attributes(each) if hasattr(value, "state_dict") and hasattr(value, "step")]
+            yield from _with_inner(inner, depth - 1)
+
+
+def _attributes(owner: object) -> Iterator[Any]:
+    """Yield the values of its attributes, and what lists and tuples among them contain."""
+    for value in [*getattr(owner, "__dict__", {}).values()]:
+        yield from value if isinstance(value, (list, tuple)) else [value]
