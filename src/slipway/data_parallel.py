@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,51 +40,66 @@ class Replicas:
             if any(wrapper.broadcast_buffers and not wrapper.require_forward_param_sync for wrapper in self._ddp(name))
         ]
 
-    def set_unsynchronized(self, names: Iterable[str]) -> None:
-        """Let the next forward pass of these models leave their buffers as they are."""
-        for name in names:
+    def set_unsynchronized(self, names: Container[str]) -> None:
+        """Let the next forward pass of these models leave their buffers as they are, and those of others not."""
+        for name in self._modules:
             for wrapper in self._ddp(name):
-                wrapper.require_forward_param_sync = False
+                wrapper.require_forward_param_sync = name not in names
 
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of what may differ between the ranks in the state of the component ``name``."""
         of_tensors = name not in self._optimizers or not self._averages(name)
         return fingerprint(self.own(name, state), of_tensors=of_tensors, restored_in_place=name in self._modules)
 
+    def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
+        """Return the fingerprint of the parameters of a model that training keeps alike on all ranks."""
+        alike = self._averaged([name]) if name in self._modules else ()
+        return fingerprint({key: value for key, value in state.items() if _is_in(value, alike)}, restored_in_place=True)
+
     def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return what may differ between the ranks in the ``state`` of the component ``name``."""
         if name not in self._modules:
             return state
-        alike = self._alike([name])
-        return {
-            key: value
-            for key, value in state.items()
-            if not (isinstance(value, Tensor) and value.data_ptr() in alike and value.numel())
-        }
+        alike = self._alike(name)
+        return {key: value for key, value in state.items() if not _is_in(value, alike)}
 
     def _averages(self, optimizer: str) -> bool:
         """Return whether every parameter of an optimizer gets the same gradients on all ranks."""
-        alike = self._alike(self._modules)
+        alike = self._averaged(self._modules)
         groups = getattr(self._optimizers[optimizer], "param_groups", ())
         return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
 
-    def _alike(self, names: Iterable[str]) -> set[int]:
-        """Return the addresses of parameters with averaged gradients, and buffers that become rank 0's before use."""
+    def _alike(self, name: str) -> set[int]:
+        """Return the addresses of a model's averaged parameters, and of buffers that become rank 0's before use."""
+        buffers = (
+            _addresses(wrapper, wrapper.module.named_buffers())
+            for wrapper in self._ddp(name)
+            if self.within_pass and _synchronizes(wrapper)
+        )
+        return self._averaged([name]).union(*buffers)
+
+    def _averaged(self, names: Iterable[str]) -> set[int]:
+        """Return the addresses of the parameters of models whose gradients are averaged."""
         found: set[int] = set()
         for name in names:
             if under_horovod():
                 found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
             for wrapper in self._ddp(name):
-                ignored = wrapper.parameters_to_ignore
-                synchronized = self.within_pass and _synchronizes(wrapper)
-                named = [*wrapper.module.named_parameters(), *(wrapper.module.named_buffers() if synchronized else ())]
-                found |= {tensor.data_ptr() for key, tensor in named if key not in ignored}
+                found |= _addresses(wrapper, wrapper.module.named_parameters())
         return found
 
     def _ddp(self, name: str) -> Iterator[DistributedDataParallel]:
         for module in self._modules[name].modules():
             if isinstance(module, DistributedDataParallel):
                 yield module
+
+
+def _addresses(wrapper: DistributedDataParallel, named: Iterable[tuple[str, Tensor]]) -> set[int]:
+    return {tensor.data_ptr() for key, tensor in named if key not in wrapper.parameters_to_ignore}
+
+
+def _is_in(value: Any, addresses: Container[int]) -> bool:
+    return isinstance(value, Tensor) and value.numel() > 0 and value.data_ptr() in addresses
 
 
 def _synchronizes(wrapper: DistributedDataParallel) -> bool:

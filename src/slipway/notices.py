@@ -48,15 +48,10 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
 
 
 def _list_what_is_not_seen(*, has_scaler: bool) -> None:
-    """List what a session restores only if it is given, and cannot know of otherwise."""
-    kinds = [
-        "averages of weights (EMA)",
-        *([] if has_scaler else ["a GradScaler"]),
-        "random generators of the script",
-        "counters and best values in variables",
-    ]
+    """List what a session cannot restore, and cannot know of."""
+    scaler = "" if has_scaler else "a GradScaler (scaler=), "
     log.info(
-        "restored is only what Session(...) is given: check that it has all of %s. %s takes them",
-        ", ".join(kinds),
-        "extra=" if has_scaler else "scaler= or extra=",
+        "not restored, unless they are given: %saverages of weights (EMA), random generators, best values (extra=)",
+        scaler,
     )
+    log.info("not restored: local variables, such as sums (use session.mean), counters (session.step) and iterators")

@@ -40,37 +40,53 @@ class Apart:
     trees: dict[str, Any] = field(default_factory=dict)
 
 
-def collect(components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[str]) -> Apart:
+def collect(
+    components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[tuple[str, str]]
+) -> Apart:
     """Compare ``components`` on all ranks, and gather on rank 0 what is not as it is there; all ranks must call this.
 
     Args:
         components: by name.
         replicas: which of their tensors need no comparison.
         comm: of this rank.
-        warned: names of objects that were too large to be saved for each rank before; more are added.
+        warned: slugs and names of what was warned of before; more are added.
 
     Raises:
         SlipwayError: on every rank, if a state cannot be saved on one of them.
     """
     states: dict[str, Mapping[Any, Any]] = {}
     own: dict[str, Any] = {}
+    averaged: dict[str, str] = {}
     failure: Exception | None = None
     try:
         states = {name: state_of(name, component) for name, component in components.items()}
         own = {name: replicas.fingerprint(name, state) for name, state in states.items()}
+        averaged = {name: replicas.averaged(name, state).digest for name, state in states.items()}
     except Exception as error:  # noqa: BLE001 -- raised again below, once all ranks know
         failure = error
-    gathered = all_gather_json(comm, [own, failure and to_json(failure), available_memory()])
-    _raise_any(failure, [error for _, error, _ in gathered])
-    by_rank, size = [found for found, _, _ in gathered], comm.world.size
+    gathered = all_gather_json(comm, [own, averaged, failure and to_json(failure), available_memory()])
+    by_rank, averaged_by_rank, errors, memory = map(list, zip(*gathered, strict=True))
+    _raise_any(failure, errors)
+    size = comm.world.size
     differing = [name for name in own if any(found[name][0] != own[name].digest for found in by_rank)]
-    limits = {GRADIENTS: gathered[0][2] // (4 * size)}
+    limits = {GRADIENTS: memory[0] // (4 * size)}
     unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
     differing = [name for name in differing if name not in unsaved]
     apart = Apart()
+    _warn_of(
+        "ranks-differ",
+        "%s: the parameters are not equal on all ranks, though their gradients are averaged; a resumed run continues "
+        "with those of rank 0",
+        [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)],
+        *(warned, comm),
+    )
+    _warn_of(
+        "rank-state-not-saved",
+        "%s: differs between the ranks, and is too large to be saved for each; this run cannot be resumed",
+        *(unsaved, warned, comm),
+    )
     if unsaved:
         apart.facts["unsaved"] = unsaved
-        _warn_of(unsaved, warned, comm)
     if synchronized := [name for name in replicas.synchronized() if name in differing]:
         apart.facts["synchronized"] = synchronized
     if unsynchronized := [name for name in replicas.unsynchronized() if name in differing]:
@@ -99,15 +115,12 @@ def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -
     raise error
 
 
-def _warn_of(unsaved: list[str], warned: set[str], comm: Communicator) -> None:
-    if comm.world.is_root and (new := [name for name in unsaved if name not in warned]):
-        warn(
-            log,
-            "rank-state-not-saved",
-            "%s: differs between the ranks, and is too large to be saved for each; this run cannot be resumed",
-            ", ".join(new),
-        )
-    warned.update(unsaved)
+def _warn_of(slug: str, text: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> None:
+    """Warn of the components ``names`` that were not ``warned`` of before."""
+    new = [name for name in names if (slug, name) not in warned]
+    if new and comm.world.is_root:
+        warn(log, slug, text, ", ".join(new))
+    warned.update((slug, name) for name in new)
 
 
 def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:

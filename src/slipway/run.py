@@ -89,6 +89,8 @@ class Run:
         self._is_alone = comm.world.size == 1
         """Then a rank that is asked to stop need not wait until the others would agree on that."""
         self._metric: Metric | None = None
+        self._saved_metric: Metric | None = None
+        """That of the last checkpoint: another one of this step, at the end of the epoch, carries it too."""
         self.start = found.position
         """Where this attempt goes on."""
         self.position = found.position
@@ -309,18 +311,19 @@ class Run:
     def _save(self) -> None:
         """Save in the background, at the step of the rank that is furthest."""
         began, before = time.monotonic(), self._enter(SAVED)
+        metric = self._metric or (self._saved_metric if self.step == self._saved_step else None)
         facts = self._program.facts()
         if root := self._recorder.on_root:
             position = self.position._replace(step=self._furthest)
             try:
-                checkpoint = self._program.capture(Header(position, self._metric, facts))
+                checkpoint = self._program.capture(Header(position, metric, facts))
             except SlipwayError as error:  # what the script has changed since the first checkpoint
                 root.note_not_saved(error, step=self._furthest)
             else:
                 root.save(checkpoint)
             root.clock.write(self._furthest)
         self._enter(before)
-        self._metric = None
+        self._metric, self._saved_metric = None, metric
         self._has_reserved = True
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._save_seconds += self._saved_at - began

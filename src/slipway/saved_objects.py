@@ -41,7 +41,7 @@ class SavedObjects:
         self._replicas = Replicas(modules, optimizers)
         self._gradients = SavedGradients(modules, optimizers)
         self._apart = Apart()
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._found: Checkpoint | None = None
         self._restored: dict[str, str | None] | None = None
 

@@ -1346,6 +1346,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "warning at the save, and an error where the run would be resumed.",
             "Keep the object alike on all ranks: average it, or wrap the model in DistributedDataParallel.",
         ),
+        "ranks-differ": Entry(
+            WARNING,
+            "The parameters of a model in DistributedDataParallel, or of one under Horovod, are not equal on all ranks "
+            "when a Session saves them: the ranks train different models. A resumed run continues with those of rank "
+            "0.",
+            "An optimizer has stepped after a backward pass under `no_sync`, or code has changed weights on some ranks "
+            "only. Leave `no_sync` for the last backward pass before a step.",
+        ),
         "rank-state-changed": Entry(
             WARNING,
             "A run in which generators, or buffers of a model, differed between the ranks continues with another "

@@ -9,7 +9,7 @@ from torch import nn
 
 from messages import assert_warning, refused, slugs
 from ranks import on_ranks
-from slipway import per_rank
+from slipway import data_parallel, per_rank
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import as_bytes
@@ -178,6 +178,17 @@ class TestStateOfEachRank:
         assert {"ranks.extra.b"} == {name for name in checkpoint.header.trees if name.startswith("ranks")}
         with refused("rank-state-not-saved", "extra.a"):
             require_restorable(checkpoint.header, {}, 2)
+
+
+    def test_averaged_parameters_that_differ_are_named(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(data_parallel, "under_horovod", lambda: True)
+        models = [nn.Linear(2, 2) for _ in range(2)]
+        save(2, lambda rank: {"model": models[rank]}, tmp_path / "apart")
+        assert_warning(caplog.text, "ranks-differ", "model")
+        caplog.clear()
+        models[1].load_state_dict(models[0].state_dict())
+        save(2, lambda rank: {"model": models[rank]}, tmp_path / "alike")
+        assert not slugs(caplog.text)
 
 
 class TestAnotherNumberOfRanks:

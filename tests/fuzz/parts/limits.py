@@ -16,9 +16,13 @@ def _withhold(kind: str):
     return change
 
 
+def _line_of(beginning: str, lines: list[str]) -> int:
+    return next(number for number, line in enumerate(lines) if line.startswith(beginning))
+
+
 def _after_optimizer(*lines: str):
     def change(draft: Draft, _plan: Plan) -> None:
-        number = next(number for number, line in enumerate(draft.setup) if line.startswith("optimizer = "))
+        number = _line_of("optimizer = ", draft.setup)
         draft.setup[number + 1 : number + 1] = lines
 
     return change
@@ -95,8 +99,7 @@ add(
 
 
 def _unseed(draft: Draft, _plan: Plan) -> None:
-    number = next(number for number, line in enumerate(draft.data) if line.startswith("loader = "))
-    draft.data.insert(number, "torch.seed()")
+    draft.data.insert(_line_of("loader = ", draft.data), "torch.seed()")
 
 
 add(
@@ -138,9 +141,12 @@ add(
     "iterator beside the loader",
     needs=(EPOCHS,),
     listed=("iterator",),
-    data="others = DataLoader(Samples(20, first=300), 1, shuffle=True)",
+    data="others = DataLoader(Samples(60, first=300), 2, shuffle=True)",
     epoch_start="beside = iter(others)",
-    body_end="extra_loss = objective($bare(next(beside)), batch).item()",
+    body_end="""
+        other = next(beside)
+        extra_loss = objective($bare(other), other).item()
+        """,
     traces={"extra_loss": "extra_loss"},
 )
 COUNTING = """
@@ -157,13 +163,20 @@ class Turned:
     def __len__(self):
         return self.count
 """
+
+
+def _count_passes(draft: Draft, plan: Plan) -> None:
+    number = _line_of("loader = ", draft.data)
+    draft.data[number:number] = COUNTING.strip().split("\n")
+    replacing("data", "DataLoader(data, ", "DataLoader(data, sampler=Turned(data), batch_size=")(draft, plan)
+
+
 add(
     G,
     "sampler with a counter",
     needs=(EPOCHS, has("loader", "in order"), lacks("epochs", "1")),
     unrestorable=("changed-loader: turn",),
-    data=COUNTING,
-    change=replacing("data", "DataLoader(data, ", "DataLoader(data, sampler=Turned(data), batch_size="),
+    change=_count_passes,
 )
 
 

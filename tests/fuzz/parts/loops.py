@@ -60,7 +60,7 @@ BY_INDEX = {
     "worker_init_fn": "DataLoader(data, {size}, shuffle=True, worker_init_fn=shift{workers})",
     "endless sampler": "DataLoader(data, {size}, sampler=Endless(data){workers})",
     "made in each epoch": "DataLoader(data, {size}, shuffle=True{workers})",
-    "more data in each epoch": "DataLoader(Subset(data, range(4 + 4 * epoch)), 2, shuffle=True{workers})",
+    "more data in each epoch": "DataLoader(Subset(data, range(4 + 2 * epoch)), 2, shuffle=True{workers})",
     "generator that the body draws from": "DataLoader(data, {size}, shuffle=True, generator=shared{workers})",
 }
 READ_AGAIN = {

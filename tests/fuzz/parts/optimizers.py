@@ -90,7 +90,13 @@ add(
     step="optimizer.step()\nsecond.step()",
     zero="model.zero_grad()",
 )
-add("second optimiser", "no, two steps a body", weight=1, needs=DIVISIBLE, step="optimizer.step()\noptimizer.step()")
+add(
+    "second optimiser",
+    "no, two steps a body",
+    weight=1,
+    needs=(*DIVISIBLE, lacks("loop", "one step")),
+    step="optimizer.step()\noptimizer.step()",
+)
 add(
     "second optimiser",
     "by turns",
@@ -206,7 +212,15 @@ def _without_sync(draft: Draft, _plan: Plan) -> None:
 
 
 add("no_sync", "no")
-add("no_sync", "yes", needs=(has("ranks", "2"), BY_BODIES), change=_without_sync)
+UNSYNCHRONIZED = (has("ranks", "2"), BY_BODIES)
+add("no_sync", "yes", needs=(*UNSYNCHRONIZED, lacks("leftover", "stepped after")), change=_without_sync)
+add(
+    "no_sync",
+    "yes, and steps without a synchronization",
+    needs=(*UNSYNCHRONIZED, has("leftover", "stepped after")),
+    change=_without_sync,
+    unrestorable=("ranks-differ: model",),
+)
 
 SCALES = (PLAIN, ALONE, lacks("accumulation", "halves"), lacks("leftover", "stepped after"), lacks("no_sync", "yes"))
 add("scaler", "none", weight=8)
