@@ -149,4 +149,4 @@ def end_workers(loader: object) -> None:
 
 def has_running_workers(loader: object) -> bool:
     """Return whether ``loader`` has workers that persist and were started before."""
-    return isinstance(loader, DataLoader) and loader._iterator is not None  # noqa: SLF001
+    return isinstance(loader, DataLoader) and hasattr(loader._iterator, "_shutdown_workers")  # noqa: SLF001

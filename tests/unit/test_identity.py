@@ -289,21 +289,20 @@ class TestTheCommand:
 
 class TestTheCheckList:
     def lists(self, caplog):
-        return [record.args for record in caplog.records if record.levelname == "INFO" and "EMA" in record.getMessage()]
+        messages = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+        return [message for message in messages if "EMA" in message]
 
     def test_the_first_attempt_says_what_a_session_cannot_see(self, tmp_path, caplog):
         caplog.set_level("INFO")
         with pytest.raises(Stopped):
             train(tmp_path, stop_at=2)
-        ((kinds, arguments),) = self.lists(caplog)
-        assert "GradScaler" in kinds
-        assert "scaler=" in arguments
+        (message,) = self.lists(caplog)
+        assert "scaler=" in message
         train(tmp_path)
         assert len(self.lists(caplog)) == 1
 
     def test_a_scaler_that_is_given_is_not_in_it(self, tmp_path, caplog):
         caplog.set_level("INFO")
         train(tmp_path, scaler=torch.amp.GradScaler("cpu"))
-        ((kinds, arguments),) = self.lists(caplog)
-        assert "GradScaler" not in kinds
-        assert "scaler=" not in arguments
+        (message,) = self.lists(caplog)
+        assert "scaler=" not in message

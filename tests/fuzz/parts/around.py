@@ -111,14 +111,14 @@ add("second pass", "none", weight=6)
 add(
     "second pass",
     "another loader",
-    needs=(EPOCHS, lacks("loader", "zip")),
+    needs=(EPOCHS, lacks("loader", "zip", "subclass that negates")),
     change=_second("DataLoader(Samples(8 * RANKS, first=50), 4, shuffle=True{workers})"),
 )
 add(
     "second pass",
     "a list",
     weight=1,
-    needs=(EPOCHS, lacks("loader", "zip")),
+    needs=(EPOCHS, lacks("loader", "zip", "subclass that negates")),
     may_say=SLOW,
     change=_second("list(table(8, 50).split(4))"),
 )

@@ -106,7 +106,7 @@ add(
     G,
     "random split without a seed",
     needs=(has("loader", "split"), has("ranks", "1")),
-    unrestorable=("changed-loader: indices",),
+    unrestorable=("changed-loader: indices", "different-data: data"),
     change=_unseed,
     undetermined=True,
 )
