@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+READ_AHEAD = 3
+"""Bodies of a pass from which on it is said that a script seems to read ahead."""
+
 
 @dataclass(eq=False)
 class Current:
@@ -37,6 +40,12 @@ class Current:
     """Whether the script is in the body of its loop, or has left it there."""
     is_left: bool = False
     """Whether it is known to have left the loop: by ``break``, or by an error."""
+    bodies: int = 0
+    """Bodies of it that this attempt has run."""
+    without_step: int = 0
+    """Those in which no optimiser has stepped."""
+    begins_without_step: bool = False
+    """Whether the first one is among them."""
 
     @property
     def is_running(self) -> bool:
@@ -68,6 +77,8 @@ class Loops:
         """Whether training continues: the script has reached the place at which the run was saved."""
         self._is_unsaved = False
         """Whether a body has been run since the last epoch's end."""
+        self._reads_ahead = False
+        """Whether the script seems to, and that was said."""
         self._unproven = 2 if script.may_lack_gradients else 0
         self.have_ended = False
         """Whether nothing is trained any more."""
@@ -244,6 +255,10 @@ class Loops:
         self._feed.batch += 1
         steps = self._counter.take()
         self._pending.end_body(steps)
+        current.bodies += 1
+        if not any(steps):
+            current.without_step += 1
+            current.begins_without_step |= current.bodies == 1
         if self._unproven and (any(steps) or current.call):
             self._prove(steps)
         if not any(steps):
@@ -339,6 +354,22 @@ class Loops:
         """Whether to save and stop only after the next optimiser step; not if only others than the given ones step."""
         return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
 
+    def warn_of_reading_ahead(self) -> None:
+        """Warn, once, if steps seem to be those of the batch before; to be called at a save."""
+        current = self._pass
+        if self._reads_ahead or current is None or current.bodies < READ_AHEAD:
+            return
+        if current.begins_without_step and current.without_step == 1:
+            self._reads_ahead = True
+            warn(
+                log,
+                "reads-ahead",
+                "no optimiser has stepped in the first body of this loop, and one in each of the %d later ones: if the "
+                "script fetches a batch before it trains on the last one, a resumed run leaves out one batch. Prefetch "
+                "within: session.batches(prefetch(loader))",
+                current.bodies - 1,
+            )
+
     # What is refused.
 
     def _require_no_outer(self, inner: str) -> None:
@@ -419,4 +450,6 @@ def open_loops(
         unknown = UnknownOptimizers(optimizers, counter, script.pending)
         stack.callback(unknown.close)
         script.before_saves.append(unknown.warn)
-        yield Loops(script, run, counter, optimizers=optimizers)
+        loops = Loops(script, run, counter, optimizers=optimizers)
+        script.before_saves.append(loops.warn_of_reading_ahead)
+        yield loops

@@ -243,6 +243,47 @@ class TestPasses:
         assert read_status(tmp_path).state == "failed"
 
 
+def ahead(batches):
+    """Fetch each batch before the script gets the last one, as a prefetcher does."""
+    last = None
+    for batch in batches:
+        if last is not None:
+            yield last
+        last = batch
+    yield last
+
+
+class TestReadingAhead:
+    @staticmethod
+    def train(attempt, batches, *, every=1):
+        with attempt.open() as session:
+            for _ in session.epochs(2):
+                for number in batches(session):
+                    attempt.backward(number)
+                    if number % every == every - 1:
+                        attempt.both.step()
+                        attempt.both.zero_grad()
+            return attempt.result(session)
+
+    def test_a_prefetcher_around_the_session_is_named_by_the_save_that_meets_it(self, tmp_path, caplog):
+        with pytest.raises(Stopped):
+            self.train(Attempt(tmp_path, stop_at=4), lambda session: ahead(session.batches(range(8))))
+        assert slugs(caplog.text) == ["reads-ahead"]
+
+    def test_one_within_is_exact(self, tmp_path, caplog):
+        def script(attempt):
+            return self.train(attempt, lambda session: session.batches(ahead(range(8))))
+
+        whole_and_stopped(tmp_path, script, 4, 2)
+        assert "reads-ahead" not in slugs(caplog.text)
+
+    @pytest.mark.parametrize("every", [2, 3])
+    def test_accumulation_is_none(self, every, tmp_path, caplog):
+        with pytest.raises(Stopped):
+            self.train(Attempt(tmp_path, stop_at=4), lambda session: session.batches(range(8)), every=every)
+        assert not slugs(caplog.text)
+
+
 class TestRestoredAgain:
     """What a script does on its way to the place where it was saved is undone there."""
 

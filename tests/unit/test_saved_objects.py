@@ -179,7 +179,6 @@ class TestStateOfEachRank:
         with refused("rank-state-not-saved", "extra.a"):
             require_restorable(checkpoint.header, {}, 2)
 
-
     def test_averaged_parameters_that_differ_are_named(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(data_parallel, "under_horovod", lambda: True)
         models = [nn.Linear(2, 2) for _ in range(2)]
