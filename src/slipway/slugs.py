@@ -1348,10 +1348,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "reads-ahead": Entry(
             WARNING,
-            "In a loop over `session.batches`, no optimizer steps in the first body, and one does in each later one: the "
-            "script seems to fetch a batch before it trains on the last one, as a prefetcher around `session.batches` "
-            "does. A run that is resumed within the pass leaves out the batch that was fetched.",
-            "Prefetch within: `session.batches(prefetch(loader))`. Ignore this if the first batch is skipped on purpose.",
+            "In a loop over `session.batches`, no optimizer steps in the first body, and one does in each later one: "
+            "the script seems to fetch a batch before it trains on the last one, as a prefetcher around "
+            "`session.batches` does. A run that is resumed within the pass leaves out the batch that was fetched.",
+            "Prefetch within: `session.batches(prefetch(loader))`. Ignore this if the first batch is skipped on "
+            "purpose.",
         ),
         "ranks-differ": Entry(
             WARNING,

@@ -63,8 +63,9 @@ class Judge:
         if self.case.may_idle and set(_slugs(whole)) == {"no-optimizer-step"}:
             return None
         found = self._flaw(whole, []) or self._incomplete(whole) or self._undetermined()
-        drawn = self.case.chains or [self._draw_chain(draw) for _ in range(chains)] if not found else []
-        for number, chain in enumerate(drawn):
+        if found or whole.failed:  # then it was refused, by what names such a part
+            return found
+        for number, chain in enumerate(self.case.chains or [self._draw_chain(draw) for _ in range(chains)]):
             found = found or self._killed(chain, f"killed {number}")
         return found
 
