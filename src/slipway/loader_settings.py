@@ -51,8 +51,9 @@ class LoaderSettings:
             return
         self._loaders[number] = loader
         now = self._begun[number] = describe(loader)
-        self._first.setdefault(number, now)
-        for name, (first, saved) in self._saved.pop(str(number), {}).items():
+        changed = self._saved.pop(str(number), {})
+        self._first.setdefault(number, {**now, **{name: first for name, (first, _) in changed.items() if name in now}})
+        for name, (first, saved) in changed.items():
             if name in now and now[name] != saved and (within or now[name] == first):
                 warn(
                     log,

@@ -402,6 +402,18 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
         assert seen == whole[stop_at:]
 
 
+def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
+    def attempt(stop_at=None):
+        train(tmp_path, lambda: DataLoader(Samples(), 4), between=once, epochs=3, stop_at=stop_at)
+
+    for stop_at in (5, 7):  # in the epoch of the change, and in the next one
+        with pytest.raises(Stopped):
+            attempt(stop_at)
+    assert "changed-loader" not in slugs(caplog.text)
+    attempt()
+    assert_warning(caplog.text, "changed-loader", "collate_fn")
+
+
 @pytest.mark.parametrize("make_data", [lambda: Drawing(rng()), lambda: Stream(random.Random(1))], ids=["map", "stream"])
 def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
     def run(folder, stop_at=None):
