@@ -43,7 +43,10 @@ def _schedulers_of(optimizer: object) -> Iterator[object]:
 
 
 def _is_scheduler(owner: object) -> bool:
-    is_other = isinstance(owner, nn.Module) or hasattr(owner, "param_groups")
+    """Return whether it may be a scheduler: not a model, another optimizer, nor what trains a model."""
+    is_other = hasattr(owner, "param_groups") or any(
+        isinstance(each, nn.Module) for each in (owner, *_attributes(owner))
+    )
     return not is_other and callable(getattr(owner, "step", None)) and callable(getattr(owner, "state_dict", None))
 
 

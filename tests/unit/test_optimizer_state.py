@@ -197,6 +197,8 @@ class Halving:
 )
 def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
     given, other = optimizer(), optimizer()
+    trainer = Halving(given)
+    trainer.model = nn.Linear(1, 1)
     assert not unscheduled(given, [])
     scheduler, of_other = make(given), make(other)
     assert unscheduled(given, [])
