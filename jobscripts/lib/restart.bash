@@ -152,12 +152,30 @@ cause_of_death() {
 
 # run_has_session: whether the script of a user has let slipway.Session begin, in some attempt.
 run_has_session() {
-    [ -f "$RUN_DIR/status.json" ]
+    [ -f "$RUN_DIR/status.json" ] || [ -f "$RUN_DIR/sessions" ]
 }
 
-# attempt_has_session: likewise in the last attempt.
+# attempt_has_session: likewise in the last attempt, and the session that began last is not done. One
+# in another folder than the run folder leaves no verdict when it is done, as others may follow.
 attempt_has_session() {
-    grep --quiet --no-messages "\"attempt\": $attempt," "$RUN_DIR/status.json"
+    local folder newest='' folders
+    find_session_folders
+    for folder in "${folders[@]}"; do
+        [ -f "$folder/status.json" ] || continue
+        [ "$newest" -nt "$folder/status.json" ] || newest=$folder/status.json
+    done
+    grep --quiet --no-messages "\"attempt\": $attempt, \"state\": \"[^d]" "$newest"
+}
+
+# find_session_folders: the run folder, and those of sessions in other folders. Sets folders.
+find_session_folders() {
+    local folder
+    folders=("$RUN_DIR")
+    [ -f "$RUN_DIR/sessions" ] || return 0
+    while IFS= read -r folder; do
+        [[ $folder == /* ]] || folder=$RUN_DIR/$folder
+        folders+=("$folder")
+    done <"$RUN_DIR/sessions"
 }
 
 # gained_step: whether the last attempt has saved more steps than there were. Of a script without
@@ -170,17 +188,18 @@ gained_step() {
     fi
 }
 
-# saved_step: that of the checkpoint from which the run would go on, or 0.
+# saved_step: that of the checkpoint from which the run would continue, or 0; of several sessions
+# the sum.
 saved_step() {
-    local name
-    # The folder is opened first: so NFS asks the server for the link, too.
-    : "$RUN_DIR/checkpoints"/*
-    name=$(readlink -- "$RUN_DIR/checkpoints/latest" 2>/dev/null) || :
-    if [[ $name =~ ^step_0*([0-9]+)$ ]]; then
-        echo "${BASH_REMATCH[1]}"
-    else
-        echo 0
-    fi
+    local folder name folders sum=0
+    find_session_folders
+    for folder in "${folders[@]}"; do
+        # The folder is opened first: so NFS asks the server for the link, too.
+        : "$folder/checkpoints"/*
+        name=$(readlink -- "$folder/checkpoints/latest" 2>/dev/null) || :
+        [[ ! $name =~ ^step_0*([0-9]+)$ ]] || sum=$((sum + BASH_REMATCH[1]))
+    done
+    echo "$sum"
 }
 
 # find_healthy_nodes: ask all nodes of the job that are not lost to start a process, at the same

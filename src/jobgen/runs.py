@@ -133,7 +133,8 @@ class Run:
     @property
     def foreign(self) -> bool:
         """Whether what it trains leaves no status: it looks for no file STOP either."""
-        return bool(self.attempts) and not self._status and not self.alive
+        has_session = bool(self._status) or (self.path / layout.SESSIONS).exists()
+        return bool(self.attempts) and not has_session and not self.alive
 
     @cached_property
     def job(self) -> Optional[Started]:

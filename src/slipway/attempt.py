@@ -17,11 +17,12 @@ from slipway.communicator.collectives import RootOnly
 from slipway.environment import Environment
 from slipway.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, reason_of
 from slipway.files import write_atomically, write_json
+from slipway.job import Job
 from slipway.layout import CONFIG, PROVENANCE, STATUS, STOP
 from slipway.lock import Lock
 from slipway.runfolder import RunFolder
 from slipway.slugs import EXIT_FAILED
-from slipway.status import Status, read_status, write_status, write_verdict
+from slipway.status import Status, read_status, write_status
 from slipway.stop import Reason, read_stop_file
 
 
@@ -32,6 +33,7 @@ class Attempt:
         """Begin in ``folder``, whose ``lock`` is ours, at ``step``; makes logs/N for it, with a number nobody had."""
         self.folder = folder
         self._lock = lock
+        self._job = Job(folder.path, environment)
         self.quota = environment.quota
         """What quotas leave in the folder; None if nobody has asked."""
         self.number = environment.attempt
@@ -49,17 +51,18 @@ class Attempt:
         self._lock.check()
 
     def stop_request(self) -> Reason:
-        """Return what the file STOP has asked of this attempt; it looks at most once a second.
+        """Return what a file STOP has asked of this attempt, in its folder or its job's; looks at most once a second.
 
         A time limit of an older attempt does not count.
         """
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1
-            reason, meant = read_stop_file(self.folder.path)
-            number = meant.rpartition("/")[2]
-            older = number.isdecimal() and int(number) < self.number
-            if not (reason == Reason.TIME_LIMIT and older):
-                self._asked = max(self._asked, reason)
+            for folder in {self.folder.path, self._job.folder}:
+                reason, meant = read_stop_file(folder)
+                number = meant.rpartition("/")[2]
+                older = number.isdecimal() and int(number) < self.number
+                if not (reason == Reason.TIME_LIMIT and older):
+                    self._asked = max(self._asked, reason)
         return self._asked
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
@@ -70,7 +73,7 @@ class Attempt:
         """
         self.check()
         self.record(self.status.ended(reason, step=step))
-        write_verdict(self.folder.path, self.status)
+        self._job.write_verdict(self.status)
         self._lock.release()
         return self.status
 
@@ -114,8 +117,10 @@ class Ownership:
         """The one that has begun, if any."""
         self._lock = lock
         self._environment = environment
+        self._job = Job(folder.path, environment)
         self.before = read_status(folder.path)
         """How the last attempt had ended; None if nothing says so."""
+        self._job.withdraw_verdict(self.before)
         self._stop_before = stop_before
         self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
@@ -135,6 +140,7 @@ class Ownership:
         self._lock.check()
         attempt = self.attempt = Attempt(self.folder, self._lock, self._environment, step=step)
         record = {**provenance, "attempt": attempt.number, "variables": self._environment.recorded}
+        self._job.begin()
         attempt.record_provenance(config, record)
         attempt.record(attempt.status)
         self._clear_stop_request(attempt.number)
@@ -155,7 +161,7 @@ class Ownership:
             status = status.failed(reason_of(error), step=self.folder.last_step)
             if not is_retryable(error) and (self.attempt or self._environment.attempt):
                 with contextlib.suppress(OSError):
-                    write_verdict(self.folder.path, status)
+                    self._job.write_verdict(status)
             if self.attempt:
                 self.attempt.record(status)
             elif not self.folder.holds_run:

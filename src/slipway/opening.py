@@ -30,6 +30,7 @@ from slipway.errors import (
     StateMismatchError,
 )
 from slipway.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.job import Job
 from slipway.module_attributes import ATTRIBUTES
 from slipway.per_rank import GRADIENTS
 from slipway.position import Position
@@ -147,7 +148,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
             withdraw_cause()  # of an earlier session, whose error the script has caught
             yield joined
     except SlipwayError as error:
-        leave_cause(error, folder=folder, variables=environment.variables)
+        leave_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
         raise
 
 

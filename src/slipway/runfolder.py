@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slipway.environment import Environment
 from slipway.errors import FolderHoldsRunError, NotAFileError, reason_of
+from slipway.job import Job
 from slipway.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -24,7 +25,7 @@ from slipway.layout import (
     checkpoint_step,
     verdict_file,
 )
-from slipway.status import Status, read_status, write_verdict
+from slipway.status import Status, read_status
 
 
 class RunFolder:
@@ -66,7 +67,8 @@ class RunFolder:
         """Leave the verdict of an attempt that does not touch the run, if a job script waits for it."""
         if environment.attempt:
             with contextlib.suppress(OSError):
-                write_verdict(self.path, dataclasses.replace(status, attempt=environment.attempt))
+                job = Job(self.path, environment)
+                job.write_verdict(dataclasses.replace(status, attempt=environment.attempt))
 
     @property
     def last_step(self) -> int:

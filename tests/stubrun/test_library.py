@@ -2313,6 +2313,14 @@ class TestRestart:
             (place / "run" / "checkpoints" / "latest").symlink_to(name)
             assert bash("saved_step")[1] == "0\n"
 
+    def test_saved_step_is_the_sum_of_all_sessions(self, bash, place):
+        for name, step in {"run": 9, "run/fold 0": 20, "run/a/fold1": 300, "out": 4000}.items():
+            folder = place / name
+            (folder / "checkpoints").mkdir(parents=True)
+            (folder / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
+        (place / "run" / "sessions").write_text(f"fold 0\na/fold1\n{place}/out\ngone\n")
+        assert bash("saved_step")[1] == "4329\n"
+
     def test_failed_node_is_that_of_the_first_signal(self, bash):
         torchrun = "  host      : n{}\n  rank      : 1 (local_rank: 0)\n  exitcode  : {} (pid: 12)\n"
         lost, killed = torchrun.format(1, 1), torchrun.format(2, -9)
@@ -2335,6 +2343,26 @@ class TestRestart:
         (place / "run" / "status.json").write_text('{"attempt": 2, "state": "running"}')
         assert bash("attempt_has_session || echo no")[1] == ""
         assert bash("attempt=1; attempt_has_session || echo no; run_has_session && echo yes")[1] == "no\nyes\n"
+
+    @pytest.mark.parametrize(
+        ("states", "said"),
+        [
+            (["done", "running"], "begun\n"),
+            (["failed", "running"], "begun\n"),
+            (["done", "failed"], "begun\n"),
+            (["done", "done"], ""),
+            (["failed", "done"], ""),  # the script has caught the error
+        ],
+    )
+    def test_of_several_sessions_the_last_one_counts(self, bash, place, states, said):
+        for number, state in enumerate(states):
+            path = place / "run" / f"fold{number}" / "status.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps({"attempt": 2, "state": state}))
+            os.utime(path, (number, number))
+        (place / "run" / "sessions").write_text("fold1\nfold0\n")  # the order of an earlier attempt
+        assert bash("run_has_session && ! attempt_has_session || echo begun")[1] == said
+        assert bash("attempt=1; run_has_session && ! attempt_has_session || echo begun")[1] == ""
 
     # once: "no process can be started on this node", for which administrators drain nodes
     def test_find_healthy_nodes_on_a_full_disk(self, bash, place, stub):

@@ -201,6 +201,19 @@ class TestSeveralFitsOfAProcess:
         assert all(map(equal, again, whole))
         assert set(slugs(caplog.text)) <= {"slow-resume"}
 
+    # once: the job was done, by the verdict of the first fit
+    def test_a_stop_of_the_second_one_reaches_the_job(self, tmp_path, new_process, monkeypatch):
+        monkeypatch.setenv("RUN_DIR", str(tmp_path))
+        for attempt, end in ((1, (3, signal.SIGUSR1)), (2, None)):
+            new_process()
+            monkeypatch.setenv("TRAINER_ATTEMPT", str(attempt))
+            (tmp_path / "logs" / str(attempt)).mkdir(parents=True)
+            for ends in (None, end):
+                fit(None, callback=SlipwayCallback(), epochs=1, end=ends)
+        assert (tmp_path / "verdict.1").read_text() == "out-of-time 3 time-limit\n"
+        assert not (tmp_path / "verdict.2").exists()
+        assert read_status(tmp_path / "fit2").verdict == f"done {BATCHES} complete"
+
     def test_a_path_of_another_fit_is_refused(self, tmp_path, new_process):
         callback = SlipwayCallback(folder=tmp_path)
         fit(None, callback=callback, epochs=1)

@@ -1,0 +1,197 @@
+"""Runs in other folders than RUN_DIR: what their job script reads of how they end, and the STOP that they obey."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from slipway import Session, Stopped
+from slipway.attempt import acquire, open_folder
+from slipway.cause import withdraw_cause
+from slipway.communicator import Alone
+from slipway.environment import read_environment
+from slipway.errors import SlipwayError
+from slipway.runfolder import RunFolder
+from slipway.stop import Reason
+
+ALONE = Alone(torch.device("cpu"))
+DIVERGED = SlipwayError("diverged", "loss nan")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return RUN_DIR of a job."""
+    (tmp_path / "job" / "logs" / "3").mkdir(parents=True)
+    return tmp_path / "job"
+
+
+def acquired(job, name, *, attempt=3):
+    """Own the folder ``name`` below RUN_DIR, in an attempt of the job; "" is RUN_DIR itself."""
+    env = {"RUN_DIR": str(job), "TRAINER_ATTEMPT": str(attempt), "TRAINER_JOB_ID": "4711"}
+    (job / "logs" / str(attempt)).mkdir(exist_ok=True)
+    return acquire(RunFolder(job / name if name else job), read_environment(env))
+
+
+def begun(job, name, *, attempt=3, step=0):
+    return acquired(job, name, attempt=attempt).begin(provenance={}, step=step)
+
+
+def failed(job, name):
+    owned = acquired(job, name)
+    owned.begin(provenance={}, step=0)
+    owned.fail(DIVERGED)
+
+
+def verdict(job, attempt=3):
+    path = job / f"verdict.{attempt}"
+    return path.read_text() if path.exists() else None
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("reason", "line"),
+        [
+            (Reason.TIME_LIMIT, "out-of-time 9 time-limit\n"),
+            (Reason.USER, "stopped 9 user\n"),
+            (Reason.SIGNAL, "stopped 9 signal\n"),
+            (Reason.NONE, None),
+        ],
+    )
+    def test_a_stop_is_left_for_the_job_script_too(self, job, reason, line):
+        begun(job, "fold1").conclude(reason, step=9)
+        assert verdict(job) == line
+        assert verdict(job / "fold1") == (line or "done 9 complete\n")
+
+    def test_whether_a_step_was_gained_is_left_to_the_script(self, job):
+        begun(job, "fold0").conclude(Reason.NONE, step=9)
+        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=0)
+        assert verdict(job) == "out-of-time 0 time-limit\n"
+        assert verdict(job / "fold1") == "stopped 0 time-limit\n"
+
+    def test_likewise_of_a_run_in_the_run_folder_after_others(self, job):
+        begun(job, "fold0").conclude(Reason.NONE, step=9)
+        begun(job, "").conclude(Reason.TIME_LIMIT, step=0)
+        assert verdict(job) == "out-of-time 0 time-limit\n"
+
+    @pytest.mark.parametrize("name", ["fold2", ""])
+    def test_a_later_run_that_is_done_does_not_hide_it(self, job, name):
+        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
+        begun(job, name).conclude(Reason.NONE, step=5)
+        assert verdict(job) == "out-of-time 9 time-limit\n"
+
+    @pytest.mark.parametrize(("name", "line"), [("fold1", None), ("", "done 12 complete\n")])
+    def test_unless_it_is_the_same_run(self, job, name, line):
+        begun(job, name).conclude(Reason.TIME_LIMIT, step=9)
+        begun(job, name, step=9).conclude(Reason.NONE, step=12)
+        assert verdict(job) == line
+
+    def test_nor_is_a_stop_that_of_the_next_attempt(self, job):
+        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
+        begun(job, "fold1", attempt=4, step=9).conclude(Reason.NONE, step=12)
+        assert (verdict(job), verdict(job, 4)) == ("out-of-time 9 time-limit\n", None)
+
+    # once: a job whose second fit was killed was done
+    def test_a_run_in_the_run_folder_is_not_done_for_those_that_follow(self, job):
+        begun(job, "").conclude(Reason.NONE, step=9)
+        begun(job, "fit2")
+        assert verdict(job) is None
+
+    def test_a_failure_replaces_a_stop_and_is_withdrawn_where_another_run_begins(self, job):
+        begun(job, "fold0").conclude(Reason.TIME_LIMIT, step=9)
+        failed(job, "fold1")
+        assert verdict(job).startswith("failed 0 diverged: ")
+        begun(job, "fold2").conclude(Reason.NONE, step=9)
+        assert verdict(job) is None
+
+    def test_a_refusal_before_it_has_its_folder_is_left_too(self, job):
+        (job / "fold1").write_text("not a folder")
+        env = {"RUN_DIR": str(job), "TRAINER_ATTEMPT": "3"}
+        folder = RunFolder(job / "fold1")
+        with pytest.raises(SlipwayError), open_folder(folder, read_environment(env), ALONE, may_continue=True):
+            pass
+        assert verdict(job).startswith("failed 0 cannot-write: ")
+
+    def test_without_a_job_nothing_is_left(self, job):
+        owned = acquire(RunFolder(job / "fold1"), read_environment({"RUN_DIR": str(job)}))
+        owned.begin(provenance={}, step=0).conclude(Reason.USER, step=9)
+        assert sorted(path.name for path in job.iterdir()) == ["fold1", "logs"]
+
+
+def test_each_run_is_listed_once_relative_to_the_run_folder(job):
+    for name in ("fold0", "seed 1/fold1", "fold0", "../elsewhere", ""):
+        begun(job, name).conclude(Reason.NONE, step=1)
+    assert (job / "sessions").read_text() == f"fold0\nseed 1/fold1\n{job.parent}/elsewhere\n"
+
+
+class TestStop:
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("user", Reason.USER),
+            ("time-limit 4711/3", Reason.TIME_LIMIT),
+            ("time-limit 4711/2", Reason.NONE),
+            ("time-limit 4710/3", Reason.NONE),
+        ],
+    )
+    def test_that_of_the_job_is_obeyed_where_it_means_this_attempt(self, job, text, reason):
+        (job / "STOP").write_text(f"{text}\n")
+        assert begun(job, "fold1").stop_request() == reason
+        assert (job / "STOP").exists() == bool(reason)
+
+    def test_it_stops_each_run_of_the_attempt_but_none_of_the_next(self, job):
+        (job / "STOP").write_text("user\n")
+        begun(job, "fold0").conclude(Reason.NONE, step=9)
+        begun(job, "fold1").conclude(Reason.USER, step=9)
+        assert begun(job, "fold2").stop_request() == Reason.USER
+        assert begun(job, "fold1", attempt=4).stop_request() == Reason.NONE
+        assert not (job / "STOP").exists()
+
+    def test_one_written_after_the_last_attempt_stops_the_next_though_its_first_runs_are_done(self, job):
+        begun(job, "fold0").conclude(Reason.NONE, step=9)
+        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
+        (job / "STOP").write_text("user\n")
+        os.utime(job / "STOP", ns=(0, 1 + (job / "verdict.3").stat().st_mtime_ns))
+        begun(job, "fold0", attempt=4).conclude(Reason.NONE, step=9)
+        assert begun(job, "fold1", attempt=4).stop_request() == Reason.USER
+
+
+class TestSessions:
+    @pytest.fixture(autouse=True)
+    def in_job(self, job, monkeypatch):
+        monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+        for name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        env = {"RUN_DIR": job, "TRAINER_ATTEMPT": 3, "TRAINER_JOB_ID": 4711, "TORCHINDUCTOR_CACHE_DIR": job / "cache"}
+        for name, value in env.items():
+            monkeypatch.setenv(name, str(value))
+
+    def train(self, folder, steps, *, stops_at=None, **options):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with Session(model=model, optimizer=optimizer, folder=folder, **options) as session:
+            for step in session.steps(steps):
+                optimizer.zero_grad()
+                model(torch.randn(4, 2)).square().mean().backward()
+                if step == stops_at:
+                    (folder.parent / "STOP").write_text("time-limit 4711/3\n")
+                optimizer.step()
+
+    def test_the_time_limit_of_the_job_stops_a_fold(self, job, monkeypatch):
+        monkeypatch.setattr("slipway.attempt.time.monotonic", iter(range(10**6)).__next__)  # it looks each time
+        self.train(job / "fold0", 4)
+        with pytest.raises(Stopped):
+            self.train(job / "fold1", 400, stops_at=2)
+        state, step, reason = verdict(job).split()
+        assert (state, reason) == ("out-of-time", "time-limit")
+        assert 3 <= int(step) < 400
+        status = json.loads((job / "fold1" / "status.json").read_text())
+        assert (status["attempt"], status["state"], status["step"]) == (3, "stopped", int(step))
+
+    def test_a_refusal_is_the_cause_of_the_attempt(self, job):
+        self.train(job / "fold0", 4)
+        with pytest.raises(SlipwayError):
+            self.train(job / "fold0", 8, seed=7)
+        assert (job / "logs" / "3" / "cause").read_text().startswith("78 different-run: ")
+        withdraw_cause()
