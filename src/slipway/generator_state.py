@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 class TorchGenerator:
@@ -23,7 +24,7 @@ class TorchGenerator:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state over."""
-        self._generator.set_state(state_dict["state"])
+        self._generator.set_state(torch.as_tensor(state_dict["state"]))
 
     def seed(self, seed: int) -> None:
         """Begin anew with ``seed``, of 63 bits."""
@@ -50,6 +51,26 @@ class NumpyGenerator:
         self.load_state_dict(type(self._generator.bit_generator)(seed).state)
 
 
+class NumpyRandomState:
+    """A ``numpy.random.RandomState``."""
+
+    def __init__(self, generator: np.random.RandomState) -> None:
+        """Save ``generator``."""
+        self._generator = generator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state."""
+        return dict(self._generator.get_state(legacy=False))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a state over."""
+        self._generator.set_state(state_dict)
+
+    def seed(self, seed: int) -> None:
+        """Begin anew with ``seed``, of 63 bits."""
+        self._generator.seed(seed & 0xFFFFFFFF)
+
+
 class PythonGenerator:
     """A ``random.Random``."""
 
@@ -73,5 +94,49 @@ class PythonGenerator:
 GENERATORS: dict[type, Any] = {
     torch.Generator: TorchGenerator,
     np.random.Generator: NumpyGenerator,
+    np.random.RandomState: NumpyRandomState,
     random.Random: PythonGenerator,
 }
+
+
+def wrapped(generator: Any) -> Any:
+    """Return what saves and restores ``generator``."""
+    return GENERATORS[_kind_of(generator)](generator)
+
+
+class SavedGenerator(NamedTuple):
+    """A generator among other data. A checkpoint names this class: keep its name and fields."""
+
+    kind: str
+    """Name of the class that wraps it."""
+    device: str
+    """Kind of device of a ``torch.Generator``, or ""."""
+    state: dict[str, Any]
+    """With arrays for tensors."""
+
+    @classmethod
+    def of(cls, generator: Any) -> SavedGenerator:
+        """Return the state of ``generator``."""
+        wrapper = wrapped(generator)
+        device = generator.device.type if isinstance(generator, torch.Generator) else ""
+        state = wrapper.state_dict().items()
+        arrays = {key: value.numpy() if isinstance(value, Tensor) else value for key, value in state}
+        return cls(type(wrapper).__name__, device, arrays)
+
+    def restored(self, current: Any, device: torch.device) -> Any:
+        """Return a generator of this state: ``current`` if it is of the same kind, or else a new one, on ``device``."""
+        kind: Any = next(kind for kind, wrapper in GENERATORS.items() if wrapper.__name__ == self.kind)
+        if isinstance(current, kind):
+            found = current
+        elif kind is torch.Generator:
+            found = torch.Generator(device if device.type == self.device else self.device)
+        elif "bit_generator" in self.state:
+            found = kind(getattr(np.random, self.state["bit_generator"])())
+        else:
+            found = kind()
+        wrapped(found).load_state_dict(self.state)
+        return found
+
+
+def _kind_of(generator: Any) -> type:
+    return next(kind for kind in GENERATORS if isinstance(generator, kind))

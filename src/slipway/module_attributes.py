@@ -10,17 +10,23 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipway.checkpoint.components import CONTAINERS as KINDS
 from slipway.checkpoint.components import NUMPY_KINDS, PLAIN, split
+from slipway.checkpoint.containers import SETS, kind_of, make, options_of
 from slipway.checkpoint.savable import obstacle
 from slipway.errors import warn
+from slipway.fingerprint import fingerprint
+from slipway.generator_state import SavedGenerator
+from slipway.loadable import named
+from slipway.module_objects import Look
+from slipway.own_generators import is_own_generator
 from slipway.replicas import checksum
 from slipway.wrappers import plain_name, wrapped_child
 
@@ -30,7 +36,6 @@ ATTRIBUTES = "attributes"
 """Name of this component, which a checkpoint of an older version does not have."""
 SMALL = 1 << 22
 """Bytes of tensors that are always saved, such as a mask or a table of frequencies."""
-CONTAINERS = {*KINDS.values()}
 OF_TORCH = vars(nn.Module()).keys() - {"training"}
 """Attributes that any module has, and that hold none of its state."""
 
@@ -42,6 +47,9 @@ class Place(NamedTuple):
     """Name of the model, and of the module within, without wrappers."""
     name: str
     is_buffer: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.module.removesuffix('/')}"
 
 
 class Large(NamedTuple):
@@ -60,28 +68,43 @@ class Large(NamedTuple):
 class ModuleAttributes:
     """Whatever else the modules of models hold."""
 
-    def __init__(self, models: Mapping[str, nn.Module]) -> None:
-        """Save what changes in ``models``, with their wrappers, from now on."""
-        self._models = models
+    def __init__(self, models: Mapping[str, nn.Module], given: Iterable[object] = ()) -> None:
+        """Save what changes in ``models``, with their wrappers, from now on; ``given`` is saved otherwise."""
+        self._models, self._given = models, [*models.values(), *given]
         self._frozen = self._flags()
         self._at_first: dict[Place, Any] = {}
         self._large: dict[Place, list[Large]] = {}
+        self._objects: dict[Place, int | None] = {}
+        """Digests of what cannot be saved; None where a change is not named, or was."""
+        look = Look(self._known)
         for place, value in self._values():
+            if not _is_data(value):
+                self._objects[place] = look.digest(value)
+                continue
             self._at_first[place] = _content(value)
             tensors = _tensors(value)
             if _size(tensors) > SMALL:
                 self._large[place] = [Large(weakref.ref(each), _version(each), checksum(each)) for each in tensors]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has changed, and small tensors; of large ones that have not changed, checksums."""
+        """Return what has changed, generators and small tensors; of large ones that have not changed, checksums.
+
+        It warns of what has changed and cannot be saved.
+        """
         values: dict[Place, Any] = {}
         checksums: dict[Place, list[list[int]]] = {}
+        changed: list[Place] = []
+        look = Look(self._known)
         for place, value in self._values():
+            if not _is_data(value):
+                changed += [place] if self._is_changed_object(place, look.digest(value)) else []
+                continue
             tensors = _tensors(value)
             if self._is_changed(place, value, tensors):
-                values[place] = value
+                values[place] = _saved(value)
             elif tensors:
                 checksums[place] = [list(large.sums) for large in self._large[place]]
+        self._warn_of(changed)
         devices = {place: tensors[0].device.type for place, value in values.items() if (tensors := _tensors(value))}
         flags = {name: flag for name, flag in self._flags().items() if self._frozen.get(name, flag) != flag}
         found = {
@@ -109,18 +132,43 @@ class ModuleAttributes:
                 warn(
                     log,
                     "not-restored",
-                    "%s of %s is not what it was when the run began, and no state_dict contains it",
-                    place.name,
-                    place.module,
+                    "%s is not what it was when the run began, and no state_dict contains it",
+                    place,
                 )
+
+    def generators(self) -> dict[tuple[Any, ...], Any]:
+        """Return the generators that modules hold, by place."""
+        return dict(_generators((place, value) for place, value in self._values() if _is_data(value)))
 
     def _is_changed(self, place: Place, value: Any, tensors: list[Tensor]) -> bool:
         if place not in self._at_first or self._at_first[place] != _content(value):
             return True
         before = self._large.get(place)
         if before is None:  # it is small, or was
-            return bool(tensors)
+            return bool(tensors) or _has_generators(value)
         return not all(large.is_same(tensor) for large, tensor in zip(before, tensors, strict=True))
+
+    def _is_changed_object(self, place: Place, digest: int | None) -> bool:
+        return digest is not None and self._objects.get(place, 0) not in {None, digest}
+
+    def _warn_of(self, changed: list[Place]) -> None:
+        if changed:
+            self._objects |= dict.fromkeys(changed)
+            warn(
+                log,
+                "not-restored",
+                "changed since the session began, and not saved, as it is not plain data: %s",
+                named(map(str, changed)),
+            )
+
+    def _known(self) -> set[int]:
+        """Return the ``id`` of whatever is saved otherwise."""
+        modules = [each for value in self._given if isinstance(value, nn.Module) for each in value.modules()]
+        tensors = [
+            *(each for module in modules for each in module._parameters.values()),  # noqa: SLF001
+            *(each for module in modules for each in module._buffers.values()),  # noqa: SLF001
+        ]
+        return {*map(id, (*self._given, *modules, *tensors))} - {id(None)}
 
     def _modules(self) -> dict[str, list[nn.Module]]:
         """Return the modules by their names without wrappers; wrappers stand before what they wrap."""
@@ -142,16 +190,16 @@ class ModuleAttributes:
         return {name: parameter.requires_grad for name, parameter in self._parameters().items()}
 
     def _values(self) -> Iterator[tuple[Place, Any]]:
-        """Yield what can be saved: buffers that do not persist, and attributes that are plain data or tensors."""
+        """Yield buffers that do not persist, and attributes."""
         for name, modules in self._modules().items():
             for module in modules:
                 if wrapped_child(module):
                     continue
                 for key in module._non_persistent_buffers_set:  # noqa: SLF001
-                    if (buffer := module._buffers.get(key)) is not None and _is_data(buffer):  # noqa: SLF001
+                    if (buffer := module._buffers.get(key)) is not None:  # noqa: SLF001
                         yield Place(name, key, True), buffer
                 for key, value in vars(module).items():
-                    if key not in OF_TORCH and _is_data(value):
+                    if key not in OF_TORCH:
                         yield Place(name, key, False), value
 
 
@@ -167,74 +215,136 @@ def _put(module: nn.Module, place: Place, value: Any, device: str) -> None:
     if place.is_buffer:
         vars(module).pop(place.name, None)
         module._non_persistent_buffers_set.add(place.name)  # noqa: SLF001
-    kept[place.name] = _restored(kept.get(place.name), value, where)
+    kept[place.name] = Restoring(where).restored(kept.get(place.name), value)
 
 
-def _restored(current: Any, value: Any, device: torch.device) -> Any:
-    """Return ``value``, in place of ``current`` if that is of the same kind, as other objects may refer to it."""
-    if isinstance(value, Tensor):
-        return _restored_tensor(current, value, device)
-    alike = type(current) is type(value)
-    if isinstance(value, dict):
-        found = {key: _restored(current.get(key) if alike else None, each, device) for key, each in value.items()}
-        kept = current if alike else type(value)()
-        kept.clear()
-        kept.update(found)
-        return kept
-    if isinstance(value, (list, tuple)):
-        before = itertools.chain(current if alike else (), itertools.repeat(None))
-        items = [_restored(was, each, device) for each, was in zip(value, before, strict=False)]
-        if alike and isinstance(current, list):
-            current[:] = items
-        return current if alike and isinstance(current, list) else type(value)(items)
-    return value
+class Restoring:
+    """The restoration of one value, in place as far as it can be, as other objects may refer to what is there."""
 
+    def __init__(self, device: torch.device) -> None:
+        """Make tensors that are not there on ``device``."""
+        self._device = device
+        self._written: set[int] = set()
+        """Tensors that have their values: one may stand in several places, and what was saved there may differ."""
 
-def _restored_tensor(current: Any, value: Tensor, device: torch.device) -> Tensor:
-    if not isinstance(current, Tensor):
-        return value.to(device, copy=True)
-    fits = (current.shape, current.dtype) == (value.shape, value.dtype)
-    if not fits or obstacle(current, restored_in_place=True):
-        return value.to(current.device, copy=True)
-    if not torch.equal(current.detach().cpu(), value):
-        current.detach().copy_(value)
-    return current
+    def restored(self, current: Any, value: Any) -> Any:
+        """Return ``value``, in place of ``current`` if that is of the same kind."""
+        if isinstance(value, Tensor):
+            return self._tensor(current, value)
+        if isinstance(value, SavedGenerator):
+            return value.restored(current, self._device)
+        kind = kind_of(value)
+        if kind is None:
+            return value
+        alike = type(current) is type(value)
+        if isinstance(value, dict):
+            before = current if alike else {}
+            items: Any = [(key, self.restored(before.get(key), each)) for key, each in value.items()]
+        elif isinstance(value, SETS):
+            items = value
+        else:
+            known = itertools.chain(current if alike else (), itertools.repeat(None))
+            items = [self.restored(was, each) for each, was in zip(value, known, strict=False)]
+        has_other_length = alike and isinstance(value, deque) and current.maxlen != value.maxlen
+        if not alike or has_other_length or isinstance(value, (tuple, frozenset)):
+            return make(kind, items, *options_of(value))
+        current.clear()
+        if isinstance(value, (list, deque)):
+            current.extend(items)
+        else:
+            current.update(dict(items) if isinstance(value, dict) else items)
+        return current
+
+    def _tensor(self, current: Any, value: Tensor) -> Tensor:
+        if not isinstance(current, Tensor):
+            return value.to(self._device, copy=True)
+        if (current.shape, current.dtype) != (value.shape, value.dtype) or obstacle(current, restored_in_place=True):
+            return value.to(current.device, copy=True)
+        if not torch.equal(current.detach().cpu(), value):
+            if id(current) in self._written:
+                return value.to(current.device, copy=True)
+            current.detach().copy_(value)
+        self._written.add(id(current))
+        return current
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield what the containers in ``value`` hold."""
-    if type(value) not in CONTAINERS:
+    if type(value) in PLAIN or kind_of(value) is None:
         yield value
         return
-    if isinstance(value, dict):
-        yield from value
     for each in value.values() if isinstance(value, dict) else value:
         yield from _leaves(each)
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+    return [] if type(value) in PLAIN else [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _is_data(value: Any) -> bool:
     """Return whether ``value`` can be saved: not parameters, which are in a state_dict, nor results with a graph."""
-    for leaf in _leaves(value):
-        if isinstance(leaf, Tensor):
-            if isinstance(leaf, nn.Parameter) or not leaf.is_leaf or obstacle(leaf):
-                return False
-        elif isinstance(leaf, (np.ndarray, np.generic)):
-            if leaf.dtype.kind not in NUMPY_KINDS:
-                return False
-        elif type(leaf) not in {*PLAIN, bytes}:
-            return False
-    return True
+    if type(value) in PLAIN:
+        return True
+    if kind_of(value) is None:
+        return _is_savable_leaf(value)
+    if isinstance(value, dict):
+        return all(type(key) in PLAIN for key in value) and all(map(_is_data, value.values()))
+    if isinstance(value, SETS):
+        return all(type(leaf) in {*PLAIN, bytes} for leaf in _leaves(value))
+    return all(map(_is_data, value))
+
+
+def _is_savable_leaf(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.Parameter) and value.is_leaf and not obstacle(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind in NUMPY_KINDS
+    return type(value) is bytes or is_own_generator(value)
+
+
+def _saved(value: Any) -> Any:
+    """Return ``value`` with the states of its generators."""
+    if not _has_generators(value):
+        return value
+    kind = kind_of(value)
+    if kind is None:
+        return SavedGenerator.of(value)
+    pairs = isinstance(value, dict)
+    items = [(key, _saved(each)) for key, each in value.items()] if pairs else [_saved(each) for each in value]
+    return make(kind, items, *options_of(value))
+
+
+def _has_generators(value: Any) -> bool:
+    return any(type(leaf) not in PLAIN and is_own_generator(leaf) for leaf in _leaves(value))
+
+
+def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the generators in ``values``, or their states, with their places."""
+    for place, value in values:
+        if isinstance(value, SavedGenerator) or is_own_generator(value):
+            yield place, value
+        elif kind_of(value) is not None and not isinstance(value, SETS):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from _generators(((*place, key), each) for key, each in items)
+
+
+def names_of(number: int, state_dict: Mapping[str, Any]) -> str:
+    """Return the attributes, in a state of ``ModuleAttributes``, that are this number; "" if there are none."""
+    places = _places(state_dict.get("values", {}))
+    return named(str(place) for place, value in places if type(value) is int and value == number)
+
+
+def digests_of_generators(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
+    """Return digests of the states of generators in a state of ``ModuleAttributes``, by place."""
+    found = _generators(_places(state_dict.get("values", {})))
+    return {place: fingerprint(saved.state).digest for place, saved in found}
 
 
 def _content(value: Any) -> Any:
     """Return what ``value`` holds besides tensors, to be compared later."""
     if type(value) in PLAIN:
         return type(value), value
-    return split({"": value}, "")[1]
+    return split({"": _saved(value)}, "")[1]
 
 
 def _size(tensors: list[Tensor]) -> int:

@@ -43,7 +43,7 @@ from slipway.terminal import shown_log
 from slipway.trackers import Place, named_trackers, require_trackers
 from slipway.weights import read_weights
 from slipway.workers import shielded_workers
-from slipway.world_change import require_restorable
+from slipway.world_change import require_restorable, warn_of_world_size
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +199,7 @@ def _find(
         if found:
             _require_fitting(found, components, facts, folder.path)
             require_restorable(found.header, components, comm.world.size)
+            warn_of_world_size(found.header, comm.world.size)
         elif weights:
             found = read_weights(weights, components)
             log.info("the run begins from %s", ", ".join(map(str, weights.values())))

@@ -69,13 +69,17 @@ def own_generators(*parts: Any) -> list[Any]:
     The search follows attributes, short containers, closures, the global names that functions use, and ``zip`` and its
     like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
     """
-    global_ones = _global_generators()
-    return [found for found in reachable(parts) if is_generator(found) and id(found) not in global_ones]
+    return [found for found in reachable(parts) if is_own_generator(found)]
 
 
 def is_generator(value: Any) -> bool:
     """Return whether ``value`` is a generator of random numbers that can be seeded."""
     return isinstance(value, _kinds()) and not isinstance(value, random.SystemRandom)
+
+
+def is_own_generator(value: Any) -> bool:
+    """Return whether ``value`` is such a generator and not a global one, which a session seeds and saves."""
+    return is_generator(value) and id(value) not in _global_generators()
 
 
 def _kinds() -> tuple[type, ...]:

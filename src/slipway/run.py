@@ -265,7 +265,7 @@ class Run:
                 self._stop()
             if stops or (save_votes and not blocked_ranks):
                 self._save()
-        if not blocked_ranks:
+        if steps and not blocked_ranks:
             self._reserve()
         self._checked_step, self._checked_at = self.step, time.monotonic()
         self._plan()
@@ -302,10 +302,14 @@ class Run:
         return self._recorder.on_root.clock.enter(part) if self._recorder.on_root else part
 
     def _reserve(self) -> None:
-        """Prepare for the first checkpoint, once a step has made the optimiser's state."""
-        if (root := self._recorder.on_root) and not self._has_reserved and self.step > self.start.step:
+        """Prepare for the first checkpoint, once a step has made the optimiser's state.
+
+        Raises:
+            SlipwayError: on every rank, if that cannot be saved.
+        """
+        if not self._has_reserved:
             self._has_reserved, before = True, self._enter(SAVED)
-            root.reserve(self._program.capture(Header(self.position)))
+            self._recorder.run(lambda root: root.reserve(self._program.capture(Header(self.position))))
             self._enter(before)
 
     def _save(self) -> None:

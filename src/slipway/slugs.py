@@ -1311,8 +1311,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "not-restored": Entry(
             WARNING,
-            "A value that no `state_dict` contains differs from the one with which the run began, so the resumed run "
-            "may come to other results.",
+            "A value that no `state_dict` contains differs from the one with which the run began, or a module holds an "
+            "object that has changed and is not plain data, so the resumed run may come to other results.",
             "Seed what computes it, or save it: `register_buffer` in a module, or `Session(extra=...)`.",
         ),
         "scheduler-not-given": Entry(
@@ -1365,8 +1365,10 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "rank-state-changed": Entry(
             WARNING,
             "A run in which generators, or buffers of a model, differed between the ranks continues with another "
-            "number of ranks. Generators of further ranks are seeded anew.",
-            "None needed, unless results must be bitwise the same: then use the same number of ranks.",
+            "number of ranks; or a module has an attribute that may be the earlier number of ranks. Generators of "
+            "further ranks are seeded anew.",
+            "None needed, unless results must be bitwise the same: then use the same number of ranks. Let modules "
+            "call `get_world_size()` when they need the number.",
         ),
         "epoch-without-batches": Entry(
             WARNING,

@@ -73,7 +73,8 @@ def components_of(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Statefu
         for name, value in named.items():
             found[name] = component(name, value, parameters=parameters, schedulers=drivers)
     modules = {name: part.module for name, part in found.items() if isinstance(part, Model)}
-    return {**found, ATTRIBUTES: ModuleAttributes(modules)} if modules else found
+    given = [value for named in objects.values() for value in named.values()]
+    return {**found, ATTRIBUTES: ModuleAttributes(modules, given)} if modules else found
 
 
 def component(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
-from slipway.checkpoint.components import RANKS, Stateful
+from slipway.checkpoint.components import RANKS, Stateful, join
 from slipway.checkpoint.header import Header
 from slipway.errors import StateMismatchError, warn
 from slipway.fingerprint import fingerprint
-from slipway.generator_state import GENERATORS
+from slipway.generator_state import GENERATORS, wrapped
 from slipway.model_state import Model
-from slipway.module_attributes import ModuleAttributes
+from slipway.module_attributes import ATTRIBUTES, ModuleAttributes, digests_of_generators, names_of
 from slipway.seeding import derive
 
 log = logging.getLogger(__name__)
 
 OF_GENERATORS = tuple(GENERATORS.values())
+WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
+"""Stands for the tensors of a state, of which only the rest is looked at."""
 
 
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
@@ -55,11 +59,41 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
     )
 
 
+def warn_of_world_size(header: Header, size: int) -> None:
+    """Warn of attributes that may be the number of ranks that saved the run, as they are restored on ``size`` ranks."""
+    saved = header.facts.get("world_size", size)
+    if saved != size and (names := names_of(saved, join(WITHOUT_TENSORS, header.trees.get(ATTRIBUTES)))):
+        warn(
+            log,
+            "rank-state-changed",
+            "set since the run began to %d, the number of ranks that saved it, and restored on %d rank(s): %s",
+            *(saved, size, names),
+        )
+
+
 def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) -> None:
     """Give generators that differed between the ranks, and now hold rank 0's state, a state for ``rank`` alone."""
+    if rank < header.facts["world_size"]:
+        return
     for name, part in parts.items():
-        if isinstance(part, OF_GENERATORS) and f"{RANKS}{name}" in header.trees and rank >= header.facts["world_size"]:
-            part.seed(derive(int(fingerprint(part.state_dict()).digest[:16], 16), rank))
+        if f"{RANKS}{name}" in header.trees:
+            for generator in _generators_apart(name, part, header):
+                generator.seed(derive(int(fingerprint(generator.state_dict()).digest[:16], 16), rank))
+
+
+def _generators_apart(name: str, part: Stateful, header: Header) -> list[Any]:
+    """Return the generators in ``part`` that differed between the ranks."""
+    if isinstance(part, OF_GENERATORS):
+        return [part]
+    if not isinstance(part, ModuleAttributes):
+        return []
+    trees = [header.trees[name], *(tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"])]
+    root, *others = (digests_of_generators(join(WITHOUT_TENSORS, tree)) for tree in trees)
+    return [
+        wrapped(generator)
+        for place, generator in part.generators().items()
+        if any(other.get(place) != root.get(place) for other in others)
+    ]
 
 
 def _fits_any_size(name: str, header: Header, part: Stateful | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -11,11 +13,17 @@ SEGMENTS = {"module", "_orig_mod"}
 
 def wrapped_child(module: nn.Module | None) -> str | None:
     """Return the name under which ``module`` holds the one that it wraps; None if it is not a wrapper."""
-    if isinstance(module, (DistributedDataParallel, DataParallel)):
+    kind: type = type(module)
+    child = _child_of(kind)
+    return None if child == "_orig_mod" and (module is None or child not in module._modules) else child  # noqa: SLF001
+
+
+@functools.cache
+def _child_of(kind: type) -> str | None:
+    if issubclass(kind, (DistributedDataParallel, DataParallel)):
         return "module"
-    if module is not None and "_orig_mod" in module._modules and is_kind(module, "OptimizedModule"):  # noqa: SLF001
-        return "_orig_mod"
-    return "_original_module" if is_kind(module, "_FabricModule") else None
+    names = {each.__name__ for each in kind.__mro__}
+    return "_orig_mod" if "OptimizedModule" in names else "_original_module" if "_FabricModule" in names else None
 
 
 def is_kind(value: object, name: str) -> bool:

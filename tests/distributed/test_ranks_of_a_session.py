@@ -41,3 +41,12 @@ def test_a_pass_on_one_rank_alone_is_refused(alone, tmp_path):
     with started(words, tmp_path / "log", RUN_DIR=str(tmp_path / "run"), ALONE=alone) as launch:
         assert launch.wait() == 1, launch.output
     assert "uneven-passes" in slugs(launch.output)
+
+
+def test_a_state_that_cannot_be_saved_ends_all_ranks_alike(tmp_path):
+    words = launch_words("forked", 2, program=[SCRIPT.replace("means.py", "unsavable.py")])[:-1]
+    with started(words, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
+        assert launch.wait() == 1, launch.output
+    for rank in range(2):
+        assert f"rank {rank}: unsavable-state 1" in launch.output
+    assert status(tmp_path / "run")["state"] == "failed"

@@ -1,7 +1,7 @@
 """What a checkpoint is taken of, and given back to: on one rank and on several."""
 
 import json
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +74,10 @@ def test_a_model_its_optimiser_and_its_scheduler_go_on_bit_by_bit(tmp_path):
     assert scheduler.get_last_lr() == new["scheduler"].get_last_lr()
 
 
+class Pair(NamedTuple):
+    first: object
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -86,6 +90,8 @@ def test_a_model_its_optimiser_and_its_scheduler_go_on_bit_by_bit(tmp_path):
         {"inf": float("inf"), "minus": float("-inf")},
         {"bytes": b"\x00a", "numpy": np.float64(0.1), "array": np.arange(6, dtype="uint32").reshape(2, 3)},
         {"milestones": Counter([3, 3, 7]), "ordered": OrderedDict(b=1, a=torch.ones(1))},
+        {"sets": [{(1, "a")}, set(), frozenset({b"b"})], "last": deque([1, torch.ones(2)], maxlen=2), "all": deque()},
+        {"lists": defaultdict(list, a=[1]), "none": defaultdict(None, a=1), "pair": Pair([2, (Pair(3),)])},
     ],
     ids=str,
 )
@@ -101,15 +107,12 @@ def test_any_plain_state_comes_back_as_it_was(state, tmp_path):
     assert "other" in components.restore({"other": again}, on_disk, Alone(torch.device("cpu"))).missing
 
 
-class Pair(NamedTuple):
-    first: int
-
-
 @pytest.mark.parametrize(
     "state",
     [
-        *({"a": object()}, {"a": {(1, 2): 3}}, {"a": [{1, 2}]}, {"a": 1j}, {"a": torch.Size([2])}, {"a": Pair(1)}),
-        *({"a": defaultdict(int)}, {"a": np.array(["text"])}),
+        *({"a": object()}, {"a": {(1, 2): 3}}, {"a": [{1j, 2}]}, {"a": 1j}, {"a": torch.Size([2])}),
+        *({"a": NamedTuple("Local", [("x", int)])(1)}, {"a": {torch.ones(1)}}),
+        *({"a": defaultdict(lambda: 0)}, {"a": np.array(["text"])}),
     ],
 )
 def test_what_cannot_be_saved_is_named(state):
@@ -118,8 +121,17 @@ def test_what_cannot_be_saved_is_named(state):
 
 
 def test_a_state_of_a_kind_that_a_later_version_knows_is_refused():
-    with pytest.raises(ValueError, match="frozenset"):
-        join({}, {"dict": [["a", {"frozenset": [1]}]]})
+    with pytest.raises(ValueError, match="frozendict"):
+        join({}, {"dict": [["a", {"frozendict": [1]}]]})
+    with pytest.raises(ValueError, match="Pair"):
+        join({}, {"dict": [["a", {"namedtuple": [[1], "elsewhere", "Pair"]}]]})
+
+
+def test_a_set_is_encoded_alike_whatever_order_it_was_filled_in():
+    colliding = [8, 0]
+    one, two = {*colliding}, {*reversed(colliding)}
+    assert [*one] != [*two]
+    assert str(split({"a": one}, "part")) == str(split({"a": two}, "part"))
 
 
 @pytest.mark.parametrize("chunk", [1, 40, 1 << 20])

@@ -1,9 +1,15 @@
 """What modules hold besides their state_dict comes back: frozen layers, attributes, buffers that do not persist."""
 
 import copy
+import itertools
+import logging
 import os
+import random
 import signal
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +22,8 @@ from messages import assert_warning, slugs
 from slipway import Session, Stopped
 from slipway.checkpoint.components import join, split
 from slipway.module_attributes import SMALL, ModuleAttributes
+from slipway.own_generators import is_generator
+from slipway.seeding import state_digest
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +31,11 @@ def no_launcher(monkeypatch):
     monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
     for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+class Range(NamedTuple):
+    low: float
+    tensor: torch.Tensor | None = None
 
 
 class Part(nn.Module):
@@ -41,6 +54,12 @@ class Part(nn.Module):
         self.register_buffer("mask", torch.zeros(2), persistent=False)
         self.register_buffer("later", None, persistent=False)
         self.function = torch.relu
+        self.kinds, self.fixed, self.range = {"a"}, frozenset({1}), Range(0.0)
+        self.last, self.window = deque([torch.zeros(1)] * 3, maxlen=3), deque(maxlen=2)
+        self.lists, self.ordered = defaultdict(list), OrderedDict(a=1)
+        self.torch, self.numpy = torch.Generator().manual_seed(0), np.random.default_rng(0)
+        self.random, self.state = random.Random(0), np.random.RandomState(0)
+        self.several = {"a": [torch.Generator().manual_seed(1)], "b": 0}
 
 
 def flags(model):
@@ -82,14 +101,45 @@ def buffers(model):
     model.register_buffer("added", torch.ones(1), persistent=False)
 
 
+def containers(model):
+    model.kinds |= {(1, 2), b"b"}
+    model.fixed, model.range = frozenset({2, None}), Range(1.0, torch.ones(2))
+    model.last.append(torch.ones(1))
+    model.last[0] = torch.full((1,), 2.0)
+    model.window.extend([1, 2, 3])
+    model.lists["x"].append({3})
+    model.ordered["b"] = model.ordered.pop("a")
+    model.ordered["a"] = 2
+    model.made = deque([{1}], maxlen=4)
+
+
+def generators(model):
+    draw(model)
+    model.made = torch.Generator().manual_seed(3)
+    model.made_too = [np.random.Generator(np.random.Philox(3)), random.Random(4), np.random.RandomState(5)]
+
+
+def draw(model):
+    return [
+        torch.rand(2, generator=model.torch).tolist(),
+        model.numpy.random(2).tolist(),
+        model.random.gauss(0, 1),
+        model.state.randn(),
+        torch.rand(1, generator=model.several["a"][0]).item(),
+    ]
+
+
 def resized(model):
     model.mask = torch.ones(5)
 
 
 CHANGES = {
-    change.__name__: change for change in (flags, frozen_statistics, plain, contents, of_numpy, tensors, buffers)
+    change.__name__: change
+    for change in (
+        *(flags, frozen_statistics, plain, contents, of_numpy, tensors, buffers, resized),
+        *(containers, generators),
+    )
 }
-CHANGES["resized"] = resized
 
 
 def content(model):
@@ -97,8 +147,23 @@ def content(model):
     for path, module in model.named_modules():
         values = {**vars(module), **module._buffers}
         skipped = vars(nn.Module()).keys() - {"training"}
-        found |= {f"{path}.{name}": repr(value) for name, value in values.items() if name not in skipped}
+        found |= {f"{path}.{name}": shown(value) for name, value in values.items() if name not in skipped}
     return found
+
+
+def shown(value):
+    """Return a text that is equal if ``value`` is, with the states of its generators and sets in one order."""
+    if is_generator(value):
+        return f"{type(value)} {state_digest(value)}"
+    if isinstance(value, (list, tuple, deque)):
+        return f"{type(value)} {getattr(value, 'maxlen', '')} {[*map(shown, value)]}"
+    if isinstance(value, (set, frozenset)):
+        return f"{type(value)} {sorted(map(shown, value))}"
+    return (
+        f"{type(value)} {[*zip(value, map(shown, value.values()), strict=True)]}"
+        if isinstance(value, dict)
+        else repr(value)
+    )
 
 
 def saved(part):
@@ -144,6 +209,120 @@ def test_what_others_refer_to_is_restored_in_place():
     assert (seen, mask.tolist()) == ([3.5], [1, 1])
     part.load_state_dict(state)
     assert mask.tolist() == [0, 0]
+
+
+def test_containers_and_generators_are_restored_in_place():
+    first, second = Part(), Part()
+    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    names = ("kinds", "last", "window", "lists", "ordered", "torch", "numpy", "random", "state")
+    before = {name: getattr(second, name) for name in names}
+    containers(first)
+    generators(first)
+    two.load_state_dict(saved(one))
+    assert all(getattr(second, name) is value for name, value in before.items())
+    assert draw(second) == draw(first)
+    assert second.lists["new"] == []
+
+
+def test_a_tensor_that_stood_in_several_places_gets_the_value_of_each():
+    first, second = Part(), Part()
+    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    first.last = deque([torch.tensor([float(number)]) for number in range(3)], maxlen=3)
+    two.load_state_dict(saved(one))
+    assert [tensor.item() for tensor in second.last] == [0, 1, 2]
+
+
+def test_generators_that_were_not_seeded_come_back():
+    first, second = Part(), Part()
+    first.numpy, second.numpy = np.random.default_rng(), np.random.default_rng()
+    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    two.load_state_dict(saved(one))
+    assert draw(second) == draw(first)
+
+
+def test_global_generators_are_left_to_the_session():
+    model = nn.Linear(1, 1)
+    model.python, model.numpy, model.torch = random._inst, np.random.mtrand._rand, torch.default_generator
+    assert saved(ModuleAttributes({"model": model})) == {}
+
+
+class Tracker:
+    """An object of a script."""
+
+    __slots__ = ("best", "history", "shadow", "weights")
+
+    def __init__(self):
+        self.best, self.history = None, []
+        self.shadow, self.weights = {"a": torch.zeros(2)}, np.zeros(40_000)
+
+
+OBJECTS = {
+    "attribute": lambda model: setattr(model.tracker, "best", 1),
+    "list": lambda model: model.tracker.history.append(Range(1.0)),
+    "tensor": lambda model: model.tracker.shadow["a"].add_(1),
+    "data of a tensor": lambda model: model.tracker.shadow["a"].data.add_(1),
+    "array": lambda model: model.tracker.weights.fill(1),
+    "replaced": lambda model: setattr(model, "tracker", 3j),
+    "added": lambda model: setattr(model, "added", Tracker()),
+    "after none": lambda model: setattr(model, "none", Tracker()),
+    "namespace": lambda model: setattr(model.namespace, "best", 2),
+    "within": lambda model: model.within[0].history.append(1),
+    "factory": lambda model: model.counts["a"].append(0),
+    "teacher": lambda model: model.teacher[0].weight.data.mul_(0.5),
+    "count": lambda model: next(model.count),
+    "generator": lambda model: model.namespace.generator.random(),
+}
+
+
+def with_objects():
+    model = nn.Sequential(nn.Linear(1, 1))
+    model.tracker, model.none, model.namespace = Tracker(), None, SimpleNamespace(generator=random.Random(0))
+    model.within, model.counts, model.count = [Tracker()], defaultdict(lambda: [1]), itertools.count()
+    model.teacher, model.itself = [nn.Linear(1, 1)], [model]
+    model.meter, model.optimizer = Tracker(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.functions, model.lock, model.logger = [torch.relu, len], threading.Lock(), logging.getLogger("x")
+    return model
+
+
+@pytest.mark.parametrize("change", OBJECTS)
+def test_objects_that_change_and_cannot_be_saved_are_named_once(change, caplog):
+    model = with_objects()
+    part = ModuleAttributes({"model": model})
+    saved(part)
+    assert slugs(caplog.text) == []
+    OBJECTS[change](model)
+    for _ in range(2):
+        saved(part)
+    assert slugs(caplog.text) == ["not-restored"]
+
+
+def test_what_is_saved_otherwise_or_is_a_tool_is_not_named(caplog):
+    model = with_objects()
+    wrapper = DataParallel(model)
+    model.wrapper = [wrapper]
+    part = ModuleAttributes({"model": model}, [model.meter, model.optimizer])
+    model.meter.best = 1
+    model(torch.ones(1, 1)).sum().backward()
+    model.optimizer.step()
+    model.optimizer.param_groups[0]["lr"] = 1
+    model.functions.append(abs)
+    model.logger.x = model.logger.level = 5
+    model.lock.acquire()
+    model.handle = [model.register_forward_hook(lambda *_: None)]
+    model.loss = model(torch.ones(1, 1))
+    model.tracker, model.counts = Tracker(), defaultdict(lambda: [1])  # of the same content
+    saved(part)
+    assert slugs(caplog.text) == []
+
+
+def test_a_look_at_objects_is_bounded(caplog):
+    model = nn.Linear(1, 1)
+    model.trackers = {number: Tracker() for number in range(500)}
+    model.huge = SimpleNamespace(**{f"a{number}": [0] for number in range(10_000)})
+    part = ModuleAttributes({"model": model})
+    model.huge.a1.append(1)
+    saved(part)
+    assert slugs(caplog.text) == []
 
 
 def test_small_buffers_that_were_drawn_without_a_seed_come_back():
@@ -231,6 +410,7 @@ class Script:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 1))
         self.model.passes = 0
         self.model.carried = torch.zeros(2)
+        self.model.noise, self.model.recent = np.random.default_rng(0), deque(maxlen=2)
         self.model[0].requires_grad_(False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
         self.loader = DataLoader(TensorDataset(torch.arange(24.0).view(12, 2) / 24), 4, shuffle=True)
@@ -246,8 +426,10 @@ class Script:
                 for (inputs,) in session.batches(self.loader):
                     self.model.passes += 1
                     self.model.carried = 0.5 * self.model.carried + inputs.mean(0)
+                    self.model.recent.append(self.model.noise.normal())
                     self.optimizer.zero_grad()
-                    (self.model(inputs) * self.model.passes + self.model.carried.sum()).square().mean().backward()
+                    outputs = self.model(inputs + sum(self.model.recent))
+                    (outputs * self.model.passes + self.model.carried.sum()).square().mean().backward()
                     self.optimizer.step()
                     if session.step + 1 == stop_at:
                         os.kill(os.getpid(), signal.SIGTERM)

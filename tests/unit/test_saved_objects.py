@@ -13,10 +13,11 @@ from slipway import data_parallel, per_rank
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import as_bytes
+from slipway.module_attributes import ATTRIBUTES, ModuleAttributes
 from slipway.position import Position
 from slipway.saved_objects import SavedObjects
 from slipway.state import component
-from slipway.world_change import require_restorable
+from slipway.world_change import require_restorable, warn_of_world_size
 
 
 class Holder:
@@ -73,6 +74,7 @@ def generators(seed, *, drawn=0):
         "extra.torch": torch.Generator().manual_seed(seed),
         "extra.numpy": np.random.default_rng(seed),
         "extra.python": random.Random(seed),
+        "extra.state": np.random.RandomState(seed),
     }
     for _ in range(drawn):
         draw(found)
@@ -84,6 +86,7 @@ def draw(given):
         torch.rand(3, generator=given["extra.torch"]).tolist(),
         given["extra.numpy"].random(3).tolist(),
         given["extra.python"].random(),
+        given["extra.state"].random(3).tolist(),
     )
 
 
@@ -190,6 +193,36 @@ class TestStateOfEachRank:
         assert not slugs(caplog.text)
 
 
+def noisy(seed, rank=0):
+    """Return the part of a module with generators: of each rank, alike, and numpy's of each rank."""
+    model = nn.Linear(1, 1)
+    model.noise = [random.Random(seed), random.Random(7), np.random.default_rng(100 + rank)]
+    return ModuleAttributes({"model": model})
+
+
+def save_attributes(size, make, folder):
+    def action(comm):
+        objects = SavedObjects({ATTRIBUTES: make(comm.world.rank)}, {}, comm)
+        facts = objects.collect(gradients_wait=False, within_pass=False)
+        return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
+
+    write_checkpoint(folder / "step_3", on_ranks(size, action)[0])
+    return read_checkpoint(folder / "step_3")
+
+
+def load_attributes(size, checkpoint):
+    """Return the modules of ``noisy`` on ``size`` ranks."""
+
+    def action(comm):
+        part = noisy(0)
+        if comm.world.is_root:
+            require_restorable(checkpoint.header, {ATTRIBUTES: part}, size)
+        SavedObjects({ATTRIBUTES: part}, {}, comm).restore(checkpoint if comm.world.is_root else None)
+        return part._models["model"]
+
+    return on_ranks(size, action)
+
+
 class TestAnotherNumberOfRanks:
     def test_generators_of_further_ranks_are_seeded_apart_and_alike_in_each_attempt(self, tmp_path, caplog):
         checkpoint = save(2, lambda rank: generators(100 + rank, drawn=1), tmp_path)
@@ -199,6 +232,32 @@ class TestAnotherNumberOfRanks:
         for of_kind in zip(*drawn[0], strict=True):
             assert len({str(numbers) for numbers in of_kind}) == 4
         assert_warning(caplog.text, "rank-state-changed", "extra.numpy", 2, 4)
+
+    def test_generators_in_modules_are_too_but_not_those_that_were_alike(self, tmp_path, caplog):
+        checkpoint = save_attributes(2, lambda rank: noisy(100 + rank, rank), tmp_path)
+        found = [
+            {name: value.random() for name, value in zip("abc", model.noise, strict=True)}
+            for model in load_attributes(4, checkpoint)
+        ]
+        assert [each["a"] for each in found[:2]] == [random.Random(100 + rank).random() for rank in range(2)]
+        assert len({each["a"] for each in found}) == 4
+        assert {each["b"] for each in found} == {random.Random(7).random()}
+        assert len({each["c"] for each in found}) == 4
+        assert_warning(caplog.text, "rank-state-changed", "attributes", 2, 4)
+
+    @pytest.mark.parametrize("size", [1, 2, 3])
+    def test_an_attribute_that_may_be_the_number_of_ranks_is_named(self, size, tmp_path, caplog):
+        def make(_):
+            model = nn.Linear(1, 1)
+            part = ModuleAttributes({"model": model})
+            model.world, model.other, model.flag, model.pair = 2, 3, True, torch.ones(1)
+            return part
+
+        warn_of_world_size(save_attributes(2, make, tmp_path).header, size)
+        assert slugs(caplog.text) == (["rank-state-changed"] if size != 2 else [])
+        if size != 2:
+            assert_warning(caplog.text, "rank-state-changed", "world of model", 2, size)
+            assert "other" not in caplog.text
 
     @pytest.mark.parametrize("size", [1, 3])
     def test_other_objects_are_refused(self, size, tmp_path):

@@ -6,7 +6,8 @@ with any plain keys) stands in the manifest, as a tree that refers to the tensor
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slipway.checkpoint.containers import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, options_of
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
 from slipway.checkpoint.savable import obstacle
@@ -22,8 +24,6 @@ from slipway.communicator.collectives import as_bytes, broadcast_json
 from slipway.errors import SessionError, SlipwayError
 
 PLAIN = {bool, int, float, str, type(None)}
-CONTAINERS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, list, tuple)}
-"""What may hold other values, by its name in a tree. No subclasses: they would come back as something else."""
 NUMPY_KINDS = "biufc"
 """Kinds of numpy's dtypes that can be saved: booleans and numbers. Arrays are small here, states of generators."""
 Shape = tuple[list[int], str]
@@ -188,7 +188,6 @@ def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
 
 def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """Encode ``value`` as JSON; containers and references to tensors become objects with one key, their kind."""
-    kind = type(value).__name__
     if isinstance(value, Tensor):
         tensors[place] = value
         return {"tensor": place}
@@ -198,13 +197,31 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         return {
             "numpy": [value.dtype.str, None if isinstance(value, np.generic) else value.shape, value.tobytes().hex()]
         }
-    if type(value) is not CONTAINERS.get(kind):
+    if type(value) in PLAIN:
+        return value
+    kind = kind_of(value)
+    if kind is None:
         return _require_plain(value, place)
+    items: list[Any]
     if isinstance(value, dict):
         for key in value:
             _require_plain(key, f"a key of {place}")
-        return {kind: [[key, _tree(item, f"{place}/{key!r}", tensors)] for key, item in value.items()]}
-    return {kind: [_tree(item, f"{place}/{number}", tensors) for number, item in enumerate(value)]}
+        items = [[key, _tree(item, f"{place}/{key!r}", tensors)] for key, item in value.items()]
+    elif isinstance(value, SETS):  # in an order that is the same on all ranks
+        items = sorted((_element(item, f"an element of {place}") for item in value), key=json.dumps)
+    else:
+        items = [_tree(item, f"{place}/{number}", tensors) for number, item in enumerate(value)]
+    options = options_of(value)
+    return {kind: [items, *options] if options else items}
+
+
+def _element(value: Any, place: str) -> Any:
+    """Encode an element of a set: a tensor would come back as another one."""
+    tensors: dict[str, Tensor] = {}
+    tree = _tree(value, place, tensors)
+    for tensor in tensors.values():
+        _require_plain(tensor, place)
+    return tree
 
 
 def _require_plain(value: Any, place: str) -> Any:
@@ -212,7 +229,7 @@ def _require_plain(value: Any, place: str) -> Any:
         raise SessionError(
             "unsavable-state",
             f"{place} is of {type(value).__name__}: a checkpoint holds tensors, numbers, text, bytes, arrays, and "
-            "lists, tuples and dictionaries of these.",
+            "lists, tuples, sets and dictionaries of these.",
         )
     return value
 
@@ -229,11 +246,10 @@ def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
         dtype, shape, data = content
         array = np.frombuffer(bytes.fromhex(data), dtype)
         return array[0] if shape is None else array.reshape(shape).copy()
-    if kind not in CONTAINERS:
-        raise ValueError(f"a state holds a {kind}, of which this version knows nothing")
-    if issubclass(CONTAINERS[kind], dict):
-        return CONTAINERS[kind]({key: _state(item, tensors) for key, item in content})
-    return CONTAINERS[kind](_state(item, tensors) for item in content)
+    items, *options = content if kind in WITH_OPTIONS else (content,)
+    if kind in DICTIONARIES:
+        return make(kind, [(key, _state(item, tensors)) for key, item in items], *options)
+    return make(kind, [_state(item, tensors) for item in items], *options)
 
 
 def _shapes(tensors: Tensors) -> dict[str, dict[str, Shape]]:

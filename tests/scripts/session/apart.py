@@ -1,4 +1,4 @@
-"""Ranks whose states differ: noise, a codebook that DDP synchronizes at times, a meter of losses.
+"""Ranks whose states differ: noise, a codebook that DDP synchronizes at times, a meter of losses, a module's deque.
 
     apart.py [BATCH]
 
@@ -7,8 +7,10 @@ BATCH is the number of the batch, over all attempts, in which rank 0 gets SIGTER
 
 import hashlib
 import os
+import random
 import signal
 import sys
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -20,17 +22,19 @@ from slipway.communicator.collectives import as_bytes
 
 
 class Quantizer(nn.Module):
-    """A layer with a codebook that follows what it sees, as that of a VQ-VAE."""
+    """A layer with a codebook that follows what it sees, as that of a VQ-VAE, and noise of each rank."""
 
-    def __init__(self):
+    def __init__(self, rank):
         super().__init__()
+        self.noise, self.recent = random.Random(rank), deque(maxlen=3)
         self.layer = nn.Linear(4, 4)
         self.register_buffer("codebook", torch.zeros(4))
 
     def forward(self, inputs):
-        outputs = self.layer(inputs)
+        outputs = self.layer(inputs) + self.noise.gauss(0, 0.1) + sum(self.recent)
         if self.training:
             self.codebook.lerp_(outputs.detach().mean(0), 0.5)
+            self.recent.append(outputs.mean().item() / 4)
         return (outputs - self.codebook).square().mean()
 
 
@@ -52,7 +56,7 @@ def main(stop):
     rank = dist.get_rank()
     torch.manual_seed(0)
     noise = torch.Generator().manual_seed(100 + rank)
-    model = DistributedDataParallel(Quantizer())
+    model = DistributedDataParallel(Quantizer(rank))
     counts = nn.Module()
     counts.register_buffer("seen", torch.zeros(2, dtype=torch.uint16))
     meter = Meter()
@@ -76,7 +80,7 @@ def main(stop):
             with torch.no_grad():
                 model.module.codebook.add_(rank)
             model.train()
-    total = hashlib.sha256(repr(meter.losses).encode())
+    total = hashlib.sha256(repr([meter.losses, model.module.recent]).encode())
     for tensor in (*model.state_dict().values(), counts.seen, noise.get_state()):
         total.update(as_bytes(tensor).numpy().tobytes())
     print(f"digest of rank {rank}: {total.hexdigest()}", flush=True)

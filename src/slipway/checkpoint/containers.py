@@ -1,0 +1,80 @@
+"""What may hold other values in the state that a checkpoint is taken of, and how it is made again."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+CONTAINERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict, list, tuple, set, frozenset, deque)
+}
+"""By the name in a tree. No subclasses but named tuples: they would come back as something else."""
+NAMED_TUPLE = "namedtuple"
+FACTORIES: dict[str | None, Any] = {
+    None: None,
+    **{kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)},
+}
+"""What a ``defaultdict`` may make its values by."""
+SETS = (set, frozenset)
+DICTIONARIES = {name for name, kind in CONTAINERS.items() if issubclass(kind, dict)}
+WITH_OPTIONS = {NAMED_TUPLE, "deque", "defaultdict"}
+"""Kinds that ``make`` takes options for."""
+
+
+def kind_of(value: object) -> str | None:
+    """Return the kind of a container; None if ``value`` is not one that can be saved."""
+    kind = type(value)
+    if CONTAINERS.get(kind.__name__) is kind:
+        return None if isinstance(value, defaultdict) and _factory(value) not in FACTORIES else kind.__name__
+    return NAMED_TUPLE if kind.__bases__ == (tuple,) and _class_of(kind.__module__, kind.__qualname__) is kind else None
+
+
+def options_of(value: object) -> list[Any]:
+    """Return what ``make`` takes besides the items."""
+    if isinstance(value, defaultdict):
+        return [_factory(value)]
+    if isinstance(value, deque):
+        return [value.maxlen]
+    return [type(value).__module__, type(value).__qualname__] if kind_of(value) == NAMED_TUPLE else []
+
+
+def make(kind: str, items: Iterable[Any], *options: Any) -> Any:
+    """Return the container of a kind.
+
+    Args:
+        kind: as ``kind_of`` returns it.
+        items: pairs for dictionaries.
+        options: as ``options_of`` returns them.
+
+    Raises:
+        ValueError: if this version does not know the kind, or the script has no such named tuple.
+    """
+    if kind == NAMED_TUPLE:
+        found, values = _class_of(*options), [*items]
+        if found is None or len(found._fields) != len(values):
+            raise ValueError(f"a state holds a named tuple {options[1]}, which {options[0]} does not have")
+        return found._make(values)
+    if kind not in CONTAINERS:
+        raise ValueError(f"a state holds a {kind}, of which this version knows nothing")
+    if kind == "deque":
+        return deque(items, *options)
+    if kind == "defaultdict":
+        return defaultdict(FACTORIES[options[0]], items)
+    return CONTAINERS[kind](dict(items) if issubclass(CONTAINERS[kind], dict) else items)
+
+
+def _factory(value: defaultdict[Any, Any]) -> str | None:
+    factory: Any = value.default_factory
+    name = getattr(factory, "__name__", "")
+    return None if factory is None else name if FACTORIES.get(name) is factory else ""
+
+
+def _class_of(module: str, name: str) -> Any:
+    """Return a named tuple of a module that the script has imported; None if it has none of this name."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    is_class = isinstance(found, type) and found.__bases__ == (tuple,) and hasattr(found, "_fields")
+    return found if is_class else None
