@@ -11,7 +11,6 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,16 +66,8 @@ class Data:
         """Return what ``resume`` takes."""
         return {str(number): list(digest) for number, digest in self._read.items()}
 
-    def note_made(self, frame: FrameType | None) -> None:
-        """Describe the loaders that a script has made before its first epoch.
-
-        Args:
-            frame: that runs; those of the script have called it.
-        """
-        variables: list[Any] = []
-        while frame:
-            variables += frame.f_locals.values()
-            frame = frame.f_back
+    def note_made(self, variables: Iterable[Any]) -> None:
+        """Describe the loaders in ``variables`` of the script, which it has made before its first epoch."""
         for found in reachable(variables):
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
                 if not any(same() is part for same, *_ in self._made.get(id(part), ())):

@@ -196,8 +196,8 @@ def _warn_of_other_command(folder: Path, recorded: Begun, now: Begun, *, is_save
     if before["arguments"] != now["arguments"]:
         differing.append(f"the arguments were {_joined(before['arguments'])}, and are {_joined(now['arguments'])}")
     if before["sha256"] and now["sha256"] and before["sha256"] != now["sha256"]:
-        digests = [each["sha256"][:12] for each in (before, now)]
-        differing.append(f"the SHA-256 of {before['script']} was {digests[0]}, and is {digests[1]}")
+        was, is_now = (f"{each['script']} (SHA-256 {each['sha256'][:12]})" for each in (before, now))
+        differing.append(f"the script was {was}, and is {is_now}")
     if differing:
         warn(
             log,

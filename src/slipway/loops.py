@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
+from slipway.early_use import EarlyUse
 from slipway.errors import SessionError, warn
 from slipway.loading import Pass
+from slipway.not_given import NotGiven, variables_of
 from slipway.numbering import warn_of_numbering
+from slipway.reading_ahead import ReadingAhead
 from slipway.run import Run
 from slipway.script import Script
 from slipway.seeding import Purpose
@@ -22,9 +25,6 @@ from slipway.unsaved import UnknownOptimizers
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-READ_AHEAD = 3
-"""Bodies of a pass from which on it is said that a script seems to read ahead."""
 
 
 @dataclass(eq=False)
@@ -40,12 +40,6 @@ class Current:
     """Whether the script is in the body of its loop, or has left it there."""
     is_left: bool = False
     """Whether it is known to have left the loop: by ``break``, or by an error."""
-    bodies: int = 0
-    """Bodies of it that this attempt has run."""
-    without_step: int = 0
-    """Those in which no optimiser has stepped."""
-    begins_without_step: bool = False
-    """Whether the first one is among them."""
 
     @property
     def is_running(self) -> bool:
@@ -56,7 +50,17 @@ class Current:
 class Loops:
     """``epochs``, ``batches`` and ``steps`` of a session (see there), and the script's place in them."""
 
-    def __init__(self, script: Script, run: Run, counter: StepCounter, *, optimizers: Iterable[str]) -> None:
+    def __init__(
+        self,
+        script: Script,
+        run: Run,
+        counter: StepCounter,
+        *,
+        optimizers: Iterable[str],
+        not_given: NotGiven,
+        early_use: EarlyUse,
+        ahead: ReadingAhead,
+    ) -> None:
         """Continue ``run`` where it was saved.
 
         Args:
@@ -64,7 +68,11 @@ class Loops:
             run: of the session.
             counter: of the steps of the session's optimisers.
             optimizers: their names.
+            not_given: looks for objects that the session lacks.
+            early_use: of the session's models.
+            ahead: sees whether the script reads ahead.
         """
+        self._not_given, self._early_use, self._ahead = not_given, early_use, ahead
         self._script, self._run, self._counter = script, run, counter
         self._feed, self._generators, self._pending = script.feed, script.generators, script.pending
         self._stepless = Stepless(script.parameters, optimizers)
@@ -77,8 +85,6 @@ class Loops:
         """Whether training continues: the script has reached the place at which the run was saved."""
         self._is_unsaved = False
         """Whether a body has been run since the last epoch's end."""
-        self._reads_ahead = False
-        """Whether the script seems to, and that was said."""
         self._unproven = 2 if script.may_lack_gradients else 0
         self.have_ended = False
         """Whether nothing is trained any more."""
@@ -91,9 +97,11 @@ class Loops:
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left of ``total``; see Session."""
         self._require_no_outer("epochs")
-        self._feed.data.note_made(sys._getframe().f_back)  # noqa: SLF001
+        variables = variables_of(sys._getframe().f_back)  # noqa: SLF001
+        self._feed.data.note_made(variables)
+        self._not_given.find(variables)
         self._calls += 1
-        return self._epochs(total, self._calls)
+        return self._seeding_after(self._epochs(total, self._calls), self._calls)
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch; see Session."""
@@ -116,6 +124,7 @@ class Loops:
     def steps(self, total: int) -> Iterator[int]:
         """Yield the iterations that are left of ``total``; see Session."""
         self._require_no_outer("steps")
+        self._not_given.find(variables_of(sys._getframe().f_back))  # noqa: SLF001
         self._calls += 1
         return self._steps(total, self._calls)
 
@@ -134,6 +143,7 @@ class Loops:
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
         self._run.save_rest(save=self._is_unsaved)
+        self._generators.seed(Purpose.AFTER)
         self.have_ended = True
 
     def require_open(self) -> None:
@@ -149,6 +159,14 @@ class Loops:
             self._end_pass()
 
     # Epochs.
+
+    def _seeding_after(self, epochs: Iterator[int], call: int) -> Iterator[int]:
+        """Yield ``epochs``; the code that follows draws alike whether or not they were trained by this attempt."""
+        try:
+            yield from epochs
+        finally:  # after a ``break`` too
+            if not self.have_ended:
+                self._generators.seed(Purpose.AFTER, call)
 
     def _epochs(self, total: int, call: int) -> Iterator[int]:
         self._script.total_epochs, self._call_of_epochs = total, call
@@ -166,6 +184,7 @@ class Loops:
             self._script.means.next_epoch()
             self._pending.begin_body()
             self._in_epoch, self._has_left_epoch, number = True, False, self._feed.number
+            self._early_use.in_epoch = True
             try:
                 yield self.epoch
             except GeneratorExit:
@@ -215,6 +234,7 @@ class Loops:
 
     def _begin_pass(self, current: Current) -> None:
         self._pass = current
+        self._ahead.begin_pass()
         self._script.begin_pass()
         self._pending.begin_pass()
         self._run.start_clock()
@@ -255,10 +275,7 @@ class Loops:
         self._feed.batch += 1
         steps = self._counter.take()
         self._pending.end_body(steps)
-        current.bodies += 1
-        if not any(steps):
-            current.without_step += 1
-            current.begins_without_step |= current.bodies == 1
+        self._ahead.end_body(has_stepped=any(steps))
         if self._unproven and (any(steps) or current.call):
             self._prove(steps)
         if not any(steps):
@@ -329,6 +346,7 @@ class Loops:
         if self._continues:
             return
         self._continues = True
+        self._early_use.end(within=self._script.lowest > [0, 0])
         if self._script.is_resumed:
             self._script.restore_again()
             self._pending.resume()
@@ -353,22 +371,6 @@ class Loops:
     def _is_blocked(self) -> bool:
         """Whether to save and stop only after the next optimiser step; not if only others than the given ones step."""
         return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
-
-    def warn_of_reading_ahead(self) -> None:
-        """Warn, once, if steps seem to be those of the batch before; to be called at a save."""
-        current = self._pass
-        if self._reads_ahead or current is None or current.bodies < READ_AHEAD:
-            return
-        if current.begins_without_step and current.without_step == 1:
-            self._reads_ahead = True
-            warn(
-                log,
-                "reads-ahead",
-                "no optimiser has stepped in the first body of this loop, and one in each of the %d later ones: if the "
-                "script fetches a batch before it trains on the last one, a resumed run leaves out one batch. Prefetch "
-                "within: session.batches(prefetch(loader))",
-                current.bodies - 1,
-            )
 
     # What is refused.
 
@@ -431,25 +433,30 @@ class Batches(Generic[T]):
 
 
 @contextlib.contextmanager
-def open_loops(
-    script: Script, run: Run, *, optimizers: Mapping[str, Any], scalers: Mapping[str, Any]
-) -> Iterator[Loops]:
-    """Count the steps of ``optimizers``, those of others too, and look at gradients, while the loops of a session run.
+def open_loops(script: Script, run: Run, objects: Mapping[str, Mapping[str, Any]]) -> Iterator[Loops]:
+    """Count the steps of optimisers, and look at gradients and at what was not given, while a session's loops run.
 
     Args:
         script: as the run sees it.
         run: of the session.
-        optimizers: of the session, by name.
-        scalers: of the session, by name.
+        objects: of the session, by kind and name.
     """
+    optimizers = objects["optimizer"]
     with contextlib.ExitStack() as stack:
         counter = StepCounter(optimizers.values(), script.pending.before_step)
         stack.callback(counter.close)
-        counter.watch(scalers.values())
+        counter.watch(objects["scaler"].values())
         stack.callback(script.pending.close)
         unknown = UnknownOptimizers(optimizers, counter, script.pending)
         stack.callback(unknown.close)
         script.before_saves.append(unknown.warn)
-        loops = Loops(script, run, counter, optimizers=optimizers)
-        script.before_saves.append(loops.warn_of_reading_ahead)
+        not_given = NotGiven(objects)
+        early_use = EarlyUse(objects["model"] if script.is_resumed else {})
+        stack.callback(early_use.close)
+        ahead = ReadingAhead()
+        script.before_saves += [not_given.warn, ahead.warn]
+        loops = Loops(
+            script, run, counter, optimizers=optimizers, not_given=not_given, early_use=early_use, ahead=ahead
+        )
+        stack.callback(setattr, loops, "have_ended", True)
         yield loops

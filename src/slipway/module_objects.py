@@ -92,7 +92,7 @@ class Look:
         """Return what stands for ``value``; None if it has only parts, or no data."""
         if isinstance(value, BY_TEXT):
             return repr(value)
-        return _text_of_numbers(value) if self._may_hold_data(value) else None
+        return text_of_numbers(value) if self._may_hold_data(value) else None
 
     def _is_object(self, value: object) -> bool:
         """Return whether ``value`` may hold data in its parts: not a tool, as an optimizer or a lock is."""
@@ -105,7 +105,7 @@ class Look:
         return not isinstance(value, OPAQUE) and id(value) not in self._known
 
 
-def _text_of_numbers(value: object) -> str | None:
+def text_of_numbers(value: object) -> str | None:
     """Return what stands for a tensor, an array or a generator."""
     if isinstance(value, Tensor):
         if value.grad_fn is not None:

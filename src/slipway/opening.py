@@ -180,9 +180,18 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
 
 
 def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
-    """Return the run folder that this process would name: ``path``, or RUN_DIR, or runs/ and the script's name."""
-    name = path or read_environment(os.environ).run_dir or f"runs/{Path(sys.argv[0]).stem or 'session'}"
-    return Path(name).absolute()
+    """Return the run folder that this process would name: ``path``, or RUN_DIR, or runs/ and the script's name.
+
+    Raises:
+        SessionError: if it has no name, as in a notebook: two of them would share a folder.
+    """
+    name = path or read_environment(os.environ).run_dir
+    if not name and not getattr(sys.modules.get("__main__"), "__file__", None):
+        raise SessionError(
+            "session-arguments",
+            "this process runs no script file, whose name the run folder could have: name one, Session(folder=...).",
+        )
+    return Path(name or f"runs/{Path(sys.argv[0]).stem or 'session'}").absolute()
 
 
 def _find(

@@ -61,9 +61,7 @@ class OptimizerState:
         self._loads = 0
         self._missing: list[dict[str, Any]] | None = None
         """The groups that were saved, if they were not all there at the opening."""
-        self._looks_for_schedulers = 3
-        """How often to look yet: at the opening, and at the first saves, as it takes time."""
-        self._warned_of_groups = False
+        self._warned_of_scheduler = self._warned_of_groups = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state_dict; warn of what the next attempt cannot continue with.
@@ -74,10 +72,9 @@ class OptimizerState:
         if self._missing:
             self._require_same(self._missing)
         state = self._optimizer.state_dict()
-        if self._looks_for_schedulers and unscheduled(self._optimizer, self._schedulers):
-            self._looks_for_schedulers = 1
+        if not self._warned_of_scheduler and unscheduled(self._optimizer, self._schedulers):
+            self._warned_of_scheduler = True
             warn(log, "scheduler-not-given", "a scheduler works on %s and was not given to the session", self._name)
-        self._looks_for_schedulers = max(0, self._looks_for_schedulers - 1)
         if self._groups() == self._at_first:
             return state
         names = {id(parameter): name for name, parameter in self._parameters().items()}

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 
 def unscheduled(optimizer: Any, saved: Sequence[object]) -> bool:
-    """Return whether a scheduler works on ``optimizer`` that none of the objects ``saved`` is, nor has within.
+    """Return whether a scheduler works on ``optimizer`` that none of the objects ``saved`` can be.
 
-    Schedulers refer to their optimizer, or they leave ``initial_lr`` in its groups of parameters. This looks at all
-    objects of the process: 25 ms for 300,000.
+    Schedulers leave ``initial_lr`` in the groups of parameters, those of torch also a wrapper around ``step``. One that
+    does neither, such as ReduceLROnPlateau, is found by ``is_missing``.
     """
-    inner = getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
-    given = [*_with_inner(saved)]
-    if any(all(each is not scheduler for each in given) for scheduler in _schedulers_of(inner)):
-        return True
-    is_marked = any("initial_lr" in group for group in inner.param_groups)
+    inner = _inner(optimizer)
+    is_scheduled = hasattr(inner.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in inner.param_groups)
+    if not is_scheduled:
+        return False
     driven = [set(map(id, optimizers_of(each))) for each in saved]
-    return is_marked and all(found and not {id(optimizer), id(inner)} & found for found in driven)
+    return all(found and not {id(optimizer), id(inner)} & found for found in driven)
+
+
+def is_missing(found: object, optimizer: Any, saved: Iterable[object]) -> bool:
+    """Return whether ``found`` is a scheduler of ``optimizer`` that none of the objects ``saved`` is or has within."""
+    is_other = hasattr(found, "param_groups") or any(
+        isinstance(each, nn.Module) for each in (found, *_attributes(found))
+    )
+    if is_other or not all(callable(getattr(found, name, None)) for name in ("step", "state_dict")):
+        return False
+    works = any(each is _inner(optimizer) for each in optimizers_of(found))
+    return works and all(each is not found for each in _with_inner(saved))
+
+
+def schedulers_in(objects: Mapping[str, Mapping[str, object]]) -> list[object]:
+    """Return those of a session's ``objects``, by kind and name, that may set a learning rate."""
+    return [*objects["scheduler"].values(), *(each for each in objects["extra"].values() if any(optimizers_of(each)))]
 
 
 def optimizers_of(scheduler: object) -> Iterator[object]:
@@ -30,24 +44,11 @@ def optimizers_of(scheduler: object) -> Iterator[object]:
         for value in _attributes(each):
             if hasattr(value, "param_groups"):
                 yield value
-                yield getattr(value, "optimizer", value)
+                yield _inner(value)
 
 
-def _schedulers_of(optimizer: object) -> Iterator[object]:
-    """Yield the objects with a ``step`` and a state of which ``optimizer`` is an attribute, and that wrap none."""
-    for holder in gc.get_referrers(optimizer):
-        for owner in gc.get_referrers(holder) if type(holder) is dict else [holder]:
-            values = getattr(owner, "__dict__", {}).values()
-            if any(each is optimizer for each in values) and _is_scheduler(owner):
-                yield owner
-
-
-def _is_scheduler(owner: object) -> bool:
-    """Return whether it may be a scheduler: not a model, another optimizer, nor what trains a model."""
-    is_other = hasattr(owner, "param_groups") or any(
-        isinstance(each, nn.Module) for each in (owner, *_attributes(owner))
-    )
-    return not is_other and callable(getattr(owner, "step", None)) and callable(getattr(owner, "state_dict", None))
+def _inner(optimizer: Any) -> Any:
+    return getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
 
 
 def _with_inner(objects: Iterable[object], depth: int = 3) -> Iterator[object]:

@@ -37,6 +37,8 @@ class Purpose(IntEnum):
     """What comes after the batches of an epoch."""
     WORKER = 5
     """A worker process where it starts: ``get_worker_info().seed``."""
+    AFTER = 6
+    """What comes after the epochs, and after the session: the models of the next one, say; the same on all ranks."""
 
 
 def derive(*key: int) -> int:
@@ -95,9 +97,9 @@ class Generators:
         self._devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
 
     def seed(self, purpose: Purpose, *place: int) -> None:
-        """Seed all of them, for a purpose at a place; each rank gets seeds of its own."""
+        """Seed all of them, for a purpose at a place; each rank otherwise, unless training is over."""
         seed, rank = self._key
-        seed_generators(derive(seed, purpose, *place, rank), self._devices)
+        seed_generators(derive(seed, purpose, *place, 0 if purpose is Purpose.AFTER else rank), self._devices)
 
     def capture(self) -> dict[str, Any]:
         """Return their states, as JSON of some kilobytes."""

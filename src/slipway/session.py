@@ -214,11 +214,7 @@ class Session:
                 policy=self._policy,
             )
             stack.enter_context(self._run.errors_marked())
-            self._loops = stack.enter_context(
-                open_loops(
-                    self._script, self._run, optimizers=self._objects["optimizer"], scalers=self._objects["scaler"]
-                )
-            )
+            self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects))
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             self._stack = stack.pop_all()

@@ -1346,6 +1346,20 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "warning at the save, and an error where the run would be resumed.",
             "Keep the object alike on all ranks: average it, or wrap the model in DistributedDataParallel.",
         ),
+        "model-before-batches": Entry(
+            WARNING,
+            "A run was saved within an epoch, and code of that epoch before its batches has called a model in the "
+            "resumed attempt: with later weights than those at which the epoch began. Rollouts, pseudo-labels and "
+            "scores of samples differ then; a validation only prints other numbers.",
+            "Compute it if `session.batch` is 0, and keep the result in `extra`.",
+        ),
+        "module-not-given": Entry(
+            WARNING,
+            "A module that the script has made before its loops changes while it trains, and was not given to the "
+            "Session: an average of weights, a teacher, a target network, a loss with buffers. It begins anew in each "
+            "attempt.",
+            'Pass it: `Session(model={"model": model, "teacher": teacher})`, or `extra=`.',
+        ),
         "reads-ahead": Entry(
             WARNING,
             "In a loop over `session.batches`, no optimizer steps in the first body, and one does in each later one: "

@@ -15,7 +15,7 @@ from slipway.generator_state import GENERATORS
 from slipway.model_state import Model
 from slipway.module_attributes import ATTRIBUTES, ModuleAttributes
 from slipway.optimizer_state import OptimizerState
-from slipway.schedulers import optimizers_of
+from slipway.schedulers import schedulers_in
 from slipway.wrappers import plain_name
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -65,13 +65,10 @@ def components_of(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Statefu
             for place, tensor in part.module.named_parameters()
         }
 
-    drivers = [
-        *objects["scheduler"].values(),
-        *(each for each in objects["extra"].values() if any(optimizers_of(each))),
-    ]
+    schedulers = schedulers_in(objects)
     for named in objects.values():
         for name, value in named.items():
-            found[name] = component(name, value, parameters=parameters, schedulers=drivers)
+            found[name] = component(name, value, parameters=parameters, schedulers=schedulers)
     modules = {name: part.module for name, part in found.items() if isinstance(part, Model)}
     given = [value for named in objects.values() for value in named.values()]
     return {**found, ATTRIBUTES: ModuleAttributes(modules, given)} if modules else found

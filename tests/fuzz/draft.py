@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from string import Template
 
 INDENT = "    "
+DRAWN = '[draw("torch"), draw("numpy"), draw("python")]'
+"""What the global generators give after the training: the same in each attempt."""
 MODULES = {
     "contextlib": "import contextlib",
     "copy": "import copy",
@@ -170,13 +172,14 @@ class Draft:
             epoch = ['point("epoch")', *self.epoch_start, *loops, *self.epoch_end, 'point("end of epoch")']
             loops = block(f"for epoch in session.epochs({self.epochs}):", epoch)
         place = ", fold" if self.folds else ""
+        after = ['point("after the loops")', *([f'trace("after"{place}, drawn={DRAWN})'] if self.epochs else [])]
         shown = "".join(f", {name}={value}" for name, value in self.ends.items())
         return [
             *block(
                 f"with Session({call}) as session:",
-                ['point("opened")', *self.opened, *loops, 'point("after the loops")'],
+                ['point("opened")', *self.opened, *loops, *after],
             ),
-            f'trace("end"{place}, step=session.step{shown})',
+            f'trace("end"{place}, step=session.step{shown}, drawn={DRAWN})',
         ]
 
 

@@ -58,10 +58,10 @@ class Judge:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.script.write_text(self.case.text(), encoding="utf-8")
         whole = self.whole = self._run("whole")
-        if self.case.refused:
-            return self._refused(whole)
         if self.case.may_idle and set(_slugs(whole)) == {"no-optimizer-step"}:
             return None
+        if self.case.refused:
+            return self._refused(whole)
         found = self._flaw(whole, []) or self._incomplete(whole) or self._undetermined()
         if found or whole.failed:  # then it was refused, by what names such a part
             return found

@@ -107,18 +107,20 @@ def _second(text: str):
     return change
 
 
+OF_ONE_LOADER = ("zip", "subclass that negates", "generator that the body draws from")
+"""Loaders whose bodies do something of theirs."""
 add("second pass", "none", weight=6)
 add(
     "second pass",
     "another loader",
-    needs=(EPOCHS, lacks("loader", "zip", "subclass that negates")),
+    needs=(EPOCHS, lacks("loader", *OF_ONE_LOADER)),
     change=_second("DataLoader(Samples(8 * RANKS, first=50), 4, shuffle=True{workers})"),
 )
 add(
     "second pass",
     "a list",
     weight=1,
-    needs=(EPOCHS, lacks("loader", "zip", "subclass that negates")),
+    needs=(EPOCHS, lacks("loader", *OF_ONE_LOADER)),
     may_say=SLOW,
     change=_second("list(table(8, 50).split(4))"),
 )
@@ -262,6 +264,7 @@ add(
     "exit",
     "bodies without training",
     needs=(LOOPS, lacks("iteration", "next"), lacks("loader", "endless")),
+    may_say=("reads-ahead",),
     body_start="if $number % 3 == 1:\n    continue",
 )
 
@@ -284,7 +287,7 @@ for group, place in PLACES.items():
     )
     add(group, "weights scaled", needs=needs, **{place: SCALE})
     add(group, "learning rate scaled", needs=(*needs, lacks("optimizer", "tensor lr")), **{place: RATE})
-    add(group, "forward pass", needs=needs, **{place: FORWARD})
+    add(group, "forward pass", needs=needs, may_say=("model-before-batches",) if needs else (), **{place: FORWARD})
 
 FROZEN = "next(model.parameters()).requires_grad_(epoch > 0)"
 add(

@@ -1,0 +1,82 @@
+"""Objects of a script that a session should have been given: modules that change, schedulers of its optimizers."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+
+from slipway.errors import warn
+from slipway.module_objects import text_of_numbers
+from slipway.own_generators import reachable
+from slipway.schedulers import is_missing, schedulers_in, unscheduled
+
+log = logging.getLogger(__name__)
+
+
+def variables_of(frame: FrameType | None) -> list[Any]:
+    """Return the variables of ``frame``, and of those that have called it."""
+    found: list[Any] = []
+    while frame:
+        found += frame.f_locals.values()
+        frame = frame.f_back
+    return found
+
+
+class NotGiven:
+    """What the variables of a script hold, besides the objects of its session, before its loops."""
+
+    def __init__(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
+        """Look for others than ``objects``, those of the session by kind and name."""
+        self._optimizers = dict(objects["optimizer"])
+        given = [each for named in objects.values() for each in named.values()]
+        self._schedulers = schedulers_in(objects)
+        self._known = {id(tensor) for module in _modules_in(given) for tensor in _tensors(module)}
+        self._seen: weakref.WeakKeyDictionary[nn.Module, list[str | None]] = weakref.WeakKeyDictionary()
+
+    def find(self, variables: Iterable[Any]) -> None:
+        """Warn of schedulers in ``variables``, or reached from there, and remember what modules hold now."""
+        for found in reachable(variables):
+            if isinstance(found, nn.Module):
+                if found not in self._seen and (content := self._content(found)):
+                    self._seen[found] = content
+            elif hasattr(found, "state_dict"):
+                self._warn_of_scheduler(found)
+
+    def warn(self) -> None:
+        """Warn once of each module that has changed since then; to be called at a save."""
+        for module, before in [*self._seen.items()]:
+            if (now := self._content(module)) and now != before:
+                del self._seen[module]
+                self._known |= {id(tensor) for tensor in _tensors(module)}  # nor of its parts
+                warn(
+                    log,
+                    "module-not-given",
+                    "a module of the script, a %s, has changed since the loops began, and is not saved: give it, "
+                    'Session(model={"model": model, "other": ...})',
+                    type(module).__name__,
+                )
+
+    def _warn_of_scheduler(self, found: object) -> None:
+        for name, optimizer in [*self._optimizers.items()]:
+            was_named = unscheduled(optimizer, self._schedulers)
+            if not was_named and is_missing(found, optimizer, self._schedulers):
+                del self._optimizers[name]
+                text = "a scheduler, a %s, works on %s and was not given to the session"
+                warn(log, "scheduler-not-given", text, type(found).__name__, name)
+
+    def _content(self, module: nn.Module) -> list[str | None]:
+        """Return what its tensors hold, of large ones a part; those of the objects given are left out."""
+        return [text_of_numbers(tensor) for tensor in _tensors(module) if id(tensor) not in self._known]
+
+
+def _modules_in(values: Iterable[Any]) -> Iterator[nn.Module]:
+    return (value for value in reachable(values) if isinstance(value, nn.Module))
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

@@ -1,0 +1,205 @@
+"""What a script changes and has not given, and what it computes again in a resumed epoch: named before it matters."""
+
+import copy
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel
+
+from attempts import Attempt
+from messages import slugs
+from slipway import Session, Stopped
+
+
+@pytest.fixture(autouse=True)
+def agree_after_each_step(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Centered(nn.Module):
+    """A loss with a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1))
+
+    def forward(self, outputs):
+        self.center.lerp_(outputs.detach().mean(0), 0.1)
+        return (outputs - self.center).square().mean()
+
+
+def lerp_data(average, model):
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.data.mul_(0.9).add_(new.data, alpha=0.1)
+
+
+OTHERS = {
+    "average": (AveragedModel, lambda other, model: other.update_parameters(model)),
+    "average by .data": (copy.deepcopy, lerp_data),
+    "target": (copy.deepcopy, lambda other, model: other.load_state_dict(model.state_dict())),
+    "loss": (lambda _: Centered(), lambda other, model: other(model(torch.ones(1, 2)))),
+}
+
+
+class TestModules:
+    @pytest.mark.parametrize("kind", OTHERS)
+    @pytest.mark.parametrize("given", [None, "model", "extra"])
+    def test_one_that_changes_and_was_not_given_is_named(self, kind, given, tmp_path, caplog):
+        make, update = OTHERS[kind]
+        attempt = Attempt(tmp_path)
+        other = make(attempt.model)
+        options = {"model": {"model": {"model": attempt.model, "other": other}}, "extra": {"extra": other}, None: {}}
+        with attempt.open(**options[given]) as session:
+            for _ in session.epochs(1):
+                for _ in session.batches(range(2)):
+                    attempt.update()
+                    update(other, attempt.model)
+        assert slugs(caplog.text).count("module-not-given") == (given is None)
+
+    def test_modules_that_do_not_change_and_parts_of_models_are_none(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        teacher = copy.deepcopy(attempt.model)
+        parts = [attempt.model[0], nn.Sequential(attempt.model[0])]
+        with attempt.open(checkpoint_steps=1) as session:
+            for _ in session.epochs(2):
+                anchor = copy.deepcopy(attempt.model)
+                for _ in session.batches(range(2)):
+                    attempt.update()
+                    teacher(torch.ones(1, 2))
+                    anchor.load_state_dict(attempt.model.state_dict())
+        assert not slugs(caplog.text)
+        assert parts
+
+
+class Halving:
+    """A scheduler of the script's."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, 0
+
+    def step(self):
+        self.steps += 1
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+SCHEDULERS = [
+    lr_scheduler.ReduceLROnPlateau,
+    Halving,
+    lambda optimizer: lr_scheduler.StepLR(optimizer, 1),
+    lambda optimizer: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(optimizer)], optimizer=optimizer),
+]
+
+
+class TestSchedulers:
+    @pytest.mark.parametrize("make", SCHEDULERS)
+    @pytest.mark.parametrize("given", [None, "scheduler", "extra"])
+    def test_one_that_was_not_given_is_named_once(self, make, given, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        scheduler = make(attempt.both)
+        of_another = make(attempt.first)
+        with attempt.open(**({given: scheduler} if given else {})) as session:
+            for _ in session.epochs(2):
+                for _ in session.batches(range(2)):
+                    attempt.update()
+        assert slugs(caplog.text) == ([] if given else ["scheduler-not-given"])
+        assert of_another
+
+    def test_one_beside_another_is_named(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        plateau = lr_scheduler.ReduceLROnPlateau(attempt.both)
+        with attempt.open(scheduler=lr_scheduler.StepLR(attempt.both, 1)) as session:
+            for _ in session.steps(2):
+                attempt.update()
+        assert slugs(caplog.text) == ["scheduler-not-given"]
+        assert plateau
+
+    def test_what_trains_the_model_is_none(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        trainer = Halving(attempt.both)
+        trainer.model = attempt.model
+        with attempt.open() as session:
+            for _ in session.steps(2):
+                attempt.update()
+        assert not slugs(caplog.text)
+
+
+class TestEarlyUse:
+    @staticmethod
+    def script(attempt, *, only_at_first=False):
+        with attempt.open() as session:
+            for _ in session.epochs(2):
+                if not (only_at_first and session.batch):
+                    attempt.model(torch.ones(1, 2))
+                for number in session.batches(range(4)):
+                    attempt.update(number)
+                attempt.model(torch.ones(1, 2))
+
+    @pytest.mark.parametrize(("stop_at", "count"), [(2, 1), (6, 1), (4, 0)])
+    def test_a_model_that_a_resumed_epoch_calls_before_its_batches_is_named(self, stop_at, count, tmp_path, caplog):
+        with pytest.raises(Stopped):
+            self.script(Attempt(tmp_path, stop_at))
+        assert not slugs(caplog.text)
+        self.script(Attempt(tmp_path))
+        assert slugs(caplog.text).count("model-before-batches") == count
+
+    def test_what_is_computed_at_the_beginning_of_the_epoch_is_not(self, tmp_path, caplog):
+        with pytest.raises(Stopped):
+            self.script(Attempt(tmp_path, 2), only_at_first=True)
+        self.script(attempt := Attempt(tmp_path), only_at_first=True)
+        assert "model-before-batches" not in slugs(caplog.text)
+        assert not any(module._forward_pre_hooks for module in attempt.model.modules())
+
+
+class TestFolds:
+    """Models that are made between two sessions of a process."""
+
+    @staticmethod
+    def train(folder, *, stop_in=None):
+        torch.manual_seed(0)
+        found = []
+        for fold in range(3):
+            model = nn.Linear(2, 1)
+            found.append([model.weight.tolist(), torch.rand(1).item()])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with Session(model=model, optimizer=optimizer, folder=folder / f"fold{fold}") as session:
+                for _ in session.epochs(2):
+                    for _ in session.batches(range(2)):
+                        (model(torch.rand(1, 2)) + torch.rand(1)).square().mean().backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                        if fold == stop_in:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                    if fold == 1:
+                        break
+                found.append(torch.rand(1).item())
+            found.append([model.weight.tolist(), torch.rand(1).item()])
+        return found
+
+    @pytest.mark.parametrize("stop_in", [1, 2])
+    def test_they_are_the_same_if_the_folds_before_are_done_already(self, stop_in, tmp_path):
+        whole = self.train(tmp_path / "whole")
+        with pytest.raises(Stopped):
+            self.train(tmp_path / "run", stop_in=stop_in)
+        assert self.train(tmp_path / "run") == whole
+        assert self.train(tmp_path / "whole") == whole
+
+
+def test_a_session_of_a_process_without_a_script_needs_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr("__main__.__file__")
+    attempt = Attempt(None)
+    with pytest.raises(Exception, match="folder") as caught, attempt.open():
+        pass
+    assert caught.value.slug == "session-arguments"
+    assert not [*tmp_path.iterdir()]
