@@ -34,6 +34,8 @@ class Current:
     batches: Pass
     call: int = 0
     """Number of the call of ``steps``; 0 of ``batches``."""
+    number: int = 0
+    """Of the pass in its epoch."""
     is_over: bool = False
     """Whether it ended in an earlier attempt."""
     in_body: bool = False
@@ -117,7 +119,7 @@ class Loops:
         found = feed.begin(loader, epoch=self.epoch)
         if not feed.is_resuming:  # with a changed number of ranks the epoch may begin anew
             self._continue()
-        current = Current(found, is_over=feed.is_resuming)
+        current = Current(found, number=feed.number, is_over=feed.is_resuming)
         self._begin_pass(current)
         return Batches(self._iterate(current), None if found.total is None else found.total - feed.batch)
 
@@ -228,7 +230,7 @@ class Loops:
         found = feed.begin_steps(self._script.left_early.get(call, total))
         if not feed.is_resuming:
             self._continue()
-        current = Current(found, call, is_over=feed.is_resuming)
+        current = Current(found, call=call, is_over=feed.is_resuming)
         self._begin_pass(current)
         yield from self._iterate(current)
 
@@ -259,6 +261,7 @@ class Loops:
                 yield item
             except GeneratorExit:  # of a ``break``, or of an error in the body
                 current.is_left = True
+                self._seed_after(current)
                 raise
             if self._pass is not current:
                 self._refuse_pass()
@@ -308,7 +311,13 @@ class Loops:
         if not current.call:
             if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
                 self._continue()
-            self._generators.seed(Purpose.VALIDATION, self.epoch, self._feed.number)
+            if not current.is_left:
+                self._seed_after(current)
+
+    def _seed_after(self, current: Current) -> None:
+        """Seed the generators where the loop over a pass ends, by ``break`` too: as where a resumed run skips it."""
+        if not current.call:
+            self._generators.seed(Purpose.VALIDATION, self.epoch, current.number + 1)
 
     def _settle(self) -> None:
         """End what the script has left before it begins another loop, or ends.
