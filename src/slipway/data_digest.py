@@ -94,8 +94,9 @@ class Data:
         if has_other_split or (within and saved.indices != now.indices):
             raise StateMismatchError(
                 "different-data",
-                "the indices of a Subset or sampler are not those with which the run was saved. Seed what splits the "
-                "data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)).",
+                "the indices or weights of a Subset or sampler are not those with which the run was saved. Seed what "
+                "splits the data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). What the "
+                "script computes from the model, compute if session.batch is 0, and keep it in extra.",
             )
         if saved.made_samples and now.made_samples and saved.made_samples != now.made_samples:
             warn(

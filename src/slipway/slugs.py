@@ -828,7 +828,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "cluster, or a process of another machine, that has noted no end in logs/N/process, and that cannot be "
             "asked for here. As a warning: the scheduler does not answer, and an earlier job may still run.",
             "Wait for its end, stop it, or name another folder. The lock of a process that died expires in a minute. "
-            "Of a job elsewhere that has ended, as by SIGKILL, say so: `echo ended >>RUN_DIR/logs/N/process`. Another "
+            "If a job elsewhere ended without recording it (by SIGKILL, say), record it: "
+            "`echo ended >>RUN_DIR/logs/N/process`. Another "
             "hostname is another machine: give a container that runs the script a fixed one (`--hostname`).",
         ),
         "folder-holds-run": Entry(
@@ -1400,8 +1401,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             WARNING,
             "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
             "the resumed attempt has another value of it.",
-            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. A state that changes by "
-            "itself belongs into `extra`.",
+            "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. What a sampler counts "
+            "in `__iter__` must follow from the epoch: `set_epoch`. Another state that changes by itself belongs in "
+            "`extra`.",
         ),
         "unsaved-generator": Entry(
             WARNING,
