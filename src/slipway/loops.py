@@ -278,7 +278,8 @@ class Loops:
         self._feed.batch += 1
         steps = self._counter.take()
         self._pending.end_body(steps)
-        self._ahead.end_body(has_stepped=any(steps))
+        if not is_last:  # after a ``break`` the steps may be those of the code that follows
+            self._ahead.end_body(has_stepped=any(steps))
         if self._unproven and (any(steps) or current.call):
             self._prove(steps)
         if not any(steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class Recorder:
         self._metrics = JsonLines(folder.metrics, step=step)
         self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
-        self._known = {_place(record) for record in read_records(folder.metrics) if record["step"] == step}
+        self._known = Counter(_place(record) for record in read_records(folder.metrics) if record["step"] == step)
         self._saver = Saver(store, compiled)
         self._keep = keep
         self._has_saved = False
@@ -55,10 +56,13 @@ class Recorder:
 
     def write(self, record: Record) -> None:
         """Append a record to metrics.jsonl, and hand it to the trackers; not one that was there at the start."""
-        if _place(record) not in self._known:
-            self._metrics.write(record)
-            for tracker in self._trackers:
-                tracker.write(record)
+        place = _place(record)
+        if self._known[place]:
+            self._known[place] -= 1
+            return
+        self._metrics.write(record)
+        for tracker in self._trackers:
+            tracker.write(record)
 
     def reserve(self, checkpoint: Checkpoint) -> None:
         """Prepare in the background for checkpoints like ``checkpoint``."""
@@ -110,7 +114,7 @@ class Recorder:
 
 
 def _place(record: Record) -> tuple[Any, ...]:
-    return record["kind"], record["step"], *sorted(record)  # a test may follow the validation of the last step
+    return record["kind"], record["step"], record.get("epoch"), *sorted(record)  # a test may follow a validation
 
 
 def provenance(world: World, launched: Mapping[str, object]) -> dict[str, object]:
