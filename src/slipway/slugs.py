@@ -943,7 +943,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "checkpoint-set-aside": Entry(
             WARNING,
-            "A run resumed before its newest checkpoint, which was renamed so that it does not count as newest.",
+            "A run resumed before its newest checkpoint, which was renamed so that it does not count as newest. Or the "
+            "folder was copied by a program that follows links (`cp -rL`, `scp -r`): `latest` and `best` were whole "
+            "checkpoints, and are links again.",
             "Remove it when you do not need it.",
         ),
         "checkpoint-ignored": Entry(

@@ -13,8 +13,9 @@ from slipway.checkpoint.folder import (
     Checkpoint,
     DamagedError,
     discard,
-    half_replaced,
+    is_copied,
     make_temporary,
+    misnamed,
     publish,
     read_checkpoint,
     read_header,
@@ -77,7 +78,7 @@ class CheckpointStore:
 
     def _point_to(self, path: Path) -> None:
         """Let ``latest`` point to ``path``, ``best`` too if it is, and discard what is not to be kept."""
-        replace_symlink(self.path / LATEST, path.name)
+        _link(self.path / LATEST, path.name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
         for old in self._newest_first()[self._keep :]:
@@ -104,13 +105,13 @@ class CheckpointStore:
     def newest_header(self) -> Header | None:
         """Return the header of the newest checkpoint whose manifest is valid, without a look at its tensors.
 
-        It only reads: a checkpoint whose replacement was killed half-way is read under its hidden name.
+        It only reads: a checkpoint that lies under another name is read there; see ``misnamed``.
 
         Raises:
             AllDamagedError: if there are some, and no manifest is valid.
             OSError: if the disk does not answer.
         """
-        named = {path.name: path for path in self._newest_first()} | half_replaced(self.path)
+        named = {path.name: path for path in self._newest_first()} | misnamed(self.path)
         for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
             try:
                 return read_header(named[name])
@@ -128,11 +129,9 @@ class CheckpointStore:
         """
         beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
-            names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
-            aside = path.rename(next(name for name in names if not name.exists()))
-            warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
+            _set_aside(path)
         for newest in self._newest_first()[:1]:
-            replace_symlink(self.path / LATEST, newest.name)
+            _link(self.path / LATEST, newest.name)
         self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
@@ -160,10 +159,24 @@ class CheckpointStore:
                 return
             if metric and math.isfinite(metric.value) and (best is None or metric.is_better_than(best[1])):
                 best = path.name, metric
-        if best:
-            replace_symlink(self.path / BEST, best[0])
-        else:
-            (self.path / BEST).unlink(missing_ok=True)
+        _link(self.path / BEST, best[0] if best else None)
+
+
+def _link(link: Path, target: str | None) -> None:
+    """Let ``link`` point to ``target``; None to have no link. A copied checkpoint in its place is set aside."""
+    if is_copied(link):
+        _set_aside(link)
+    if target:
+        replace_symlink(link, target)
+    else:
+        link.unlink(missing_ok=True)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename the checkpoint ``path``, with a warning, so that it counts no more."""
+    names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
+    aside = path.rename(next(name for name in names if not name.exists()))
+    warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
 
 
 def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool = True) -> Checkpoint | None:
@@ -172,7 +185,7 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
     Args:
         resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
         store: the run folder's own.
-        repair: whether to give their names back to checkpoints whose replacement was killed half-way.
+        repair: whether to give checkpoints that lie under another name their own; see ``misnamed``.
 
     Raises:
         RunError: if the path holds none, or what it holds is damaged.
