@@ -16,7 +16,7 @@ except ImportError:  # the same Trainer under its older name
 
 from slipway.agreement import Agreement, Pace
 from slipway.attempt import Attempt, Ownership
-from slipway.checkpoint.store import CheckpointStore
+from slipway.checkpoint.store import CheckpointStore, reading
 from slipway.communicator.adopt import leave_at_exit
 from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
 from slipway.errors import SessionError, SlipwayError
@@ -218,7 +218,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         return unused_folder(folder_of_script(self._path))
 
     def _newest_in(self, folder: Path) -> str | None:
-        newest = CheckpointStore(folder / CHECKPOINTS, keep=self._keep).newest_folder()
+        with reading(folder):
+            newest = CheckpointStore(folder / CHECKPOINTS, keep=self._keep).newest_folder()
         return str(newest / FILE) if newest else None
 
     def _begin(self, pl_trainer: Any) -> None:

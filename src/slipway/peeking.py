@@ -38,7 +38,8 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
         Peek | None: ``epoch`` and ``step``; None where nothing is saved.
 
     Raises:
-        AllDamagedError: if there are checkpoints, and no manifest can be read.
+        AllDamagedError: if there are checkpoints, and no manifest is valid.
+        CannotReadError: if the folder of the checkpoints, or a manifest, cannot be read.
     """
     header = CheckpointStore(folder_of_script(folder) / CHECKPOINTS, keep=1).newest_header()
     return Peek(header.position.epoch, header.position.step) if header else None

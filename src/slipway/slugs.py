@@ -205,7 +205,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "cannot-write": Entry(
             EXIT_CONFIG,
             "A file or folder cannot be created or written.",
-            "Check permissions, free space and quota, or name another folder: `--output-dir`, `SLIPWAY_OUTPUT`.",
+            "Check permissions, free space and quota, or name another folder: `--output-dir` of the trainer, "
+            "`Session(folder=...)` or `RUN_DIR` of a script, `SLIPWAY_OUTPUT` of a job.",
         ),
         "cannot-remove": Entry(
             WARNING,
@@ -934,7 +935,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "not-saved": Entry(
             EXIT_FAILED,
             "The last checkpoint of a run could not be written.",
-            "Free space or quota, then continue the run: the checkpoint before it is valid.",
+            "Free space or quota, or restore your permissions on the folder, then continue the run: the checkpoint "
+            "before it is valid.",
         ),
         "checkpoint-not-written": Entry(
             WARNING,

@@ -55,7 +55,7 @@ def copy(tmp_path):
 
 
 def links(checkpoints):
-    return [os.readlink(checkpoints / name) for name in ("latest", "best")]
+    return [str((checkpoints / name).readlink()) for name in ("latest", "best")]
 
 
 def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):

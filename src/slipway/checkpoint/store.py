@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slipway.checkpoint.folder import (
@@ -25,9 +26,18 @@ from slipway.checkpoint.folder import (
     write_checkpoint,
 )
 from slipway.checkpoint.header import Header, Metric
-from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError, warn
+from slipway.errors import (
+    AllDamagedError,
+    CannotReadError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    OlderCheckpointError,
+    is_retryable,
+    warn,
+)
 from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
+from slipway.slugs import EXIT_FAILED
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +119,15 @@ class CheckpointStore:
 
         Raises:
             AllDamagedError: if there are some, and no manifest is valid.
-            OSError: if the disk does not answer.
+            CannotReadError: if the folder or a manifest cannot be read.
         """
-        named = {path.name: path for path in self._newest_first()} | misnamed(self.path)
-        for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
-            try:
-                return read_header(named[name])
-            except DamagedError:
-                continue
+        with reading(self.path):
+            named = {path.name: path for path in self._newest_first()} | misnamed(self.path)
+            for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
+                try:
+                    return read_header(named[name])
+                except DamagedError:
+                    continue
         if named:
             raise AllDamagedError(count=len(named), folder=self.path)
         return None
@@ -143,8 +154,11 @@ class CheckpointStore:
         return next(iter(self._newest_first()), None)
 
     def _newest_first(self) -> list[Path]:
-        steps = {path.resolve(): checkpoint_step(path.name) for path in self.path.glob("step_*")}
-        found = [(step, path) for path, step in steps.items() if step is not None]
+        try:
+            entries = [*self.path.iterdir()]  # glob would take a folder that cannot be read for an empty one
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [(step, path.resolve()) for path in entries if (step := checkpoint_step(path.name)) is not None]
         return [path for _, path in sorted(found, reverse=True)]
 
     def _point_to_best(self) -> None:
@@ -188,17 +202,19 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
         repair: whether to give checkpoints that lie under another name their own; see ``misnamed``.
 
     Raises:
-        RunError: if the path holds none, or what it holds is damaged.
+        RunError: if the path holds none, or what it holds is damaged or cannot be read.
     """
     if not resume:
         return None
-    if repair:
-        recover(store.path)
-    if resume == "auto":
-        return store.newest()
-    path = Path(resume)
-    within = path.resolve().parent == store.path.resolve()
-    if not within and (own := store.newest()):  # a requeued job asks for the same path again
+    with reading(store.path):
+        if repair:
+            recover(store.path)
+        if resume == "auto":
+            return store.newest()
+        path = Path(resume)
+        within = path.resolve().parent == store.path.resolve()
+        own = None if within else store.newest()
+    if own:  # a requeued job asks for the same path again
         warn(log, "checkpoint-ignored", "this run has checkpoints of its own, which go before %s", path)
         return own
     if within and (path / MANIFEST).exists() and not store.is_newest(path):
@@ -210,14 +226,27 @@ def read_newest(path: Path) -> Checkpoint:
     """Return the checkpoint ``path``, or the newest valid one of the run folder ``path``.
 
     Raises:
-        RunError: if there is none, or what is there is damaged.
+        RunError: if there is none, or what is there is damaged or cannot be read.
     """
-    if (path / MANIFEST).exists():
-        try:
-            return read_checkpoint(path)
-        except DamagedError as error:
-            raise DamagedCheckpointError(path=path, reason=error) from error
-    found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
+    with reading(path):
+        if (path / MANIFEST).exists():
+            try:
+                return read_checkpoint(path)
+            except DamagedError as error:
+                raise DamagedCheckpointError(path=path, reason=error) from error
+        found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
     if found is None:
         raise NoCheckpointError(path=path, manifest=MANIFEST)
     return found
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise a CannotReadError for an OSError in the body, which reads ``path``; trying again may help, or not."""
+    try:
+        yield
+    except OSError as error:
+        failure = CannotReadError(path=error.filename or path, reason=error.strerror or error)
+        if is_retryable(error):
+            failure.retryable, failure.exit_code = True, EXIT_FAILED
+        raise failure from error
