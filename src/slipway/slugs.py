@@ -1250,6 +1250,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "Iterate `session.batches(range(k))` for k iterations of an epoch. A loop within a batch or a step is a "
             "plain one.",
         ),
+        "peeked-elsewhere": Entry(
+            EXIT_FAILED,
+            "`slipway.peek` returned another place than that at which the Session resumes: the newest checkpoint is "
+            "damaged, which `peek` does not see, or another job has saved since. What the script built by it may not "
+            "fit the older state.",
+            "Start the script again, or let the job do so. The damaged checkpoint is set aside, so that `peek` and the "
+            "Session agree.",
+        ),
         "gradients-not-saved": Entry(
             EXIT_FAILED,
             "An earlier version of Slipway saved the run between optimizer steps, without the gradients.",

@@ -1,6 +1,7 @@
 """``slipway.peek``: where a run stands, before its session opens."""
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 
@@ -9,8 +10,11 @@ import torch
 from torch import nn
 
 import slipway
-from messages import refused
+from messages import assert_warning, refused
+from ranks import on_ranks
 from slipway import Session, Stopped
+from slipway.peeking import require_as_peeked
+from slipway.position import Position
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +84,56 @@ def test_it_reads_no_tensors(tmp_path):
     for file in tmp_path.rglob("*.safetensors"):
         file.write_bytes(b"")
     assert slipway.peek(tmp_path) == (1, 4)
+
+
+def damage_newest(folder):
+    newest = max((folder / "checkpoints").glob("step_*"))
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    return newest
+
+
+def test_a_session_that_resumes_elsewhere_is_refused_and_the_next_start_works(tmp_path, caplog):
+    train(tmp_path, stop_at=4)
+    newest = damage_newest(tmp_path)
+    assert slipway.peek(tmp_path) == (1, 4)
+    for _ in range(2):  # also if the script catches the error, and opens another one
+        with refused("peeked-elsewhere", 4, 3, code=1) as caught:
+            train(tmp_path)
+        assert caught.value.retryable
+    assert_warning(caplog.text, "checkpoint-set-aside", newest)
+    assert slipway.peek(tmp_path) == (1, 3)
+    assert train(tmp_path) == (1, 3)
+
+
+def test_so_is_one_that_resumes_where_peek_has_found_nothing(tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    train(run, stop_at=2)
+    assert slipway.peek(copy) is None
+    shutil.copytree(run, copy, symlinks=True)
+    with refused("peeked-elsewhere", 2):
+        train(copy)
+
+
+def test_without_a_peek_a_damaged_checkpoint_is_passed_over(tmp_path):
+    train(tmp_path, stop_at=4)
+    damage_newest(tmp_path)
+    assert train(tmp_path) == (1, 3)
+
+
+def test_what_peek_has_returned_counts_until_a_session_has_resumed(tmp_path):
+    train(tmp_path, stop_at=4)
+    assert slipway.peek(tmp_path) == (1, 4)
+    assert train(tmp_path, stop_at=5) == (1, 4)
+    assert train(tmp_path) == (1, 5)
+
+
+def test_if_one_rank_has_peeked_all_are_refused(tmp_path):
+    assert slipway.peek(tmp_path) is None
+
+    def check(comm):
+        folder = tmp_path if comm.world.rank == 1 else tmp_path / "not peeked into"
+        with refused("peeked-elsewhere", 3) as caught:
+            require_as_peeked(folder, Position(epoch=1, step=3), comm)
+        return caught.value.raised_on_all_ranks
+
+    assert on_ranks(3, check) == [True] * 3
