@@ -182,6 +182,13 @@ class DamagedCheckpointError(RunError):
     template = "the checkpoint {path} is damaged: {reason}."
 
 
+class DamagedBestError(RunError):
+    """The checkpoint with the best metric is not what was written; the run itself may be whole."""
+
+    name = "damaged-best"
+    template = "the best checkpoint {path} is damaged: {reason}. {left}"
+
+
 class OlderCheckpointError(RunError):
     """The checkpoint that was asked for is not the last one of its run."""
 

@@ -912,6 +912,13 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself). If "
             "none is valid, move the folder away and start anew.",
         ),
+        "damaged-best": Entry(
+            EXIT_CONFIG,
+            "The checkpoint with the best metric fails its checksum or is incomplete. The run resumes nevertheless, "
+            "from its newest valid checkpoint.",
+            "Move the damaged one out of the run folder and start the script again: `session.load_best` then takes the "
+            "next best. To export another one, name it: `slipway export CHECKPOINT FILE`.",
+        ),
         "older-checkpoint": Entry(
             EXIT_CONFIG,
             "The run in this folder has newer checkpoints than the one that was named.",

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from slipway.checkpoint.folder import (
@@ -23,12 +23,14 @@ from slipway.checkpoint.folder import (
     recover,
     remove,
     sync_files,
+    verify,
     write_checkpoint,
 )
 from slipway.checkpoint.header import Header, Metric
 from slipway.errors import (
     AllDamagedError,
     CannotReadError,
+    DamagedBestError,
     DamagedCheckpointError,
     NoCheckpointError,
     OlderCheckpointError,
@@ -162,18 +164,49 @@ class CheckpointStore:
         return [path for _, path in sorted(found, reverse=True)]
 
     def _point_to_best(self) -> None:
-        """Let ``best`` point to the checkpoint with the best metric, if there is any; of equal ones to the oldest."""
-        best: tuple[str, Metric] | None = None
-        for path in reversed(self._newest_first()):
-            try:
-                metric = read_header(path).metric
-            except DamagedError:
-                continue
-            except OSError:  # the disk does not answer: nothing is known of what was the best so far
-                return
-            if metric and math.isfinite(metric.value) and (best is None or metric.is_better_than(best[1])):
-                best = path.name, metric
-        _link(self.path / BEST, best[0] if best else None)
+        """Let ``best`` point to the checkpoint with the best metric, if there is any."""
+        try:
+            best = _best_of(self._newest_first())
+        except OSError:  # the disk does not answer: nothing is known of what was the best so far
+            return
+        _link(self.path / BEST, best and best.name)
+
+    def best(self) -> Checkpoint:
+        """Return the checkpoint to which ``best`` points.
+
+        Raises:
+            DamagedBestError: if it is damaged; it names the best one that is not.
+            OSError: if the disk does not answer.
+        """
+        path = (self.path / BEST).resolve()
+        try:
+            return read_checkpoint(path)
+        except DamagedError as error:
+            valid = [each for each in self._newest_first() if each != path and _is_valid(each)]
+            left = "No other checkpoint is valid."
+            if valid:
+                next_best = _best_of(valid)
+                left = f"The next best one is {next_best}." if next_best else f"The newest valid one is {valid[0]}."
+            raise DamagedBestError(path=path, reason=error, left=left) from error
+
+
+def _best_of(newest_first: Iterable[Path]) -> Path | None:
+    """Return the one with the best metric, of equal ones the oldest; None if none was evaluated."""
+    best: tuple[Path, Metric] | None = None
+    for path in newest_first:
+        with contextlib.suppress(DamagedError):
+            metric = read_header(path).metric
+            if metric and math.isfinite(metric.value) and (best is None or not best[1].is_better_than(metric)):
+                best = path, metric
+    return best[0] if best else None
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        verify(path)
+    except (DamagedError, OSError):
+        return False
+    return True
 
 
 def _link(link: Path, target: str | None) -> None:
@@ -238,6 +271,16 @@ def read_newest(path: Path) -> Checkpoint:
     if found is None:
         raise NoCheckpointError(path=path, manifest=MANIFEST)
     return found
+
+
+def read_best(checkpoints: Path) -> Checkpoint:
+    """Return the checkpoint with the best metric in the folder ``checkpoints`` of a run.
+
+    Raises:
+        RunError: if it is damaged or cannot be read.
+    """
+    with reading(checkpoints):
+        return CheckpointStore(checkpoints, keep=1).best()
 
 
 @contextlib.contextmanager
