@@ -909,8 +909,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "damaged-checkpoint": Entry(
             EXIT_CONFIG,
             "A checkpoint fails its checksum or is incomplete; or no valid one is left.",
-            "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself). If "
-            "none is valid, move the folder away and start anew.",
+            "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself; "
+            "Lightning resumes from the one before if you move the damaged one out of the folder). If none is valid, "
+            "move the folder away and start anew.",
         ),
         "damaged-best": Entry(
             EXIT_CONFIG,

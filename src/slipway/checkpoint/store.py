@@ -93,7 +93,7 @@ class CheckpointStore:
         _link(self.path / LATEST, path.name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
-        for old in self._newest_first()[self._keep :]:
+        for old in self.newest_first()[self._keep :]:
             if old.name not in kept:
                 discard(old)
 
@@ -104,7 +104,7 @@ class CheckpointStore:
             AllDamagedError: if there are some and all are damaged.
             OSError: if the disk does not answer.
         """
-        candidates = self._newest_first()
+        candidates = self.newest_first()
         for path in candidates:
             try:
                 return read_checkpoint(path)
@@ -124,7 +124,7 @@ class CheckpointStore:
             CannotReadError: if the folder or a manifest cannot be read.
         """
         with reading(self.path):
-            named = {path.name: path for path in self._newest_first()} | misnamed(self.path)
+            named = {path.name: path for path in self.newest_first()} | misnamed(self.path)
             for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
                 try:
                     return read_header(named[name])
@@ -140,22 +140,27 @@ class CheckpointStore:
         Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
         ``latest`` and ``best`` then point to what is left, also if the last attempt was killed before it set them.
         """
-        beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
+        beyond = [path for path in self.newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
             _set_aside(path)
-        for newest in self._newest_first()[:1]:
+        for newest in self.newest_first()[:1]:
             _link(self.path / LATEST, newest.name)
         self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""
-        return path.resolve() in self._newest_first()[:1]
+        return path.resolve() in self.newest_first()[:1]
 
     def newest_folder(self) -> Path | None:
         """Return the folder of the newest checkpoint, whatever it holds; None if there is none."""
-        return next(iter(self._newest_first()), None)
+        return next(iter(self.newest_first()), None)
 
-    def _newest_first(self) -> list[Path]:
+    def newest_first(self) -> list[Path]:
+        """Return the folders of all checkpoints, whatever they hold.
+
+        Raises:
+            OSError: if they cannot be listed.
+        """
         try:
             entries = [*self.path.iterdir()]  # glob would take a folder that cannot be read for an empty one
         except (FileNotFoundError, NotADirectoryError):
@@ -166,7 +171,7 @@ class CheckpointStore:
     def _point_to_best(self) -> None:
         """Let ``best`` point to the checkpoint with the best metric, if there is any."""
         try:
-            best = _best_of(self._newest_first())
+            best = _best_of(self.newest_first())
         except OSError:  # the disk does not answer: nothing is known of what was the best so far
             return
         _link(self.path / BEST, best and best.name)
@@ -182,7 +187,7 @@ class CheckpointStore:
         try:
             return read_checkpoint(path)
         except DamagedError as error:
-            valid = [each for each in self._newest_first() if each != path and _is_valid(each)]
+            valid = [each for each in self.newest_first() if each != path and _is_valid(each)]
             left = "No other checkpoint is valid."
             if valid:
                 next_best = _best_of(valid)
