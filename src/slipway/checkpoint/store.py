@@ -174,7 +174,7 @@ class CheckpointStore:
             best = _best_of(self.newest_first())
         except OSError:  # the disk does not answer: nothing is known of what was the best so far
             return
-        _link(self.path / BEST, best and best.name)
+        _link(self.path / BEST, best.name if best else None)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint to which ``best`` points.
