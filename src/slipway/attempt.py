@@ -136,14 +136,16 @@ class Ownership:
 
         Raises:
             LostFolderError: if the folder is no longer ours.
+            FolderNotWritableError: if this user may not write in it.
         """
         self._lock.check()
-        attempt = self.attempt = Attempt(self.folder, self._lock, self._environment, step=step)
-        record = {**provenance, "attempt": attempt.number, "variables": self._environment.recorded}
-        self._job.begin()
-        attempt.record_provenance(config, record)
-        attempt.record(attempt.status)
-        self._clear_stop_request(attempt.number)
+        with writing(self.folder.path):
+            attempt = self.attempt = Attempt(self.folder, self._lock, self._environment, step=step)
+            record = {**provenance, "attempt": attempt.number, "variables": self._environment.recorded}
+            self._job.begin()
+            attempt.record_provenance(config, record)
+            attempt.record(attempt.status)
+            self._clear_stop_request(attempt.number)
         return attempt
 
     def fail(self, error: BaseException) -> None:
@@ -259,9 +261,20 @@ def open_folder(
             owned.release()
 
 
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise a FolderNotWritableError if permissions keep the body from writing in the run folder ``folder``."""
+    try:
+        yield
+    except PermissionError as error:
+        raise cannot_write(folder, error) from error
+
+
 def cannot_write(folder: Path, error: OSError) -> FolderNotWritableError:
     """Return what to raise where ``error`` says that ``folder`` cannot be written; trying again may help, or not."""
-    failure = FolderNotWritableError(folder=folder, reason=error.strerror)
+    path = error.filename2 or error.filename
+    within = f"{path}: " if path and str(path) != str(folder) else ""
+    failure = FolderNotWritableError(folder=folder, reason=f"{within}{error.strerror}")
     if error.errno in TRANSIENT:
         failure.retryable, failure.exit_code = True, EXIT_FAILED
     return failure

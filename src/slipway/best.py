@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipway.checkpoint.components import Stateful, restore
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.store import read_newest
+from slipway.checkpoint.store import read_best
 from slipway.communicator import Communicator
 from slipway.communicator.collectives import run_on_root
 from slipway.errors import SessionError
@@ -19,7 +19,7 @@ def load_best(models: Mapping[str, Stateful], checkpoints: Path, comm: Communica
 
     Raises:
         SessionError: on every rank, if no metric was recorded to choose it by.
-        DamagedCheckpointError: on every rank, if it is damaged.
+        DamagedBestError: on every rank, if it is damaged; it names the next best one.
     """
 
     def find() -> Checkpoint:
@@ -28,7 +28,7 @@ def load_best(models: Mapping[str, Stateful], checkpoints: Path, comm: Communica
                 "no-best-checkpoint",
                 f"{checkpoints} has no best one: Session(best=NAME), and session.metrics(NAME=...) in each epoch.",
             )
-        return read_newest(checkpoints / BEST)
+        return read_best(checkpoints)
 
     restored = restore(models, run_on_root(comm, find), comm)
     assert restored

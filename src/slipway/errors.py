@@ -87,6 +87,13 @@ class FolderNotWritableError(RunError):
     template = "cannot write to the run folder {folder}: {reason}."
 
 
+class CannotReadError(RunError):
+    """A file or folder of a run is there, and cannot be read."""
+
+    name = "cannot-read"
+    template = "{path} cannot be read: {reason}."
+
+
 class NotAFileError(RunError):
     """The name of one of the run's files is taken by something else."""
 
@@ -173,6 +180,13 @@ class DamagedCheckpointError(RunError):
 
     name = "damaged-checkpoint"
     template = "the checkpoint {path} is damaged: {reason}."
+
+
+class DamagedBestError(RunError):
+    """The checkpoint with the best metric is not what was written; the run itself may be whole."""
+
+    name = "damaged-best"
+    template = "the best checkpoint {path} is damaged: {reason}. {left}"
 
 
 class OlderCheckpointError(RunError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ from torch import Tensor
 
 from slipway.checkpoint.components import join
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.store import read_newest
+from slipway.checkpoint.store import read_best, read_newest
 from slipway.errors import SlipwayError
 from slipway.files import replacing
 from slipway.layout import BEST, CHECKPOINTS
+from slipway.third_party_errors import os_error_numbers
 
 AVERAGE = "ema"
 """The trainer's average of the weights."""
 
 
 SAFETENSORS = ".safetensors"
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Error numbers of a file system, or of a limit, that leaves no space."""
 
 
 class ExportError(SlipwayError):
@@ -49,7 +54,7 @@ def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
         raise ExportError(
             "no-best-checkpoint", f"{run} has no best checkpoint, as no metric was recorded to choose it by."
         )
-    found = read_newest(run / CHECKPOINTS / BEST if best else run)
+    found = read_best(run / CHECKPOINTS) if best else read_newest(run)
     states = _states(found, model)
     only = next(iter(states.values())) if len(states) == 1 else None
     if only is None and target.suffix == SAFETENSORS:
@@ -77,28 +82,47 @@ def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | N
     Raises:
         ExportError: if it cannot be written.
     """
-    save: Callable[[Path], None] = functools.partial(torch.save, content)
+    save: Callable[[Path], None] = functools.partial(_save, content)
     if target.suffix == SAFETENSORS:
         save = functools.partial(save_file, _tensors(content), metadata=metadata)
     try:
         with replacing(target) as temporary:
             save(temporary)
     except Exception as error:  # torch and safetensors have their own errors for a full disk
+        if full := set(_error_numbers(error)) & FULL:
+            reason = os.strerror(min(full))
+            raise ExportError(
+                "disk-full", f"{target} cannot be written: {reason}. Free space or quota, or name a file elsewhere."
+            ) from error
         raise ExportError(
             "cannot-write", f"{target} cannot be written: {getattr(error, 'strerror', None) or error}"
         ) from error
 
 
+def _save(content: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:  # by the name of a file, torch loses the error number
+        torch.save(content, file)
+
+
+def _error_numbers(error: BaseException | None) -> Iterator[int]:
+    """Yield the error numbers of the system that ``error``, or one that it followed, names."""
+    while error:
+        yield from os_error_numbers(error)
+        if isinstance(error, OSError) and error.errno:
+            yield error.errno
+        error = error.__cause__ or error.__context__
+
+
 def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
     """Return the state_dict of each model in ``found``, by name, or only that of the one that ``model`` names."""
     saved = sorted({*found.tensors, *found.header.trees})
-    components = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
-    if model == AVERAGE and AVERAGE in saved:
-        components = {AVERAGE: AVERAGE}
-    elif model is not None:
-        components = {name: component for name, component in components.items() if name == model}
+    models = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
+    average = {AVERAGE: AVERAGE} if AVERAGE in saved else {}
+    known = models | average
+    components = models if model is None else {model: known[model]} if model in known else {}
     if not components:
-        raise ExportError("no-such-model", f"there is no model {model or ''} in it: it holds {', '.join(saved)}.")
+        of = f"the models {', '.join(known)}" if known else "none"
+        raise ExportError("no-such-model", f"there is no model{f' {model}' if model else ''} in it: it holds {of}.")
     states = {
         name: join(found.tensors.get(component, {}), found.header.trees.get(component))
         for name, component in components.items()

@@ -68,7 +68,11 @@ def replace_symlink(link: Path, target: str) -> None:
     temporary = link.with_name(f".{link.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
-    temporary.replace(link)
+    try:
+        temporary.replace(link)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(link.parent)
 
 

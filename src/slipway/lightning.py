@@ -16,12 +16,13 @@ except ImportError:  # the same Trainer under its older name
 
 from slipway.agreement import Agreement, Pace
 from slipway.attempt import Attempt, Ownership
-from slipway.checkpoint.store import CheckpointStore
+from slipway.checkpoint.store import CheckpointStore, reading
 from slipway.communicator.adopt import leave_at_exit
 from slipway.communicator.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
 from slipway.errors import SessionError, SlipwayError
 from slipway.identity import SESSION, identify, in_use, is_of_another, say_if_done, unused_folder
 from slipway.layout import CHECKPOINTS
+from slipway.lightning_file import FILE, require_intact
 from slipway.lightning_place import LightningPlace, Saved
 from slipway.opening import Joined, folder_of_script, joined_ranks
 from slipway.recorder import provenance
@@ -30,9 +31,6 @@ from slipway.skipping import warn_of_skipping
 from slipway.stop import Reason
 
 log = logging.getLogger(__name__)
-
-FILE = "lightning.ckpt"
-"""What Lightning writes into the folder of a checkpoint: a file, or a folder where its strategy shards the state."""
 
 
 class Writer(NamedTuple):
@@ -124,7 +122,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         """Lock the run folder, once the ranks have joined.
 
         Raises:
-            RunError: on every rank, if the folder cannot be had.
+            RunError: on every rank, if the folder cannot be had, or if its newest checkpoint is damaged.
         """
         if stage != "fit" or pl_trainer.fast_dev_run:
             return
@@ -133,6 +131,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         connector.register_signal_handlers = lambda: None
         self._stack.callback(delattr, connector, "register_signal_handlers")
         self._joined = self._stack.enter_context(joined_ranks(self._next_folder, timeout=self._timeout))
+        store = CheckpointStore(self._joined.folder.checkpoints, keep=self._keep)
+        self._joined.ownership.run(lambda _: require_intact(store))
         self._trainer, self._used = pl_trainer, self._joined.folder.path
         self._writer, self._pace, self._reason = None, Pace(), Reason.NONE
         self._place = self._saved = None
@@ -218,7 +218,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         return unused_folder(folder_of_script(self._path))
 
     def _newest_in(self, folder: Path) -> str | None:
-        newest = CheckpointStore(folder / CHECKPOINTS, keep=self._keep).newest_folder()
+        with reading(folder):
+            newest = CheckpointStore(folder / CHECKPOINTS, keep=self._keep).newest_folder()
         return str(newest / FILE) if newest else None
 
     def _begin(self, pl_trainer: Any) -> None:

@@ -73,18 +73,13 @@ def collect(
     unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
     differing = [name for name in differing if name not in unsaved]
     apart = Apart()
-    _warn_of(
-        "ranks-differ",
-        "%s: the parameters are not equal on all ranks, though their gradients are averaged; a resumed run continues "
-        "with those of rank 0",
-        [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)],
-        *(warned, comm),
-    )
-    _warn_of(
-        "rank-state-not-saved",
-        "%s: differs between the ranks, and is too large to be saved for each; this run cannot be resumed",
-        *(unsaved, warned, comm),
-    )
+    unlike = [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)]
+    if names := _news("ranks-differ", unlike, warned, comm):
+        text = "%s: the parameters differ between ranks, though their gradients are averaged; rank 0's are saved"
+        warn(log, "ranks-differ", text, names)
+    if names := _news("rank-state-not-saved", unsaved, warned, comm):
+        text = "%s: differs between ranks, and is too large to be saved for each; this run cannot be resumed"
+        warn(log, "rank-state-not-saved", text, names)
     if unsaved:
         apart.facts["unsaved"] = unsaved
     if synchronized := [name for name in replicas.synchronized() if name in differing]:
@@ -115,12 +110,11 @@ def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -
     raise error
 
 
-def _warn_of(slug: str, text: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> None:
-    """Warn of the components ``names`` that were not ``warned`` of before."""
-    new = [name for name in names if (slug, name) not in warned]
-    if new and comm.world.is_root:
-        warn(log, slug, text, ", ".join(new))
-    warned.update((slug, name) for name in new)
+def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> str:
+    """Return, on rank 0, those of the components ``names`` of which ``slug`` was not ``warned`` before."""
+    new = [(slug, name) for name in names if (slug, name) not in warned]
+    warned.update(new)
+    return ", ".join(name for _, name in new) if comm.world.is_root else ""
 
 
 def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:

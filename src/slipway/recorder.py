@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from slipway.attempt import Attempt
+from slipway.attempt import Attempt, writing
 from slipway.checkpoint.folder import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
@@ -41,9 +41,10 @@ class Recorder:
         folder = attempt.folder
         self.attempt = attempt
         store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
-        store.set_aside_after(step)
-        self._metrics = JsonLines(folder.metrics, step=step)
-        self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
+        with writing(folder.path):
+            store.set_aside_after(step)
+            self._metrics = JsonLines(folder.metrics, step=step)
+            self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
         self._known = Counter(_place(record) for record in read_records(folder.metrics) if record["step"] == step)
         self._saver = Saver(store, compiled)

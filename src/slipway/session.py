@@ -21,6 +21,7 @@ from slipway.identity import as_seed
 from slipway.loops import Batches, open_loops
 from slipway.notices import announce
 from slipway.opening import open_run
+from slipway.peeking import require_as_peeked
 from slipway.run import Policy, Run, Stopped
 from slipway.script import Script
 from slipway.seeding import Purpose
@@ -176,7 +177,8 @@ class Session:
 
         Raises:
             RunError: if the folder cannot be written, or is in use.
-            SessionError: if it holds what does not fit the objects, or if a session is open already.
+            SessionError: if it holds what does not fit the objects, or is not where ``slipway.peek`` has said, or if a
+                session is open already.
         """
         if Session._is_open:
             raise SessionError("session-not-open", "a session is open already: a process has one at a time.")
@@ -193,6 +195,7 @@ class Session:
                     timeout=self._timeout,
                 )
             )
+            require_as_peeked(opened.folder.path, opened.found.position, opened.comm)
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = Script(
                 opened,

@@ -205,7 +205,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "cannot-write": Entry(
             EXIT_CONFIG,
             "A file or folder cannot be created or written.",
-            "Check permissions, free space and quota, or name another folder: `--output-dir`, `SLIPWAY_OUTPUT`.",
+            "Check permissions, free space and quota, or name another folder: `--output-dir` of the trainer, "
+            "`Session(folder=...)` or `RUN_DIR` of a script, `SLIPWAY_OUTPUT` of a job.",
         ),
         "cannot-remove": Entry(
             WARNING,
@@ -909,8 +910,16 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "damaged-checkpoint": Entry(
             EXIT_CONFIG,
             "A checkpoint fails its checksum or is incomplete; or no valid one is left.",
-            "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself). If "
-            "none is valid, move the folder away and start anew.",
+            "A run resumes from its newest valid checkpoint (`trainer --resume auto`; a Session does so by itself; "
+            "Lightning resumes from the one before if you move the damaged one out of the folder). If none is valid, "
+            "move the folder away and start anew.",
+        ),
+        "damaged-best": Entry(
+            EXIT_CONFIG,
+            "The checkpoint with the best metric fails its checksum or is incomplete. The run resumes nevertheless, "
+            "from its newest valid checkpoint.",
+            "Move the damaged one out of the run folder and start the script again: `session.load_best` then takes the "
+            "next best. To export another one, name it: `slipway export CHECKPOINT FILE`.",
         ),
         "older-checkpoint": Entry(
             EXIT_CONFIG,
@@ -935,7 +944,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "not-saved": Entry(
             EXIT_FAILED,
             "The last checkpoint of a run could not be written.",
-            "Free space or quota, then continue the run: the checkpoint before it is valid.",
+            "Free space or quota, or restore your permissions on the folder, then continue the run: the checkpoint "
+            "before it is valid.",
         ),
         "checkpoint-not-written": Entry(
             WARNING,
@@ -944,7 +954,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "checkpoint-set-aside": Entry(
             WARNING,
-            "A run resumed before its newest checkpoint, which was renamed so that it does not count as newest.",
+            "A run resumed before its newest checkpoint, which was renamed so that it does not count as newest. Or the "
+            "folder was copied by a program that follows links (`cp -rL`, `scp -r`): `latest` and `best` were whole "
+            "checkpoints, and are links again.",
             "Remove it when you do not need it.",
         ),
         "checkpoint-ignored": Entry(
@@ -1246,6 +1258,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "`session.steps` and `session.epochs`, or `session.batches`, are nested in each other.",
             "Iterate `session.batches(range(k))` for k iterations of an epoch. A loop within a batch or a step is a "
             "plain one.",
+        ),
+        "peeked-elsewhere": Entry(
+            EXIT_FAILED,
+            "`slipway.peek` returned another place than that at which the Session resumes: the newest checkpoint is "
+            "damaged, which `peek` does not see, or another job has saved since. What the script built by it may not "
+            "fit the older state.",
+            "Start the script again, or let the job do so. The damaged checkpoint is set aside, so that `peek` and the "
+            "Session agree.",
         ),
         "gradients-not-saved": Entry(
             EXIT_FAILED,

@@ -28,8 +28,8 @@ class Script:
         self.model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.model.weight)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
-        options = {"best": "closeness", **options}
-        self.session = Session(model=self.model, optimizer=optimizer, folder=folder, keep=1, **options)
+        options = {"best": "closeness", "keep": 1, **options}
+        self.session = Session(model=self.model, optimizer=optimizer, folder=folder, **options)
         self.optimizer = optimizer
 
     @property
@@ -144,6 +144,22 @@ def test_without_a_metric_there_is_no_best(options, tmp_path):
     script = Script(tmp_path, **options)
     with refused("no-best-checkpoint", tmp_path, code=78), script.session as session:
         session.load_best()
+
+
+def test_a_damaged_one_is_refused_and_once_it_is_moved_away_the_next_best_is_loaded(tmp_path):
+    script = Script(tmp_path / "run", keep=9)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    best, next_best = checkpoints / "step_00000004", checkpoints / "step_00000002"
+    with refused("damaged-best", best, next_best, code=78), script.session as session:
+        script.train()
+        (best / "model.safetensors").write_bytes(b"damaged")
+        session.load_best()
+    best.rename(tmp_path / "elsewhere")
+    again = Script(tmp_path / "run", keep=9)
+    with again.session as session:
+        again.train()
+        assert session.load_best() == -2
+    assert again.weight == 2
 
 
 @pytest.mark.parametrize("loop", ["epochs", "batches", "steps"])

@@ -16,6 +16,7 @@ from slipway.checkpoint.components import capture
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore
 from slipway.position import Position
+from support import file_size_limit
 
 
 class Versioned(nn.Linear):
@@ -86,6 +87,33 @@ def test_a_damaged_checkpoint_is_passed_over(run, caplog):
     assert_warning(caplog.text, "damaged-checkpoint", damaged, "model.safetensors", len(b"damaged"))
 
 
+def test_of_a_damaged_best_one_the_next_best_is_named(run, capsys):
+    for damaged, left in [(2, 3), (3, 1)]:
+        (run / "checkpoints" / f"step_{damaged:08d}" / "model.safetensors").write_bytes(b"damaged")
+        assert main(["export", "--best", str(run), str(run / "weights.pt")]) == 78
+        folders = [run / "checkpoints" / f"step_{step:08d}" for step in (2, left)]
+        assert_error(capsys.readouterr().err, "damaged-best", *folders)
+    assert main(["export", str(folders[1]), str(run / "weights.pt")]) == 0
+
+
+def test_models_alone_are_offered(tmp_path, capsys):
+    saved(tmp_path, 1, {"model.a": filled(1), "ema": filled(2), "extra": Fixed({"x": 1})})
+    assert main(["export", str(tmp_path), str(tmp_path / "weights.pt"), "--model", "X"]) == 78
+    said = capsys.readouterr().err
+    assert_error(said, "no-such-model", "X", "a, ema")
+    assert "optimizer" not in said
+    assert "extra" not in said
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_a_full_disk_is_named_and_leaves_nothing(name, run, capsys):
+    saved(run, 4, {"model": nn.Linear(100, 100)})
+    with file_size_limit(1000):
+        assert main(["export", str(run), str(run / name)]) == 1
+    assert_error(capsys.readouterr().err, "disk-full", run / name, os.strerror(errno.EFBIG))
+    assert not list(run.glob("*weights*"))
+
+
 def test_several_models_are_told_apart_by_name(tmp_path, capsys):
     saved(tmp_path, 1, {"model.generator": filled(5), "model.ema": filled(6)})
     assert main(["export", str(tmp_path), str(tmp_path / "all.pt")]) == 0
@@ -134,7 +162,7 @@ def test_state_that_is_no_tensor_goes_into_a_pt_file_only(tmp_path, capsys):
         (["run", "there.pt"], (78, "file-exists", "there.pt")),
         (["none", "weights.pt"], (78, "no-checkpoint", "none", "manifest.json")),
         (["run", "none/weights.pt"], (78, "cannot-write", "none/weights.pt", os.strerror(errno.ENOENT))),
-        (["run", "weights.pt", "--model", "critic"], (78, "no-such-model", "critic", "model, optimizer")),
+        (["run", "weights.pt", "--model", "critic"], (78, "no-such-model", "critic", "model")),
         (["plain", "weights.pt", "--best"], (78, "no-best-checkpoint", "plain")),
     ],
 )

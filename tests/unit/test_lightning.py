@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,6 +187,22 @@ def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
     with refused("not-resumed", tmp_path, "ckpt_path=callback.ckpt_path"):
         fit(tmp_path, resume=False)
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "status.json").read_bytes()) == before
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "garbage at its end"])
+def test_a_damaged_checkpoint_is_refused_and_once_it_is_moved_away_the_one_before_is_resumed(damage, tmp_path):
+    folder, (before, newest) = tmp_path / "run", [Path("checkpoints", f"step_{step:08d}") for step in (5, 10)]
+    weight = fit(folder, epochs=2).layer.weight
+    path = folder / newest / "lightning.ckpt"
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[content.index(weight.detach().numpy().tobytes())] ^= 1  # which torch.load returns as it is
+    path.write_bytes(content[:-100] if damage == "truncated" else content + b"x" * 70_000 * (damage != "flipped"))
+    with refused("damaged-checkpoint", path, folder / before / "lightning.ckpt", code=78) as caught:
+        fit(folder)
+    assert caught.value.raised_on_all_ranks
+    (folder / newest).rename(tmp_path / "elsewhere")
+    assert fit(folder).seen[0][0] == 1
 
 
 def test_an_error_is_recorded_and_passes_through(tmp_path):

@@ -1,6 +1,7 @@
 """``slipway.peek``: where a run stands, before its session opens."""
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 
@@ -9,8 +10,11 @@ import torch
 from torch import nn
 
 import slipway
-from messages import refused
+from messages import assert_warning, refused
+from ranks import on_ranks
 from slipway import Session, Stopped
+from slipway.peeking import require_as_peeked
+from slipway.position import Position
 
 
 @pytest.fixture(autouse=True)
@@ -42,17 +46,46 @@ def test_it_is_where_the_session_will_begin(stop_at, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     found = slipway.peek(tmp_path / "run")
     assert sorted(tmp_path.rglob("*")) == before
-    assert (found.epoch, found.step) == found == train(tmp_path / "run")
+    assert (found.epoch, found.step) == found[:2] == train(tmp_path / "run")
+
+
+def test_it_tells_whether_code_of_an_epoch_has_run(tmp_path):
+    """As a script needs it that adds a group of parameters in its second epoch, and not once more."""
+
+    def script(folder, stop_at=None):
+        torch.manual_seed(0)
+        layers = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+        optimizer = torch.optim.SGD(layers[0].parameters(), lr=0.1, momentum=0.9)
+        added = {"params": layers[1].parameters(), "lr": 0.01}
+        if (found := slipway.peek(folder)) and found.has_begun(1):
+            optimizer.add_param_group(added)
+        with Session(model=layers, optimizer=optimizer, folder=folder) as session:
+            for epoch in session.epochs(3):
+                if epoch == 1 and len(optimizer.param_groups) == 1:
+                    optimizer.add_param_group(added)
+                for _ in session.batches([1, 2, 3]):
+                    optimizer.zero_grad()
+                    layers[1](layers[0](torch.ones(1, 1))).square().sum().backward()
+                    optimizer.step()
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+        return [parameter.item() for parameter in layers.parameters()]
+
+    whole = script(tmp_path / "whole")
+    for stop_at in (2, 3, 4, 6, 7):
+        with pytest.raises(Stopped):
+            script(tmp_path / str(stop_at), stop_at)
+        assert script(tmp_path / str(stop_at)) == whole
 
 
 def test_the_folder_is_by_default_that_of_the_session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train(None, stop_at=4)
-    assert slipway.peek() == (1, 4)
+    assert slipway.peek()[:2] == (1, 4)
     monkeypatch.setenv("RUN_DIR", str(tmp_path / "job"))
     assert slipway.peek() is None
     train(None, stop_at=2)
-    assert slipway.peek() == (0, 2)
+    assert slipway.peek()[:2] == (0, 2)
 
 
 def test_a_damaged_manifest_is_passed_over(tmp_path):
@@ -60,7 +93,7 @@ def test_a_damaged_manifest_is_passed_over(tmp_path):
     checkpoints = sorted((tmp_path / "checkpoints").glob("step_*"), reverse=True)
     for path, expected in zip(checkpoints, [(2, 6), (1, 3)], strict=False):
         (path / "manifest.json").write_text("{}")
-        assert slipway.peek(tmp_path) == expected
+        assert slipway.peek(tmp_path)[:2] == expected
     (checkpoints[-1] / "manifest.json").unlink()
     with refused("damaged-checkpoint", len(checkpoints)):
         slipway.peek(tmp_path)
@@ -70,7 +103,7 @@ def test_a_checkpoint_whose_replacement_was_killed_counts(tmp_path):
     train(tmp_path, stop_at=4)
     newest = tmp_path / "checkpoints" / "step_00000004"
     hidden = newest.rename(newest.with_name(".step_00000004.replaced.17"))
-    assert slipway.peek(tmp_path) == (1, 4)
+    assert slipway.peek(tmp_path)[:2] == (1, 4)
     assert hidden.exists()
     assert train(tmp_path) == (1, 4)
 
@@ -79,4 +112,57 @@ def test_it_reads_no_tensors(tmp_path):
     train(tmp_path, stop_at=4)
     for file in tmp_path.rglob("*.safetensors"):
         file.write_bytes(b"")
-    assert slipway.peek(tmp_path) == (1, 4)
+    assert slipway.peek(tmp_path)[:2] == (1, 4)
+
+
+def damage_newest(folder):
+    newest = max((folder / "checkpoints").glob("step_*"))
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    return newest
+
+
+def test_a_session_that_resumes_elsewhere_is_refused_and_the_next_start_works(tmp_path, caplog):
+    train(tmp_path, stop_at=4)
+    newest = damage_newest(tmp_path)
+    assert slipway.peek(tmp_path)[:2] == (1, 4)
+    for _ in range(2):  # also if the script catches the error, and opens another one
+        with refused("peeked-elsewhere", 4, 3, code=1) as caught:
+            train(tmp_path)
+        assert caught.value.retryable
+    assert_warning(caplog.text, "checkpoint-set-aside", newest)
+    assert slipway.peek(tmp_path)[:2] == (1, 3)
+    assert train(tmp_path) == (1, 3)
+
+
+def test_so_is_one_that_resumes_where_peek_has_found_nothing(tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    train(run, stop_at=2)
+    assert slipway.peek(copy) is None
+    shutil.copytree(run, copy, symlinks=True)
+    with refused("peeked-elsewhere", 2):
+        train(copy)
+
+
+def test_without_a_peek_a_damaged_checkpoint_is_passed_over(tmp_path):
+    train(tmp_path, stop_at=4)
+    damage_newest(tmp_path)
+    assert train(tmp_path) == (1, 3)
+
+
+def test_what_peek_has_returned_counts_until_a_session_has_resumed(tmp_path):
+    train(tmp_path, stop_at=4)
+    assert slipway.peek(tmp_path)[:2] == (1, 4)
+    assert train(tmp_path, stop_at=5) == (1, 4)
+    assert train(tmp_path) == (1, 5)
+
+
+def test_if_one_rank_has_peeked_all_are_refused(tmp_path):
+    assert slipway.peek(tmp_path) is None
+
+    def check(comm):
+        folder = tmp_path if comm.world.rank == 1 else tmp_path / "not peeked into"
+        with refused("peeked-elsewhere", 3) as caught:
+            require_as_peeked(folder, Position(epoch=1, step=3), comm)
+        return caught.value.raised_on_all_ranks
+
+    assert on_ranks(3, check) == [True] * 3

@@ -7,6 +7,7 @@ Nothing in it is pickled. ``model.safetensors`` holds the bare model's parameter
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,6 +23,7 @@ from torch import Tensor
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
 from slipway.errors import warn
 from slipway.files import sync_folder, write_json
+from slipway.layout import BEST, LATEST, checkpoint_folder
 from slipway.reading import read_whole
 
 log = logging.getLogger(__name__)
@@ -133,15 +135,30 @@ def remove(folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Give their names back to checkpoints in ``folder`` whose replacement was killed half-way."""
-    for name, hidden in half_replaced(folder).items():
-        hidden.rename(folder / name)
+    """Give the checkpoints in ``folder`` that lie under another name their own."""
+    for name, found in misnamed(folder).items():
+        found.rename(folder / name)
 
 
-def half_replaced(folder: Path) -> dict[str, Path]:
-    """Return, by their names, the checkpoints in ``folder`` whose replacement was killed half-way: hidden folders."""
-    found = {path.name.removeprefix(".").partition(".")[0]: path for path in folder.glob(f".*.{REPLACED}.*")}
-    return {name: hidden for name, hidden in found.items() if not (folder / name).exists()}
+def misnamed(folder: Path) -> dict[str, Path]:
+    """Return, by their own names, the checkpoints in ``folder`` that lie under another one only.
+
+    The replacement of a checkpoint was killed half-way, which leaves a hidden folder; or only ``latest`` or ``best``
+    was copied, by a program that follows links, as ``cp -rL`` does.
+    """
+    found = {}
+    for link in (folder / BEST, folder / LATEST):
+        if is_copied(link):
+            with contextlib.suppress(DamagedError):
+                found[checkpoint_folder(read_header(link).position.step)] = link
+    for hidden in folder.glob(f".*.{REPLACED}.*"):
+        found[hidden.name.removeprefix(".").partition(".")[0]] = hidden
+    return {name: path for name, path in found.items() if not (folder / name).exists()}
+
+
+def is_copied(link: Path) -> bool:
+    """Return whether ``link`` is a folder, as ``cp -rL`` and ``scp -r`` make of a link to a checkpoint."""
+    return link.is_dir() and not link.is_symlink()
 
 
 def _hidden(path: Path, what: str) -> Path:

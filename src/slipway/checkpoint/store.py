@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from slipway.checkpoint.folder import (
@@ -13,20 +14,32 @@ from slipway.checkpoint.folder import (
     Checkpoint,
     DamagedError,
     discard,
-    half_replaced,
+    is_copied,
     make_temporary,
+    misnamed,
     publish,
     read_checkpoint,
     read_header,
     recover,
     remove,
     sync_files,
+    verify,
     write_checkpoint,
 )
 from slipway.checkpoint.header import Header, Metric
-from slipway.errors import AllDamagedError, DamagedCheckpointError, NoCheckpointError, OlderCheckpointError, warn
+from slipway.errors import (
+    AllDamagedError,
+    CannotReadError,
+    DamagedBestError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    OlderCheckpointError,
+    is_retryable,
+    warn,
+)
 from slipway.files import replace_symlink
 from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
+from slipway.slugs import EXIT_FAILED
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +90,10 @@ class CheckpointStore:
 
     def _point_to(self, path: Path) -> None:
         """Let ``latest`` point to ``path``, ``best`` too if it is, and discard what is not to be kept."""
-        replace_symlink(self.path / LATEST, path.name)
+        _link(self.path / LATEST, path.name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
-        for old in self._newest_first()[self._keep :]:
+        for old in self.newest_first()[self._keep :]:
             if old.name not in kept:
                 discard(old)
 
@@ -91,7 +104,7 @@ class CheckpointStore:
             AllDamagedError: if there are some and all are damaged.
             OSError: if the disk does not answer.
         """
-        candidates = self._newest_first()
+        candidates = self.newest_first()
         for path in candidates:
             try:
                 return read_checkpoint(path)
@@ -104,18 +117,19 @@ class CheckpointStore:
     def newest_header(self) -> Header | None:
         """Return the header of the newest checkpoint whose manifest is valid, without a look at its tensors.
 
-        It only reads: a checkpoint whose replacement was killed half-way is read under its hidden name.
+        It only reads: a checkpoint that lies under another name is read there; see ``misnamed``.
 
         Raises:
             AllDamagedError: if there are some, and no manifest is valid.
-            OSError: if the disk does not answer.
+            CannotReadError: if the folder or a manifest cannot be read.
         """
-        named = {path.name: path for path in self._newest_first()} | half_replaced(self.path)
-        for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
-            try:
-                return read_header(named[name])
-            except DamagedError:
-                continue
+        with reading(self.path):
+            named = {path.name: path for path in self.newest_first()} | misnamed(self.path)
+            for name in sorted(named, key=lambda name: checkpoint_step(name) or 0, reverse=True):
+                try:
+                    return read_header(named[name])
+                except DamagedError:
+                    continue
         if named:
             raise AllDamagedError(count=len(named), folder=self.path)
         return None
@@ -126,44 +140,95 @@ class CheckpointStore:
         Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
         ``latest`` and ``best`` then point to what is left, also if the last attempt was killed before it set them.
         """
-        beyond = [path for path in self._newest_first() if (checkpoint_step(path.name) or 0) > step]
+        beyond = [path for path in self.newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
-            names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
-            aside = path.rename(next(name for name in names if not name.exists()))
-            warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
-        for newest in self._newest_first()[:1]:
-            replace_symlink(self.path / LATEST, newest.name)
+            _set_aside(path)
+        for newest in self.newest_first()[:1]:
+            _link(self.path / LATEST, newest.name)
         self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the last checkpoint of this run."""
-        return path.resolve() in self._newest_first()[:1]
+        return path.resolve() in self.newest_first()[:1]
 
     def newest_folder(self) -> Path | None:
         """Return the folder of the newest checkpoint, whatever it holds; None if there is none."""
-        return next(iter(self._newest_first()), None)
+        return next(iter(self.newest_first()), None)
 
-    def _newest_first(self) -> list[Path]:
-        steps = {path.resolve(): checkpoint_step(path.name) for path in self.path.glob("step_*")}
-        found = [(step, path) for path, step in steps.items() if step is not None]
+    def newest_first(self) -> list[Path]:
+        """Return the folders of all checkpoints, whatever they hold.
+
+        Raises:
+            OSError: if they cannot be listed.
+        """
+        try:
+            entries = [*self.path.iterdir()]  # glob would take a folder that cannot be read for an empty one
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [(step, path.resolve()) for path in entries if (step := checkpoint_step(path.name)) is not None]
         return [path for _, path in sorted(found, reverse=True)]
 
     def _point_to_best(self) -> None:
-        """Let ``best`` point to the checkpoint with the best metric, if there is any; of equal ones to the oldest."""
-        best: tuple[str, Metric] | None = None
-        for path in reversed(self._newest_first()):
-            try:
-                metric = read_header(path).metric
-            except DamagedError:
-                continue
-            except OSError:  # the disk does not answer: nothing is known of what was the best so far
-                return
-            if metric and math.isfinite(metric.value) and (best is None or metric.is_better_than(best[1])):
-                best = path.name, metric
-        if best:
-            replace_symlink(self.path / BEST, best[0])
-        else:
-            (self.path / BEST).unlink(missing_ok=True)
+        """Let ``best`` point to the checkpoint with the best metric, if there is any."""
+        try:
+            best = _best_of(self.newest_first())
+        except OSError:  # the disk does not answer: nothing is known of what was the best so far
+            return
+        _link(self.path / BEST, best.name if best else None)
+
+    def best(self) -> Checkpoint:
+        """Return the checkpoint to which ``best`` points.
+
+        Raises:
+            DamagedBestError: if it is damaged; it names the best one that is not.
+            OSError: if the disk does not answer.
+        """
+        path = (self.path / BEST).resolve()
+        try:
+            return read_checkpoint(path)
+        except DamagedError as error:
+            valid = [each for each in self.newest_first() if each != path and _is_valid(each)]
+            left = "No other checkpoint is valid."
+            if valid:
+                next_best = _best_of(valid)
+                left = f"The next best one is {next_best}." if next_best else f"The newest valid one is {valid[0]}."
+            raise DamagedBestError(path=path, reason=error, left=left) from error
+
+
+def _best_of(newest_first: Iterable[Path]) -> Path | None:
+    """Return the one with the best metric, of equal ones the oldest; None if none was evaluated."""
+    best: tuple[Path, Metric] | None = None
+    for path in newest_first:
+        with contextlib.suppress(DamagedError):
+            metric = read_header(path).metric
+            if metric and math.isfinite(metric.value) and (best is None or not best[1].is_better_than(metric)):
+                best = path, metric
+    return best[0] if best else None
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        verify(path)
+    except (DamagedError, OSError):
+        return False
+    return True
+
+
+def _link(link: Path, target: str | None) -> None:
+    """Let ``link`` point to ``target``; None to have no link. A copied checkpoint in its place is set aside."""
+    if is_copied(link):
+        _set_aside(link)
+    if target:
+        replace_symlink(link, target)
+    else:
+        link.unlink(missing_ok=True)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename the checkpoint ``path``, with a warning, so that it counts no more."""
+    names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
+    aside = path.rename(next(name for name in names if not name.exists()))
+    warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
 
 
 def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool = True) -> Checkpoint | None:
@@ -172,20 +237,22 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
     Args:
         resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
         store: the run folder's own.
-        repair: whether to give their names back to checkpoints whose replacement was killed half-way.
+        repair: whether to give checkpoints that lie under another name their own; see ``misnamed``.
 
     Raises:
-        RunError: if the path holds none, or what it holds is damaged.
+        RunError: if the path holds none, or what it holds is damaged or cannot be read.
     """
     if not resume:
         return None
-    if repair:
-        recover(store.path)
-    if resume == "auto":
-        return store.newest()
-    path = Path(resume)
-    within = path.resolve().parent == store.path.resolve()
-    if not within and (own := store.newest()):  # a requeued job asks for the same path again
+    with reading(store.path):
+        if repair:
+            recover(store.path)
+        if resume == "auto":
+            return store.newest()
+        path = Path(resume)
+        within = path.resolve().parent == store.path.resolve()
+        own = None if within else store.newest()
+    if own:  # a requeued job asks for the same path again
         warn(log, "checkpoint-ignored", "this run has checkpoints of its own, which go before %s", path)
         return own
     if within and (path / MANIFEST).exists() and not store.is_newest(path):
@@ -197,14 +264,37 @@ def read_newest(path: Path) -> Checkpoint:
     """Return the checkpoint ``path``, or the newest valid one of the run folder ``path``.
 
     Raises:
-        RunError: if there is none, or what is there is damaged.
+        RunError: if there is none, or what is there is damaged or cannot be read.
     """
-    if (path / MANIFEST).exists():
-        try:
-            return read_checkpoint(path)
-        except DamagedError as error:
-            raise DamagedCheckpointError(path=path, reason=error) from error
-    found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
+    with reading(path):
+        if (path / MANIFEST).exists():
+            try:
+                return read_checkpoint(path)
+            except DamagedError as error:
+                raise DamagedCheckpointError(path=path, reason=error) from error
+        found = CheckpointStore(path / CHECKPOINTS, keep=1).newest()
     if found is None:
         raise NoCheckpointError(path=path, manifest=MANIFEST)
     return found
+
+
+def read_best(checkpoints: Path) -> Checkpoint:
+    """Return the checkpoint with the best metric in the folder ``checkpoints`` of a run.
+
+    Raises:
+        RunError: if it is damaged or cannot be read.
+    """
+    with reading(checkpoints):
+        return CheckpointStore(checkpoints, keep=1).best()
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise a CannotReadError for an OSError in the body, which reads ``path``; trying again may help, or not."""
+    try:
+        yield
+    except OSError as error:
+        failure = CannotReadError(path=error.filename or path, reason=error.strerror or error)
+        if is_retryable(error):
+            failure.retryable, failure.exit_code = True, EXIT_FAILED
+        raise failure from error
