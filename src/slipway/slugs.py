@@ -1327,8 +1327,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             WARNING,
             "The script has changed an object since the Session opened, in a way that the object of the next attempt "
             "cannot load: it would refuse the checkpoint.",
-            "Make the change before the Session opens if the run has reached it: `slipway.peek(folder)` returns the "
-            "epoch and the step.",
+            "Make the change before the Session opens if the run has reached it: `slipway.peek(folder)` says "
+            "whether it has.",
         ),
         "not-restored": Entry(
             WARNING,
