@@ -177,6 +177,7 @@ class Session:
         Raises:
             RunError: if the folder cannot be written, or is in use.
             SessionError: if it holds what does not fit the objects, or if a session is open already.
+            Stopped: if an earlier session of this process was asked to stop after its last step.
         """
         if Session._is_open:
             raise SessionError("session-not-open", "a session is open already: a process has one at a time.")
@@ -221,14 +222,19 @@ class Session:
             )
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
+            announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
+            self._run.begin()
             self._stack = stack.pop_all()
-        announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save what is not saved and record that the run is done; after an error, record that."""
+        """Save what is not saved and record that the run is done; after an error, record that.
+
+        What a script draws after a run that is done, as the weights of its next fold, does not depend on whether this
+        attempt has trained.
+        """
         is_exit = isinstance(error, SystemExit) and not isinstance(error, Stopped) and error.code in (None, 0)
         if error is not None and not is_exit:
             self._stack.__exit__(kind, error, traceback)
@@ -239,6 +245,7 @@ class Session:
             if not self._loops.have_ended:
                 self._loops.end()
             self._run.conclude()
+            self._generators.seed(Purpose.EPOCH, self.epoch)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.

@@ -76,3 +76,5 @@ def each_session_stands_for_a_process(monkeypatch):
     """Let tests continue a run in one process; those of ``slipway.identity`` give it a process that remembers."""
     if identity := sys.modules.get("slipway.identity"):
         monkeypatch.setattr(identity, "process", Forgetful())
+    if stop := sys.modules.get("slipway.stop"):
+        monkeypatch.setattr(stop.StopRequest, "unmet", stop.Reason.NONE)
