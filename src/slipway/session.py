@@ -265,8 +265,9 @@ class Session:
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch.
 
-        Map-style loaders continue by index, exactly. Others are read again up to there: IterableDataset, loaders of
-        other libraries, lists; a data set that keeps a state of its own has to save it, by ``extra``.
+        Map-style loaders, lists, tuples and ranges continue by index, exactly. Others are read again up to there:
+        IterableDataset, loaders of other libraries; a data set that keeps a state of its own has to save it, by
+        ``extra``.
 
         Args:
             loader: a DataLoader, or any iterable; the same one in each attempt.
