@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from slipway.communicator import Communicator
-from slipway.communicator.collectives import sum_numbers
+from slipway.communicator.collectives import all_gather_json, sum_numbers
 from slipway.stop import Reason, StopRequest
 
 VOTE_INTERVAL = 0.5
@@ -38,6 +38,14 @@ class Agreement:
         self._comm = comm
         self._request = request
         self._stop_file = stop_file
+
+    def inherited(self) -> Reason:
+        """Return the reason to stop that earlier sessions of these processes have handed on, the largest of any rank.
+
+        What comes while a session opens is not among them: it stops after a step, so that a job that is requeued at its
+        time limit has gained one.
+        """
+        return Reason(max(all_gather_json(self._comm, self._request.inherited)))
 
     def agree(self, votes: Sequence[float]) -> tuple[Reason, list[float]]:
         """Return the reason to stop, the largest that any rank gives, and the totals of ``votes`` over all ranks.

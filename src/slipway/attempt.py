@@ -50,12 +50,15 @@ class Attempt:
         """Make sure that the folder is still ours; see Lock.check."""
         self._lock.check()
 
-    def stop_request(self) -> Reason:
-        """Return what a file STOP has asked of this attempt, in its folder or its job's; looks at most once a second.
+    def stop_request(self, *, at_once: bool = False) -> Reason:
+        """Return what a file STOP has asked of this attempt, in its folder or its job's.
 
         A time limit of an older attempt does not count.
+
+        Args:
+            at_once: whether to look in any case, and not at most once a second.
         """
-        if time.monotonic() >= self._next_look:
+        if at_once or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1
             for folder in {self.folder.path, self._job.folder}:
                 reason, meant = read_stop_file(folder)

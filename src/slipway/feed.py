@@ -222,7 +222,7 @@ class Feed:
         assert self._source
         if isinstance(self._source, Replay):
             return self._source.start(skip=self.batch, origin=self._origin, world=self._world, seeds=seeds)
-        if self.batch:
+        if self.batch and not self._source.holds_batches:
             warn(
                 log,
                 "slow-resume",

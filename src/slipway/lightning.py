@@ -153,8 +153,16 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             self._place.seed()
 
     def on_train_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin the attempt, at the place in the epoch at which it was saved."""
+        """Begin the attempt, at the place in the epoch at which it was saved.
+
+        Raises:
+            Stopped: on every rank, if an earlier ``fit`` of the process was asked to stop after its last step.
+        """
         self._begin(pl_trainer)
+        if self._joined:
+            self._reason = self._agreement.inherited()
+            if self._reason:
+                self._stop()
         if self._place:
             self._place.on_train_start(self._saved)
         self._saved = None
@@ -207,6 +215,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._begin(pl_trainer)  # not done before where nothing was left to train
         self._conclude(Reason.NONE)
         log.info("done at step %d", self._step)
+        if self._place:
+            self._place.seed()  # the weights of the next fit do not depend on whether this one has trained
         self._joined = None
         self._stack.close()
         leave_at_exit()  # Lightning made the group, and destroys one of NCCL alone

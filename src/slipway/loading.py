@@ -226,13 +226,18 @@ def _shut_down(iterator: Iterator[Any] | None) -> None:
 
 
 class Reread:
-    """Passes over anything else, which begin at the first batch: those that are done are fetched again, and dropped."""
+    """Passes over anything else, which begin at the first batch: those that are done are fetched again, and dropped.
+
+    Of a list, a tuple or a range that costs nothing, and nothing is drawn for them.
+    """
 
     sampler = None
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         """Iterate ``iterable``."""
         self._iterable = iterable
+        self.holds_batches = type(iterable) in {list, tuple, range}
+        """Whether the batches are there, and fetching one again is no work."""
         self._own = OwnGenerators(iterable)
         if isinstance(iterable, DataLoader):
             seeded_loaders.add(iterable)
@@ -246,6 +251,9 @@ class Reread:
         except (TypeError, NotImplementedError):  # IterableDataset, generators
             total = None
         self._iterator = iter(self._iterable)
+        if self.holds_batches:
+            rest = itertools.islice(self._iterator, skip, None)
+            return Pass(self._seeded(rest, seeds.order, world, first=skip), total, reseeds=True)
         batches = self._seeded(self._iterator, seeds.order, world)
         return Pass(itertools.islice(batches, skip, None), total, reseeds=True)
 
@@ -259,9 +267,9 @@ class Reread:
         seed_generators(seed)
         self._own.seed(seed, world)
 
-    def _seeded(self, batches: Iterator[Any], seed: int, world: World) -> Iterator[Any]:
-        """Yield ``batches``, each fetched with generators that its number seeds."""
-        for number in itertools.count():
+    def _seeded(self, batches: Iterator[Any], seed: int, world: World, *, first: int = 0) -> Iterator[Any]:
+        """Yield ``batches``, each fetched with generators that its number seeds, from ``first`` on."""
+        for number in itertools.count(first):
             self._seed(derive(seed, number), world)
             try:
                 batch = next(batches)

@@ -156,6 +156,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
 def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
     with contextlib.ExitStack() as stack:
         request = StopRequest()
+        stack.enter_context(request.handed_on())
         request.listen()
         if environment.launcher is Launcher.TORCHRUN:
             request.follow_launcher()
@@ -166,16 +167,21 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
         startup.mark(startup.RANKS)
         request.answers = comm.world.is_root
         stack.enter_context(shown_log(comm.world))
+        if request.inherited:
+            log.info("an earlier session of this process was asked to stop after its last step: this one stops instead")
         folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
         ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
         startup.mark(startup.FOLDER)
         try:
             yield Joined(comm, environment, request, folder, ownership)
         except Stopped:
+            request.withdraw()
             comm.close()
             leave_at_exit()
             raise
         else:
+            if (owned := ownership.on_root) and owned.attempt:
+                request.reason = max(request.reason, owned.attempt.stop_request(at_once=True))
             comm.close()
 
 

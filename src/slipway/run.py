@@ -146,6 +146,16 @@ class Run:
             pace.observe(number - counted, totals[0] / self._comm.world.size)
             counted, began = number, time.monotonic()
 
+    def begin(self) -> None:
+        """Stop before anything is trained if an earlier session of the process was asked to, after its last step.
+
+        Raises:
+            Stopped: on every rank, if that was so on any; the next attempt begins where this one would have begun.
+        """
+        self.reason = self._agreement.inherited()
+        if self.reason:
+            self._stop()
+
     def start_clock(self) -> None:
         """Begin to measure the time of steps, after something else."""
         self._enter(TRAINED)

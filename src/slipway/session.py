@@ -179,6 +179,7 @@ class Session:
             RunError: if the folder cannot be written, or is in use.
             SessionError: if it holds what does not fit the objects, or is not where ``slipway.peek`` has said, or if a
                 session is open already.
+            Stopped: if an earlier session of this process was asked to stop after its last step.
         """
         if Session._is_open:
             raise SessionError("session-not-open", "a session is open already: a process has one at a time.")
@@ -220,8 +221,9 @@ class Session:
             self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects))
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
+            announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
+            self._run.begin()
             self._stack = stack.pop_all()
-        announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
         return self
 
     def __exit__(
@@ -257,8 +259,9 @@ class Session:
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the batches of ``loader`` that are left in this epoch.
 
-        Map-style loaders continue by index, exactly. Others are read again up to there: IterableDataset, loaders of
-        other libraries, lists; a data set that keeps a state of its own has to save it, by ``extra``.
+        Map-style loaders, lists, tuples and ranges continue by index, exactly. Others are read again up to there:
+        IterableDataset, loaders of other libraries; a data set that keeps a state of its own has to save it, by
+        ``extra``.
 
         Args:
             loader: a DataLoader, or any iterable; the same one in each attempt.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from slipway.layout import EXIT_STOPPED, STOP
 from slipway.reading import SMALL, read_start
@@ -55,9 +55,14 @@ HEARD = b"\ninterrupted: the run will be saved behind this step; the third inter
 class StopRequest:
     """What this rank has been asked; handlers only set a flag, the loop acts on it at a step boundary."""
 
+    unmet: ClassVar[Reason] = Reason.NONE
+    """What an earlier session of this process was asked after its last step, when nothing was left to stop."""
+
     def __init__(self) -> None:
         """Nothing has been asked yet."""
         self.reason = Reason.NONE
+        self.inherited = Reason.NONE
+        """What an earlier session of this process has handed on."""
         self.answers = True
         """Whether this process tells the person at the keyboard that an interrupt was heard."""
         self._interrupts = 0
@@ -70,6 +75,22 @@ class StopRequest:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see spawn
+
+    @contextlib.contextmanager
+    def handed_on(self) -> Iterator[None]:
+        """Take over what an earlier session of this process was asked, and leave to the next one what is still asked.
+
+        To be entered before ``listen``, and left after ``close``. Whoever acts on the request withdraws it.
+        """
+        self.reason = self.inherited = StopRequest.unmet
+        try:
+            yield
+        finally:
+            StopRequest.unmet = self.reason
+
+    def withdraw(self) -> None:
+        """Forget what was asked, as all ranks stop for it."""
+        self.reason = Reason.NONE
 
     def follow_launcher(self) -> None:
         """Take the death of the launcher, the thread that started this process, as a request, until ``close``.

@@ -72,7 +72,15 @@ class Forgetful:
 
 
 @pytest.fixture(autouse=True)
+def a_script_runs(monkeypatch):
+    """Let the workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
+    monkeypatch.setattr("__main__.__file__", sys.argv[0], raising=False)
+
+
+@pytest.fixture(autouse=True)
 def each_session_stands_for_a_process(monkeypatch):
     """Let tests continue a run in one process; those of ``slipway.identity`` give it a process that remembers."""
     if identity := sys.modules.get("slipway.identity"):
         monkeypatch.setattr(identity, "process", Forgetful())
+    if stop := sys.modules.get("slipway.stop"):
+        monkeypatch.setattr(stop.StopRequest, "unmet", stop.Reason.NONE)

@@ -153,6 +153,22 @@ def test_a_stop_in_mid_epoch_goes_on_with_the_batches_that_are_left(loader, tmp_
     assert slugs(caplog.text) == (["slow-resume"] if loader is DataLoader else [])
 
 
+def test_what_comes_after_the_last_step_of_a_fit_stops_the_next_one_before_it_trains(tmp_path):
+    class Ask(Callback):
+        def on_train_epoch_end(self, *_):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    fit(tmp_path / "1", epochs=1, callbacks=[Ask()])
+    drawn = torch.rand(2).tolist()
+    assert read_status(tmp_path / "1").verdict == "done 5 complete"
+    with pytest.raises(Stopped):
+        fit(tmp_path / "2", epochs=1)
+    assert read_status(tmp_path / "2").verdict == "stopped 0 time-limit"
+    fit(tmp_path / "1", epochs=1)
+    assert torch.rand(2).tolist() == drawn
+    assert len(fit(tmp_path / "2", epochs=1).seen) == BATCHES
+
+
 def test_a_stop_waits_for_an_optimiser_step(tmp_path):
     fit(tmp_path, stop_at=4, accumulate_grad_batches=2)
     assert read_status(tmp_path).step == 4

@@ -286,6 +286,18 @@ def test_a_resumed_run_sees_the_batches_of_the_whole_one(name, tmp_path):
     assert len(set(whole)) == len(whole) or name == "list"
 
 
+class Backwards(list):
+    def __iter__(self):
+        return reversed(self)
+
+
+@pytest.mark.parametrize("kind", [range, tuple, Backwards])
+def test_batches_that_are_there_already_are_not_read_again(kind, tmp_path, caplog):
+    batches = range(4) if kind is range else kind(range(4))
+    assert_resumes(tmp_path, lambda: batches, [2], epochs=1)
+    assert slugs(caplog.text).count("slow-resume") == (kind is Backwards)
+
+
 @pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
 @pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2, **WORKER}], ids=repr)
 def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from draft import Draft, Loop
 from options import Plan, add, has, lacks
 
-from parts.loops import BY_INDEX, EPOCHS, READ_AGAIN, SLOW, WORKERS
+from parts.loops import BY_INDEX, EPOCHS, READ_AGAIN, WORKERS
 
 IN_EPOCHS = lacks("loop", "steps")
 
@@ -121,7 +121,6 @@ add(
     "a list",
     weight=1,
     needs=(EPOCHS, lacks("loader", *OF_ONE_LOADER)),
-    may_say=SLOW,
     change=_second("list(table(8, 50).split(4))"),
 )
 add("second pass", "the same loader", weight=1, needs=(EPOCHS, has("loader", *BY_INDEX)), change=_second(""))
@@ -170,14 +169,12 @@ def _validate(body: list[str]):
 
 add("validation", "none", weight=6)
 for name, text in HELD_OUT.items():
-    slow = SLOW if name == "list" else ()
     add("validation", f"plain, {name}", weight=1, needs=(IN_EPOCHS,), data=f"held_out = {text}", epoch_end=PLAIN)
     add(
         "validation",
         f"in the session, {name}",
         weight=1,
         needs=(EPOCHS,),
-        may_say=slow,
         data=f"held_out = {text}",
         change=_validate(WITHIN),
     )
@@ -186,7 +183,6 @@ add(
     "in training mode",
     weight=1,
     needs=(EPOCHS,),
-    may_say=SLOW,
     data=f"held_out = {HELD_OUT['list']}",
     change=_validate(TRAINING),
 )

@@ -157,7 +157,7 @@ DEFINED = {
 for name in BY_INDEX:
     add("loader", name, needs=(EPOCHS,), weight=8 if name == "shuffled" else 2, data=DEFINED.get(name, ""))
 for name in READ_AGAIN:
-    add("loader", name, needs=(EPOCHS,), may_say=SLOW, data=DEFINED.get(name, ""))
+    add("loader", name, needs=(EPOCHS,), may_say=() if name == "list" else SLOW, data=DEFINED.get(name, ""))
 for name in WORKERS:
     add("workers", name, weight=6 if name == "0" else 1, needs=(EPOCHS, lacks("loader", "list", "generator function")))
 

@@ -1,7 +1,6 @@
 # A counter that is lost, and is said to be restored.
 #
 # ranks: 1
-# may say: slow-resume
 # kills: TERM@9 KILL@3
 
 import torch

@@ -1,7 +1,6 @@
 # A counter that is lost, and that nothing names.
 #
 # ranks: 1
-# may say: slow-resume
 # not restorable: not-restored: seen
 # kills: TERM@9 KILL@3
 

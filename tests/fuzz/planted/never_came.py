@@ -1,7 +1,6 @@
 # An epoch that the resumed run leaves out.
 #
 # ranks: 1
-# may say: slow-resume
 # kills: KILL@6
 
 import torch

@@ -1,0 +1,134 @@
+"""Sessions of a process one after the other: what a request to stop becomes that the first one cannot act upon."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from messages import refused
+from slipway import Session, Stopped, identity
+from slipway.status import read_status
+from slipway.stop import SIGNALS, Reason, StopRequest
+
+DATA = TensorDataset(torch.arange(8.0)[:, None])
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """Return a function after which the test is another process, without sessions so far."""
+
+    def begin():
+        monkeypatch.setattr(identity, "process", identity.Process())
+        monkeypatch.setattr(StopRequest, "unmet", Reason.NONE)
+
+    begin()
+    return begin
+
+
+def signalled(number):
+    return lambda _session: os.kill(os.getpid(), number)
+
+
+def write_stop(session):
+    (session.folder / "STOP").write_text("user\n")
+
+
+class Folds:
+    """A cross-validation: a model and a session for each fold."""
+
+    def __init__(self, folder):
+        self.folder, self.results, self.bodies = folder, [], []
+
+    def train(self, fold, *, asked_at=None, ask=None, epochs=1):
+        """Train ``fold``; ``ask`` in the validation of an epoch."""
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with Session(model=model, optimizer=optimizer, folder=self.folder / f"fold{fold}") as session:
+            for epoch in session.epochs(epochs):
+                for (inputs,) in session.batches(DataLoader(DATA, 4, shuffle=True)):
+                    self.bodies.append((fold, epoch))
+                    optimizer.zero_grad()
+                    model(inputs).square().mean().backward()
+                    optimizer.step()
+                if epoch == asked_at:
+                    ask(session)
+        self.results.append([parameter.item() for parameter in model.parameters()])
+        return self
+
+    def run(self, folds=2, **options):
+        torch.manual_seed(0)
+        for fold in range(folds):
+            self.train(fold, **(options if fold == 0 else {}))
+        return self
+
+    def verdict(self, fold):
+        return read_status(self.folder / f"fold{fold}").verdict
+
+
+@pytest.mark.parametrize(
+    ("ask", "reason"), [(signalled(signal.SIGUSR1), "time-limit"), (write_stop, "user")], ids=["SIGUSR1", "STOP"]
+)
+def test_what_comes_after_the_last_step_of_a_fold_stops_the_next_one_before_it_trains(ask, reason, tmp_path):
+    folds = Folds(tmp_path)
+    with pytest.raises(Stopped) as stopped:
+        folds.run(asked_at=0, ask=ask)
+    assert (stopped.value.code, stopped.value.reason.word) == (75, reason)
+    assert [folds.verdict(fold) for fold in range(2)] == ["done 2 complete", f"stopped 0 {reason}"]
+    assert folds.bodies == [(0, 0), (0, 0)]
+
+
+def test_folds_between_which_a_process_is_stopped_end_as_folds_that_were_not(tmp_path, new_process):
+    whole = Folds(tmp_path / "whole").run()
+    new_process()
+    first, second = Folds(tmp_path / "run"), Folds(tmp_path / "run")
+    with pytest.raises(Stopped):
+        first.run(asked_at=0, ask=signalled(signal.SIGTERM))
+    new_process()
+    assert second.run().results == whole.results
+    assert first.bodies + second.bodies == whole.bodies
+
+
+def test_what_stops_a_fold_does_not_stop_the_next_one(tmp_path):
+    folds = Folds(tmp_path)
+    with pytest.raises(Stopped):
+        folds.train(0, asked_at=0, ask=signalled(signal.SIGTERM), epochs=2)
+    assert folds.train(1).verdict(1) == "done 2 complete"
+
+
+def test_a_request_waits_for_a_fold_that_opens_and_stops_it_where_it_was_saved(tmp_path):
+    folds = Folds(tmp_path)
+    with pytest.raises(Stopped):
+        folds.train(1, asked_at=0, ask=signalled(signal.SIGTERM), epochs=2)
+    folds.train(0, asked_at=0, ask=signalled(signal.SIGTERM))
+    with refused("folder-used-twice"):
+        folds.train(0)
+    with pytest.raises(Stopped):
+        folds.train(1, epochs=2)
+    assert folds.verdict(1) == "stopped 2 signal"
+    assert folds.train(1, epochs=2).bodies.count((1, 1)) == 2
+
+
+def test_without_another_session_a_run_is_done_and_signals_are_as_before(tmp_path):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    assert Folds(tmp_path).train(0, asked_at=0, ask=signalled(signal.SIGTERM)).verdict(0) == "done 2 complete"
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_what_a_script_draws_after_a_run_does_not_depend_on_whether_it_has_trained(tmp_path, new_process):
+    drawn = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        Folds(tmp_path).train(0)
+        drawn.append(torch.rand(2).tolist())
+        new_process()
+    assert drawn[0] == drawn[1]
