@@ -196,7 +196,8 @@ class Script:
             look()
         within = self.feed.batch  # elsewhere they are seeded anew
         own = self.generators.capture() if within else None
-        has_more = 0 < self.feed.batch < (self.feed.total or 0)
+        has_left = self.feed.is_counting and bool(self.left_early)
+        has_more = 0 < self.feed.batch < (self.feed.total or 0) and not has_left
         gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved, has_more])
         generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {

@@ -73,7 +73,7 @@ class Forgetful:
 
 @pytest.fixture(autouse=True)
 def a_script_runs(monkeypatch):
-    """Let the workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
+    """Let workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
     monkeypatch.setattr("__main__.__file__", sys.argv[0], raising=False)
 
 
