@@ -159,7 +159,12 @@ for name in BY_INDEX:
 for name in READ_AGAIN:
     add("loader", name, needs=(EPOCHS,), may_say=() if name == "list" else SLOW, data=DEFINED.get(name, ""))
 for name in WORKERS:
-    add("workers", name, weight=6 if name == "0" else 1, needs=(EPOCHS, lacks("loader", "list", "generator function")))
+    without = (
+        "list",
+        "generator function",
+        *(["subclass that negates"] if "persistent" in name else []),
+    )  # torch's fails
+    add("workers", name, weight=6 if name == "0" else 1, needs=(EPOCHS, lacks("loader", *without)))
 
 
 def _load(draft: Draft, plan: Plan) -> None:
