@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from slipway.errors import warn
@@ -21,8 +22,9 @@ class EarlyUse:
         self.in_epoch = False
         self._called: list[str] = []
         self._hooks = [
-            unwrap(model).register_forward_pre_hook(lambda *_, name=name: self._note(name))
-            for name, model in models.items()
+            inner.register_forward_pre_hook(lambda *_, name=name: self._note(name))
+            for name, inner in ((name, unwrap(model)) for name, model in models.items())
+            if not isinstance(inner, torch.jit.ScriptModule)  # which takes no hooks
         ]
 
     def _note(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,8 +45,9 @@ class NotGiven:
             if isinstance(found, nn.Module):
                 if found not in self._seen and (content := self._content(found)):
                     self._seen[found] = content
-            elif hasattr(found, "state_dict"):
-                self._warn_of_scheduler(found)
+            else:
+                with contextlib.suppress(Exception):  # of an object of the script that is asked for attributes
+                    self._warn_of_scheduler(found)
 
     def warn(self) -> None:
         """Warn once of each module that has changed since then; to be called at a save."""
@@ -71,11 +73,19 @@ class NotGiven:
 
     def _content(self, module: nn.Module) -> list[str | None]:
         """Return what its tensors hold, of large ones a part; those of the objects given are left out."""
-        return [text_of_numbers(tensor) for tensor in _tensors(module) if id(tensor) not in self._known]
+        return [_text(tensor) for tensor in _tensors(module) if id(tensor) not in self._known]
 
 
 def _modules_in(values: Iterable[Any]) -> Iterator[nn.Module]:
     return (value for value in reachable(values) if isinstance(value, nn.Module))
+
+
+def _text(tensor: Tensor) -> str | None:
+    """Return what stands for ``tensor``; None if it shows no numbers, as one on the meta device."""
+    try:
+        return text_of_numbers(tensor)
+    except Exception:  # noqa: BLE001 -- of whichever kind of tensor the script has
+        return None
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

@@ -50,7 +50,8 @@ def plain_name(root: nn.Module, name: str) -> str:
     for part in name.split("."):
         if part != wrapped_child(module):
             kept.append(part)
-        module = None if module is None else module._modules.get(part)  # noqa: SLF001
+        inner = getattr(module, part, None)  # a ScriptModule's _modules are no dictionary
+        module = inner if isinstance(inner, nn.Module) else None
     return ".".join(kept)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
-from attempts import Attempt
+from attempts import Attempt, whole_and_stopped
 from messages import slugs
 from slipway import Session, Stopped
 
@@ -75,6 +75,27 @@ class TestModules:
                     anchor.load_state_dict(attempt.model.state_dict())
         assert not slugs(caplog.text)
         assert parts
+
+    def test_tensors_of_any_kind_are_looked_at(self, tmp_path, caplog):
+        class Lazy:
+            def __getattr__(self, name):
+                raise RuntimeError(name)
+
+        others = [
+            nn.Linear(2, 2, device="meta"),
+            nn.LazyLinear(2),
+            torch.jit.script(nn.Linear(2, 2)),
+            torch.ao.nn.quantized.Linear(2, 2),
+            Lazy(),
+        ]
+        others[0].register_buffer("sparse", torch.eye(3).to_sparse())
+        others[0].register_buffer("quantized", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+        attempt = Attempt(tmp_path)
+        with attempt.open(checkpoint_steps=1) as session:
+            for _ in session.steps(3):
+                attempt.update()
+        assert not slugs(caplog.text)
+        assert others
 
 
 class Halving:
@@ -159,6 +180,15 @@ class TestEarlyUse:
         self.script(attempt := Attempt(tmp_path), only_at_first=True)
         assert "model-before-batches" not in slugs(caplog.text)
         assert not any(module._forward_pre_hooks for module in attempt.model.modules())
+
+    def test_a_scripted_model_is_resumed(self, tmp_path):
+        def script(attempt):
+            attempt.model = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
+            attempt.both = torch.optim.SGD(attempt.model.parameters(), lr=0.1)
+            self.script(attempt)
+            return [parameter.tolist() for parameter in attempt.model.parameters()]
+
+        whole_and_stopped(tmp_path, script, 2, 3)
 
 
 class TestFolds:
