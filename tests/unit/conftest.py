@@ -71,8 +71,8 @@ class Forgetful:
     origin = left = None
 
 
-@pytest.fixture(autouse=True)
-def a_script_runs(monkeypatch):
+@pytest.fixture
+def script_file(monkeypatch):
     """Let workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
     monkeypatch.setattr("__main__.__file__", sys.argv[0], raising=False)
 

@@ -72,7 +72,7 @@ def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):
 def test_where_only_the_copy_is_left_it_gets_its_name_again(copy, expected):
     for path in copy.glob("step_*"):
         shutil.rmtree(path)
-    assert slipway.peek(copy.parent) == (2, 7)
+    assert slipway.peek(copy.parent)[:2] == (2, 7)
     assert (copy / "latest").is_dir()
     assert train(copy.parent) == (7, expected)
     assert (copy / "step_00000006").is_dir()

@@ -227,7 +227,7 @@ class TestFolds:
 
 def test_a_session_of_a_process_without_a_script_needs_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delattr("__main__.__file__")
+    monkeypatch.delattr("__main__.__file__", raising=False)
     attempt = Attempt(None)
     with pytest.raises(Exception, match="folder") as caught, attempt.open():
         pass

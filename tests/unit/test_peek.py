@@ -78,6 +78,7 @@ def test_it_tells_whether_code_of_an_epoch_has_run(tmp_path):
         assert script(tmp_path / str(stop_at)) == whole
 
 
+@pytest.mark.usefixtures("script_file")
 def test_the_folder_is_by_default_that_of_the_session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train(None, stop_at=4)
