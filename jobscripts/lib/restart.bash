@@ -155,8 +155,8 @@ run_has_session() {
     [ -f "$RUN_DIR/status.json" ] || [ -f "$RUN_DIR/sessions" ]
 }
 
-# attempt_has_session: likewise in the last attempt, and the session that began last is not done. One
-# in another folder than the run folder leaves no verdict when it is done, as others may follow.
+# attempt_has_session: likewise in the last attempt, and the session that began last is not done.
+# One in another folder than the run folder leaves no verdict if it is done, as others may follow.
 attempt_has_session() {
     local folder newest='' folders
     find_session_folders
