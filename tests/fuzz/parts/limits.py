@@ -34,7 +34,7 @@ add(
     G,
     "average of weights",
     weight=1,
-    unrestorable=("module-not-given: Sequential", "module-not-given: Counting"),
+    unrestorable=("module-not-given: a module",),
     needs=(lacks("sessions", "two"),),
     setup="local_average = copy.deepcopy($bare)",
     after_step="""
