@@ -8,7 +8,7 @@ from slipway.errors import warn
 
 log = logging.getLogger(__name__)
 
-LEAST = 3
+LEAST = 4
 """Bodies of a pass from which on it shows: steps in all but the first. With accumulation, others have none either."""
 
 

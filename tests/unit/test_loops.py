@@ -267,7 +267,7 @@ class TestReadingAhead:
 
     def test_a_prefetcher_around_the_session_is_named_by_the_save_that_meets_it(self, tmp_path, caplog):
         with pytest.raises(Stopped):
-            self.train(Attempt(tmp_path, stop_at=4), lambda session: ahead(session.batches(range(8))))
+            self.train(Attempt(tmp_path, stop_at=6), lambda session: ahead(session.batches(range(8))))
         assert slugs(caplog.text) == ["reads-ahead"]
 
     def test_one_within_is_exact(self, tmp_path, caplog):
@@ -280,7 +280,7 @@ class TestReadingAhead:
     @pytest.mark.parametrize("every", [2, 3])
     def test_accumulation_is_none(self, every, tmp_path, caplog):
         with pytest.raises(Stopped):
-            self.train(Attempt(tmp_path, stop_at=4), lambda session: session.batches(range(8)), every=every)
+            self.train(Attempt(tmp_path, stop_at=6), lambda session: session.batches(range(8)), every=every)
         assert not slugs(caplog.text)
 
 
