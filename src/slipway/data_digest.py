@@ -46,6 +46,8 @@ class Digest(NamedTuple):
     """Of those indices before the first epoch, if the script had made them then."""
     made_samples: str
     """Of some samples in memory, likewise."""
+    lists: str = ""
+    """Of some items of lists that it reads, when it began."""
 
 
 class Data:
@@ -98,18 +100,23 @@ class Data:
                 "splits the data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). What the "
                 "script computes from the model, compute if session.batch is 0, and keep it in extra.",
             )
-        if saved.made_samples and now.made_samples and saved.made_samples != now.made_samples:
+        has_other_list = within and bool(saved.lists and now.lists) and saved.lists != now.lists
+        has_other_samples = saved.made_samples != now.made_samples and bool(saved.made_samples and now.made_samples)
+        if has_other_list or has_other_samples:
             warn(
                 log,
                 "different-data",
-                "a loader has other samples than when the run was saved: seed what makes, shuffles or splits the data",
+                "a loader has other samples, or another order of them, than when the run was saved: seed what makes, "
+                "shuffles or splits the data, and shuffle a copy in each epoch",
             )
 
     def _digest(self, loader: object) -> Digest:
         parts = [*_parts(loader)]
         indices = [_indices(part) for part in parts]
         made = [digests for part in parts for same, *digests in self._made.get(id(part), ()) if same() is part]
-        return Digest(_joined(indices), *(_joined(each[kind] for each in made) for kind in range(2)))
+        lists = [_samples(part) for part in parts if isinstance(part, (list, tuple))]
+        made_indices, made_samples = (_joined(each[kind] for each in made) for kind in range(2))
+        return Digest(_joined(indices), made_indices, made_samples, _joined(lists))
 
 
 def _reference(value: object) -> Callable[[], object]:

@@ -22,9 +22,10 @@ class EarlyUse:
         self.in_epoch = False
         self._called: list[str] = []
         self._hooks = [
-            inner.register_forward_pre_hook(lambda *_, name=name: self._note(name))
-            for name, inner in ((name, unwrap(model)) for name, model in models.items())
-            if not isinstance(inner, torch.jit.ScriptModule)  # which takes no hooks
+            module.register_forward_pre_hook(lambda *_, name=name: self._note(name))
+            for name, model in models.items()
+            for module in unwrap(model).modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
         ]
 
     def _note(self, name: str) -> None:

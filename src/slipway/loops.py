@@ -187,6 +187,7 @@ class Loops:
             self._pending.begin_body()
             self._in_epoch, self._has_left_epoch, number = True, False, self._feed.number
             self._early_use.in_epoch = True
+            self._script.begin_epoch(is_resumed=not self._continues)
             try:
                 yield self.epoch
             except GeneratorExit:
@@ -261,6 +262,7 @@ class Loops:
                 yield item
             except GeneratorExit:  # of a ``break``, or of an error in the body
                 current.is_left = True
+                self._end_body(current, is_last=True)
                 self._seed_after(current)
                 raise
             if self._pass is not current:
@@ -295,10 +297,12 @@ class Loops:
         current = self._pass
         if current is None:
             return
+        is_left = current.is_left
         if current.in_body:
             self._end_body(current, is_last=True)
-            if current.call:
-                self._script.left_early[current.call] = self._feed.batch
+            current.is_left = True
+        if current.is_left and current.call:
+            self._script.left_early[current.call] = self._feed.batch
         self._pass = None
         if self._run.step == 0:
             self._stepless.check()
@@ -312,7 +316,7 @@ class Loops:
         if not current.call:
             if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
                 self._continue()
-            if not current.is_left:
+            if not is_left:
                 self._seed_after(current)
 
     def _seed_after(self, current: Current) -> None:

@@ -13,6 +13,7 @@ from slipway.checkpoint.header import Header
 from slipway.communicator.collectives import all_gather_json
 from slipway.errors import SessionError, StateMismatchError
 from slipway.feed import Feed
+from slipway.given_generators import GivenGenerators, States
 from slipway.goodput import describe, read_goodput
 from slipway.identity import facts_of
 from slipway.means import Means, Part
@@ -39,6 +40,7 @@ class Script:
         *,
         optimizers: Sequence[Any],
         scalers: Iterable[Any],
+        extra: Mapping[str, Any],
         parameters: Sequence[Tensor],
         repeat_epoch: bool,
         allow_nonfinite: bool,
@@ -49,6 +51,7 @@ class Script:
             opened: that.
             optimizers: of which the first one's learning rate is recorded.
             scalers: of the loss, whose skipped steps may log inf or nan.
+            extra: other objects of the script, by name.
             parameters: tensors whose devices are those that the script computes on.
             repeat_epoch: see Session, as for the others.
             allow_nonfinite: see there.
@@ -69,6 +72,9 @@ class Script:
         self._passes = 0
         self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
+        self._given_generators = GivenGenerators(extra)
+        self._begun_generators: States | None = None
+        """Those of the epoch that is resumed, where it began."""
         self.is_resumed = "feed" in facts
         """Whether a run was found that a session has saved."""
         self.lowest = [0, 0]
@@ -88,6 +94,7 @@ class Script:
             self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
             if facts["world_size"] == world.size:
                 self._saved_generators = facts["generators"][world.rank]
+                self._begun_generators = facts.get("given_generators", {world.rank: None})[world.rank]
         self._places: list[list[Any]] = []
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
@@ -100,6 +107,13 @@ class Script:
             self.generators.restore(saved)
         else:
             self.generators.seed(Purpose.BODY, *place)
+
+    def begin_epoch(self, *, is_resumed: bool) -> None:
+        """Let code at the beginning of an epoch draw what it drew there; ``is_resumed`` within the epoch."""
+        if is_resumed and self._begun_generators is not None:
+            self._given_generators.begin_again(self._begun_generators)
+        else:
+            self._given_generators.begin_epoch()
 
     def restore_again(self) -> None:
         """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
@@ -198,8 +212,10 @@ class Script:
         own = self.generators.capture() if within else None
         has_left = self.feed.is_counting and bool(self.left_early)
         has_more = 0 < self.feed.batch < (self.feed.total or 0) and not has_left
-        gathered = all_gather_json(self._comm, [own, self.pending.must_be_saved, has_more])
-        generators, waits, within_pass = map(list, zip(*gathered, strict=True))
+        gathered = all_gather_json(
+            self._comm, [own, self._given_generators.begun, self.pending.must_be_saved, has_more]
+        )
+        generators, given_generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
@@ -207,6 +223,7 @@ class Script:
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": generators,
+            "given_generators": given_generators,
             "left_early": [*self.left_early.items()],
             "carries_gradients": self.pending.is_carried,
             **self._objects.collect(gradients_wait=any(waits), within_pass=all(within_pass)),

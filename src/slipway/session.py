@@ -202,6 +202,7 @@ class Session:
                 opened,
                 optimizers=[*optimizers],
                 scalers=self._objects["scaler"].values(),
+                extra=self._objects["extra"],
                 parameters=[tensor for model in models for tensor in model.parameters()],
                 repeat_epoch=self._repeat_epoch,
                 allow_nonfinite=self._allow_nonfinite,

@@ -1379,13 +1379,14 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
             "A module that the script has made before its loops changes while it trains, and was not given to the "
             "Session: an average of weights, a teacher, a target network, a loss with buffers. It begins anew in each "
             "attempt.",
-            'Pass it: `Session(model={"model": model, "teacher": teacher})`, or `extra=`.',
+            'Pass it: `Session(model={"model": model, "teacher": teacher})`, or `extra=`. Ignore this for a metric '
+            "that each epoch resets before it uses it.",
         ),
         "reads-ahead": Entry(
             WARNING,
-            "In a loop over `session.batches`, no optimizer steps in the first body, and one does in each later one: "
-            "the script seems to fetch a batch before it trains on the last one, as a prefetcher around "
-            "`session.batches` does. A run that is resumed within the pass leaves out the batch that was fetched.",
+            "In a loop over `session.batches`, no optimizer steps in the first body or bodies, and one does in each "
+            "later one: the script seems to fetch batches before it trains on them, as a prefetcher around "
+            "`session.batches` does. A run that is resumed within the pass leaves out those that were fetched.",
             "Prefetch within: `session.batches(prefetch(loader))`. Ignore this if the first batch is skipped on "
             "purpose.",
         ),

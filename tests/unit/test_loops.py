@@ -1,9 +1,11 @@
 """The loops of a session: steps as a pass, nesting, break, sys.exit, and where objects are restored again."""
 
 import os
+import random
 import signal
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -243,14 +245,14 @@ class TestPasses:
         assert read_status(tmp_path).state == "failed"
 
 
-def ahead(batches):
-    """Fetch each batch before the script gets the last one, as a prefetcher does."""
-    last = None
+def ahead(batches, count=1):
+    """Fetch ``count`` batches before the script gets the first of them, as a prefetcher does."""
+    waiting = []
     for batch in batches:
-        if last is not None:
-            yield last
-        last = batch
-    yield last
+        waiting.append(batch)
+        if len(waiting) > count:
+            yield waiting.pop(0)
+    yield from waiting
 
 
 class TestReadingAhead:
@@ -265,9 +267,10 @@ class TestReadingAhead:
                         attempt.both.zero_grad()
             return attempt.result(session)
 
-    def test_a_prefetcher_around_the_session_is_named_by_the_save_that_meets_it(self, tmp_path, caplog):
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_a_prefetcher_around_the_session_is_named_by_the_save_that_meets_it(self, count, tmp_path, caplog):
         with pytest.raises(Stopped):
-            self.train(Attempt(tmp_path, stop_at=6), lambda session: ahead(session.batches(range(8))))
+            self.train(Attempt(tmp_path, stop_at=9), lambda session: ahead(session.batches(range(14)), count))
         assert slugs(caplog.text) == ["reads-ahead"]
 
     def test_one_within_is_exact(self, tmp_path, caplog):
@@ -282,6 +285,30 @@ class TestReadingAhead:
         with pytest.raises(Stopped):
             self.train(Attempt(tmp_path, stop_at=6), lambda session: session.batches(range(8)), every=every)
         assert not slugs(caplog.text)
+
+
+class TestGeneratorsBeforeTheBatches:
+    MAKERS = (
+        lambda: (found := torch.Generator().manual_seed(3), lambda: torch.randperm(6, generator=found).tolist()),
+        lambda: (found := np.random.default_rng(3), lambda: found.permutation(6).tolist()),
+        lambda: (found := np.random.RandomState(3), lambda: found.permutation(6).tolist()),
+        lambda: (found := random.Random(3), lambda: found.sample(range(6), 6)),
+    )
+
+    @pytest.mark.parametrize("stops", [(2,), (8, 3), (6,), (14,)], ids=str)
+    @pytest.mark.parametrize("make", MAKERS)
+    def test_one_in_extra_gives_the_order_of_a_resumed_epoch_again(self, make, stops, tmp_path):
+        def script(attempt):
+            generator, draw = make()
+            with attempt.open(extra=generator) as session:
+                for _ in session.epochs(3):
+                    for number in session.batches(draw()):
+                        attempt.update(number)
+                        draw()
+                    draw()
+                return [*attempt.result(session), draw()]
+
+        whole_and_stopped(tmp_path, script, *stops)
 
 
 class TestRestoredAgain:

@@ -174,6 +174,19 @@ class TestEarlyUse:
         self.script(Attempt(tmp_path))
         assert slugs(caplog.text).count("model-before-batches") == count
 
+    def test_a_part_of_a_model_is_one_too(self, tmp_path, caplog):
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.epochs(2):
+                    attempt.model[0](torch.ones(1, 2))
+                    for number in session.batches(range(4)):
+                        attempt.update(number)
+
+        with pytest.raises(Stopped):
+            script(Attempt(tmp_path, 2))
+        script(Attempt(tmp_path))
+        assert slugs(caplog.text) == ["model-before-batches"]
+
     def test_what_is_computed_at_the_beginning_of_the_epoch_is_not(self, tmp_path, caplog):
         with pytest.raises(Stopped):
             self.script(Attempt(tmp_path, 2), only_at_first=True)

@@ -414,6 +414,28 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
         assert seen == whole[stop_at:]
 
 
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("stop_at", [2, 5])
+def test_a_list_that_the_script_shuffles_in_each_epoch(stop_at, copies, tmp_path, caplog):
+    def run(folder, stop_at=None):
+        batches = [torch.full((2, 1), float(number)) for number in range(3)]
+
+        def shuffled():
+            order = [*batches] if copies else batches
+            random.shuffle(order)
+            return order
+
+        return train(folder, lambda: shuffled, stop_at=stop_at)
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at)
+    again = run(tmp_path / "run")
+    is_exact = again == (whole[0][stop_at:], whole[1])
+    assert is_exact or "different-data" in slugs(caplog.text)
+    assert is_exact >= copies
+
+
 def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
     def attempt(stop_at=None):
         train(tmp_path, lambda: DataLoader(Samples(), 4), between=once, epochs=3, stop_at=stop_at)
