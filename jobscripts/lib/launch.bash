@@ -480,7 +480,7 @@ finish() {
         continue_run "$1" "$go_on"
     fi
     if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ] &&
-        { [ "$code" != 0 ] || ! attempt_has_session; }; then
+        { [ "$code" != 0 ] || ! attempt_has_open_session; }; then
         [ "$code" = 0 ] || ! run_has_session ||
             note "ended with $code; to continue: $(continue_command)"
         exit "$code"

@@ -45,7 +45,7 @@ attempt_has_died() {
     read_verdict
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         [ "$code" != 2 ] || return 1
-        [ "$code" != 0 ] || attempt_has_session || return 1
+        [ "$code" != 0 ] || attempt_has_open_session || return 1
     fi
     # mpirun 5 can end with 0 where it has lost a node
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
@@ -155,16 +155,30 @@ run_has_session() {
     [ -f "$RUN_DIR/status.json" ] || [ -f "$RUN_DIR/sessions" ]
 }
 
-# attempt_has_session: likewise in the last attempt, and the session that began last is not done.
-# One in another folder than the run folder leaves no verdict if it is done, as others may follow.
+# attempt_has_session: likewise in the last attempt.
 attempt_has_session() {
-    local folder newest='' folders
+    local newest
+    find_newest_status
+    grep --quiet --no-messages "\"attempt\": $attempt," "$newest"
+}
+
+# attempt_has_open_session: likewise, and the session that began last is not done. One in another
+# folder than the run folder leaves no verdict if it is done, as others may follow.
+attempt_has_open_session() {
+    local newest
+    find_newest_status
+    grep --quiet --no-messages "\"attempt\": $attempt, \"state\": \"[^d]" "$newest"
+}
+
+# find_newest_status: the status.json that a session wrote last, of all folders. Sets newest.
+find_newest_status() {
+    local folder folders
     find_session_folders
+    newest=
     for folder in "${folders[@]}"; do
         [ -f "$folder/status.json" ] || continue
         [ "$newest" -nt "$folder/status.json" ] || newest=$folder/status.json
     done
-    grep --quiet --no-messages "\"attempt\": $attempt, \"state\": \"[^d]" "$newest"
 }
 
 # find_session_folders: the run folder, and those of sessions in other folders. Sets folders.

@@ -2343,6 +2343,20 @@ class TestRestart:
         (place / "run" / "status.json").write_text('{"attempt": 2, "state": "running"}')
         assert bash("attempt_has_session || echo no")[1] == ""
         assert bash("attempt=1; attempt_has_session || echo no; run_has_session && echo yes")[1] == "no\nyes\n"
+        assert bash("attempt_has_open_session && echo open")[1] == "open\n"
+        (place / "run" / "status.json").write_text('{"attempt": 2, "state": "done"}')
+        assert bash("attempt_has_session && ! attempt_has_open_session && echo done")[1] == "done\n"
+
+    def test_find_session_folders_and_find_newest_status(self, bash, place):
+        show = 'find_session_folders; echo "${folders[*]}"; find_newest_status; echo "$newest"'
+        run = place / "run"
+        assert bash(show)[1] == f"{run}\n\n"
+        for number, path in enumerate([run / "fold1", place / "out", run]):
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "status.json").write_text("{}")
+            os.utime(path / "status.json", (9 - number, 9 - number))
+        (run / "sessions").write_text(f"gone\nfold1\n{place}/out\n")
+        assert bash(show)[1] == f"{run} {run}/gone {run}/fold1 {place}/out\n{run}/fold1/status.json\n"
 
     @pytest.mark.parametrize(
         ("states", "said"),
@@ -2361,8 +2375,8 @@ class TestRestart:
             path.write_text(json.dumps({"attempt": 2, "state": state}))
             os.utime(path, (number, number))
         (place / "run" / "sessions").write_text("fold1\nfold0\n")  # the order of an earlier attempt
-        assert bash("run_has_session && ! attempt_has_session || echo begun")[1] == said
-        assert bash("attempt=1; run_has_session && ! attempt_has_session || echo begun")[1] == ""
+        assert bash("run_has_session && ! attempt_has_open_session || echo begun")[1] == said
+        assert bash("attempt=1; run_has_session && ! attempt_has_open_session || echo begun")[1] == ""
 
     # once: "no process can be started on this node", for which administrators drain nodes
     def test_find_healthy_nodes_on_a_full_disk(self, bash, place, stub):
