@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from slipway.checkpoint.savable import obstacle
 from slipway.errors import StateMismatchError, warn
-from slipway.own_generators import reachable
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +67,9 @@ class Data:
         """Return what ``resume`` takes."""
         return {str(number): list(digest) for number, digest in self._read.items()}
 
-    def note_made(self, variables: Iterable[Any]) -> None:
-        """Describe the loaders in ``variables`` of the script, which it has made before its first epoch."""
-        for found in reachable(variables):
+    def note_made(self, objects: Iterable[Any]) -> None:
+        """Describe the loaders among ``objects`` of the script, which it has made before its first epoch."""
+        for found in objects:
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
                 if not any(same() is part for same, *_ in self._made.get(id(part), ())):
                     self._made[id(part)] = [(_reference(part), _indices(part), _samples(part))]

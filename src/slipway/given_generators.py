@@ -24,14 +24,14 @@ class GivenGenerators:
         """Take the generators among the objects ``extra``."""
         self._generators = {name: wrapped(each) for name, each in extra.items() if is_own_generator(each)}
         self.begun: States = {}
-        """Their states where the current epoch began."""
+        """Their states at the beginning of the current epoch."""
 
     def begin_epoch(self) -> None:
-        """Remember where they stand."""
+        """Keep their states."""
         self.begun = {name: _as_json(each.state_dict()) for name, each in self._generators.items()}
 
     def begin_again(self, begun: States) -> None:
-        """Bring them to where they stood when an epoch began that is resumed."""
+        """Restore the states that they had at the beginning of an epoch that is resumed."""
         self.begun = begun
         for name, each in self._generators.items():
             if name in begun:

@@ -24,7 +24,7 @@ class Job:
     def __init__(self, folder: Path, environment: Environment) -> None:
         """Compare ``folder``, of the run, with RUN_DIR."""
         self.number = environment.attempt
-        """Of the attempt, given by the job script; 0 if nobody gives one."""
+        """Of the attempt, given by the job script; 0 without one."""
         self._id = environment.job_id
         self._run = folder
         run_dir = Path(environment.run_dir).absolute() if self.number and environment.run_dir else folder

@@ -12,7 +12,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from slipway.early_use import EarlyUse
 from slipway.errors import SessionError, warn
 from slipway.loading import Pass
-from slipway.not_given import NotGiven, variables_of
+from slipway.not_given import NotGiven, objects_of
 from slipway.numbering import warn_of_numbering
 from slipway.reading_ahead import ReadingAhead
 from slipway.run import Run
@@ -99,9 +99,9 @@ class Loops:
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left of ``total``; see Session."""
         self._require_no_outer("epochs")
-        variables = variables_of(sys._getframe().f_back)  # noqa: SLF001
-        self._feed.data.note_made(variables)
-        self._not_given.find(variables)
+        objects = objects_of(sys._getframe().f_back)  # noqa: SLF001
+        self._feed.data.note_made(objects)
+        self._not_given.find(objects)
         self._calls += 1
         return self._seeding_after(self._epochs(total, self._calls), self._calls)
 
@@ -126,7 +126,7 @@ class Loops:
     def steps(self, total: int) -> Iterator[int]:
         """Yield the iterations that are left of ``total``; see Session."""
         self._require_no_outer("steps")
-        self._not_given.find(variables_of(sys._getframe().f_back))  # noqa: SLF001
+        self._not_given.find(objects_of(sys._getframe().f_back))  # noqa: SLF001
         self._calls += 1
         return self._steps(total, self._calls)
 
@@ -280,7 +280,7 @@ class Loops:
         self._feed.batch += 1
         steps = self._counter.take()
         self._pending.end_body(steps)
-        if not is_last:  # after a ``break`` the steps may be those of the code that follows
+        if not is_last:  # steps of code after the loop may be among them, if ``break`` has not closed it at once
             self._ahead.end_body(has_stepped=any(steps))
         if self._unproven and (any(steps) or current.call):
             self._prove(steps)

@@ -19,13 +19,13 @@ from slipway.schedulers import is_missing, schedulers_in, unscheduled
 log = logging.getLogger(__name__)
 
 
-def variables_of(frame: FrameType | None) -> list[Any]:
-    """Return the variables of ``frame``, and of those that have called it."""
-    found: list[Any] = []
+def objects_of(frame: FrameType | None) -> list[Any]:
+    """Return the objects that can be reached from the variables of ``frame``, and of those that have called it."""
+    variables: list[Any] = []
     while frame:
-        found += frame.f_locals.values()
+        variables += frame.f_locals.values()
         frame = frame.f_back
-    return found
+    return [*reachable(variables)]
 
 
 class NotGiven:
@@ -39,9 +39,12 @@ class NotGiven:
         self._known = {id(tensor) for module in _modules_in(given) for tensor in _tensors(module)}
         self._seen: weakref.WeakKeyDictionary[nn.Module, list[str | None]] = weakref.WeakKeyDictionary()
 
-    def find(self, variables: Iterable[Any]) -> None:
-        """Warn of schedulers in ``variables``, or reached from there, and remember what modules hold now."""
-        for found in reachable(variables):
+    def find(self, objects: Iterable[Any]) -> None:
+        """Warn of schedulers among ``objects`` of the script, and remember what modules hold now."""
+        for name, optimizer in [*self._optimizers.items()]:
+            if not hasattr(optimizer, "param_groups") or unscheduled(optimizer, self._schedulers):
+                del self._optimizers[name]  # no scheduler of torch's works on it, or one was named at the opening
+        for found in objects:
             if isinstance(found, nn.Module):
                 if found not in self._seen and (content := self._content(found)):
                     self._seen[found] = content
@@ -65,8 +68,7 @@ class NotGiven:
 
     def _warn_of_scheduler(self, found: object) -> None:
         for name, optimizer in [*self._optimizers.items()]:
-            was_named = unscheduled(optimizer, self._schedulers)
-            if not was_named and is_missing(found, optimizer, self._schedulers):
+            if is_missing(found, optimizer, self._schedulers):
                 del self._optimizers[name]
                 text = "a scheduler, a %s, works on %s and was not given to the session"
                 warn(log, "scheduler-not-given", text, type(found).__name__, name)

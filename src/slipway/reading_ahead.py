@@ -1,4 +1,4 @@
-"""Scripts that fetch a batch before they train on the last one: a resumed run leaves out the one that was fetched."""
+"""Scripts that fetch batches before they train on them: a resumed run leaves out those that were fetched."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class ReadingAhead:
 
     def begin_pass(self) -> None:
         """Begin a pass, or the rest of one in a resumed attempt."""
-        self._bodies = self._leading = self._others = 0
+        self._bodies = self._leading = self._without_step = 0
 
     def end_body(self, *, has_stepped: bool) -> None:
         """Count a body, in which an optimiser has stepped or not."""
         self._leading += not has_stepped and self._leading == self._bodies
         self._bodies += 1
-        self._others += not has_stepped
+        self._without_step += not has_stepped
 
     def warn(self) -> None:
         """Warn, once, if steps seem to be those of earlier batches; to be called at a save.
 
         They are none in the first bodies, and then one in each. With accumulation, later bodies have none either.
         """
-        if self._has_warned or not 0 < self._leading == self._others or self._bodies < 2 * self._leading + 2:
+        if self._has_warned or not 0 < self._leading == self._without_step or self._bodies < 2 * self._leading + 2:
             return
         self._has_warned = True
         warn(

@@ -97,7 +97,7 @@ class Generators:
         self._devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
 
     def seed(self, purpose: Purpose, *place: int) -> None:
-        """Seed all of them, for a purpose at a place; each rank otherwise, unless training is over."""
+        """Seed all of them, for a purpose at a place: differently on each rank, except after the training."""
         seed, rank = self._key
         seed_generators(derive(seed, purpose, *place, 0 if purpose is Purpose.AFTER else rank), self._devices)
 
