@@ -45,6 +45,33 @@ def test_if_one_cannot_be_started_the_others_end(monkeypatch):
     assert not {*SIGNALS} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_a_rank_that_is_ended_before_it_joins_says_why_it_is_refused():
+    """As another rank was refused first: the parent then sends SIGTERM to this one, which may be slower."""
+    code = """
+import os, signal
+from slipway.environment import read_environment
+from slipway.stop import StopRequest
+from trainer.config import Launch, ModelConfig, Settings
+from trainer.strategies import connect
+request = StopRequest()
+request.listen()
+os.kill(os.getpid(), signal.SIGTERM)
+settings = Settings(model=ModelConfig(sync_bn=True), launch=Launch(backend="ddp", device="cpu", init_method="file:///x"))
+connect(settings, read_environment(os.environ), request)
+"""
+    ranked = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TRAINER_SPAWNED": "1"}
+    rank = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | ranked,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert rank.returncode == 1
+    assert "ConfigError" in rank.stderr.splitlines()[-1]
+
+
 RANKS = """
 import sys, time
 from pathlib import Path

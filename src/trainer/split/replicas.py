@@ -31,9 +31,9 @@ class Replicas:
         self._strategy = strategy
         self._comm: Communicator | None = None
 
-    def join(self, environment: Environment) -> Communicator:
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
         """Join the world as the strategy does."""
-        return self._strategy.join(environment)
+        return self._strategy.join(environment, waiting)
 
     def prepare(
         self,

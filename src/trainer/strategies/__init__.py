@@ -25,8 +25,11 @@ class Strategy(Protocol):
     name: str
     """Its value of --backend."""
 
-    def join(self, environment: Environment) -> Communicator:
-        """Join the world that the launcher describes, waiting for all ranks, and return this rank's end of it."""
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
+        """Join the world that the launcher describes, and return this rank's end of it.
+
+        It checks what concerns this rank alone, and then waits for the others, within ``waiting``.
+        """
         ...
 
     def prepare(
@@ -80,10 +83,8 @@ def connect(
             from trainer.strategies.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    with contextlib.ExitStack() as stack:
-        if request and name != "single":
-            stack.enter_context(request.ending_at_once("trainer", "for the other ranks"))
-        comm = strategy.join(environment)
+    waiting = request.ending_at_once("trainer", "for the other ranks") if request else contextlib.nullcontext()
+    comm = strategy.join(environment, waiting)
     environment.check_size(comm.world.size)
     return comm, strategy
 

@@ -37,7 +37,7 @@ class DDPStrategy:
         self._settings = settings
         self._sync_bn = settings.model.sync_bn
 
-    def join(self, environment: Environment) -> Communicator:
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
         """Open the process group."""
         launch = self._settings.launch
         world = environment.world()
@@ -47,16 +47,17 @@ class DDPStrategy:
         by_variables = launch.init_method == "env://" and not by_torch
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("no-gpu", "model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
-        return open_default_group(
-            world,
-            device,
-            # Over NCCL, a node without its GPU could not even tell the selftest so.
-            backend="gloo" if launch.selftest else torch_backend(launch, device),
-            init_method=launch.init_method,
-            master=environment.master() if by_variables else None,
-            agent_restart=agent_restart,
-            timeout=launch.collective_timeout,
-        )
+        with waiting:
+            return open_default_group(
+                world,
+                device,
+                # Over NCCL, a node without its GPU could not even tell the selftest so.
+                backend="gloo" if launch.selftest else torch_backend(launch, device),
+                init_method=launch.init_method,
+                master=environment.master() if by_variables else None,
+                agent_restart=agent_restart,
+                timeout=launch.collective_timeout,
+            )
 
     def prepare(
         self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]

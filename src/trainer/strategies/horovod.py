@@ -62,16 +62,17 @@ class HorovodStrategy:
         self._micro_steps = settings.train.grad_accum_steps
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
-    def join(self, environment: Environment) -> Communicator:
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
         """Join Horovod's world, or end this process: Horovod itself would wait for ever for a rank that is missing."""
         limit = self._settings.launch.collective_timeout
         timer = threading.Timer(limit, _give_up, [limit])
         timer.daemon = True
         timer.start()
         try:
-            return HorovodCommunicator(
-                lambda world: pick_device(self._settings, world.local_rank, environment.launcher)
-            )
+            with waiting:
+                return HorovodCommunicator(
+                    lambda world: pick_device(self._settings, world.local_rank, environment.launcher)
+                )
         finally:
             timer.cancel()
 

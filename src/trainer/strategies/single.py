@@ -29,7 +29,11 @@ class SingleStrategy:
                 "model.sync_bn needs --backend ddp: one process has no other samples to look at.",
             )
 
-    def join(self, environment: Environment) -> Communicator:
+    def join(
+        self,
+        environment: Environment,
+        waiting: AbstractContextManager[None],  # noqa: ARG002 -- for no one
+    ) -> Communicator:
         """Take this process for the whole world."""
         return Alone(pick_device(self._settings, 0, environment.launcher))
 
