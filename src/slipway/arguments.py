@@ -50,10 +50,13 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex():
+        if not value.is_cpu and value.numel() == 1 and not value.is_complex():
+            return value.detach().reshape(())
+        try:
+            return float(value.item())
+        except (RuntimeError, TypeError) as error:  # several elements, or complex
             kind = f"a tensor of {list(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
-            raise SessionError("not-a-number", f"{call}({name}=...) takes a number, not {kind}.")
-        return float(value.item()) if value.is_cpu else value.detach().reshape(())
+            raise SessionError("not-a-number", f"{call}({name}=...) takes a number, not {kind}.") from error
     if not isinstance(value, (str, bytes, bytearray)):
         try:
             return float(value)

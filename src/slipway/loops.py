@@ -237,7 +237,7 @@ class Loops:
 
     def _begin_pass(self, current: Current) -> None:
         self._pass = current
-        self._ahead.begin_pass()
+        self._ahead.begin_pass(self._feed.batch)
         self._script.begin_pass()
         self._pending.begin_pass()
         self._run.start_clock()
@@ -279,12 +279,12 @@ class Loops:
         self._is_unsaved = True
         self._feed.batch += 1
         steps = self._counter.take()
+        has_stepped = any(steps)
         self._pending.end_body(steps)
-        if not is_last:  # steps of code after the loop may be among them, if ``break`` has not closed it at once
-            self._ahead.end_body(has_stepped=any(steps))
-        if self._unproven and (any(steps) or current.call):
+        if self._unproven and (has_stepped or current.call):
             self._prove(steps)
-        if not any(steps):
+        if not has_stepped:
+            self._ahead.note_without_step(self._feed.batch)
             if self._feed.batch == MOST_BATCHES and self._run.step == 0:
                 self._stepless.check()
         elif is_last or self._feed.batch == self._feed.total or self._unproven:
@@ -307,6 +307,7 @@ class Loops:
         if self._run.step == 0:
             self._stepless.check()
         self._pending.end_pass()
+        self._ahead.warn(self._feed.batch)
         if not current.call:
             self._feed.next_pass()
         if self._continues:
@@ -468,7 +469,7 @@ def open_loops(script: Script, run: Run, objects: Mapping[str, Mapping[str, Any]
         early_use = EarlyUse(objects["model"] if script.is_resumed else {})
         stack.callback(early_use.close)
         ahead = ReadingAhead()
-        script.before_saves += [not_given.warn, ahead.warn]
+        script.before_saves += [not_given.warn, lambda: ahead.warn(script.feed.batch)]
         loops = Loops(
             script, run, counter, optimizers=optimizers, not_given=not_given, early_use=early_use, ahead=ahead
         )

@@ -147,9 +147,11 @@ class Watched:
         self._is_used = True
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more, and leave each backward pass as fast as before: torch would still call a list without hooks."""
         if self._hook:
             self._hook.remove()
+            if not self.parameter._backward_hooks:  # noqa: SLF001 -- there is no other way
+                self.parameter._backward_hooks = None  # noqa: SLF001
 
     def _look(self, *_: Any) -> None:
         if self._found is False or self._is_used:

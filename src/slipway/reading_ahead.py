@@ -15,24 +15,24 @@ class ReadingAhead:
     def __init__(self) -> None:
         """Begin a pass."""
         self._has_warned = False
-        self.begin_pass()
+        self.begin_pass(0)
 
-    def begin_pass(self) -> None:
-        """Begin a pass, or the rest of one in a resumed attempt."""
-        self._bodies = self._leading = self._without_step = 0
+    def begin_pass(self, done: int) -> None:
+        """Begin a pass, or the rest of one in a resumed attempt, of which so many bodies are ``done``."""
+        self._before, self._leading, self._without_step = done, 0, 0
 
-    def end_body(self, *, has_stepped: bool) -> None:
-        """Count a body, in which an optimiser has stepped or not."""
-        self._leading += not has_stepped and self._leading == self._bodies
-        self._bodies += 1
-        self._without_step += not has_stepped
+    def note_without_step(self, done: int) -> None:
+        """Note that no optimiser has stepped in the last body of those that are ``done`` now."""
+        self._leading += done == self._before + self._leading + 1
+        self._without_step += 1
 
-    def warn(self) -> None:
-        """Warn, once, if steps seem to be those of earlier batches; to be called at a save.
+    def warn(self, done: int) -> None:
+        """Warn, once, if steps seem to be those of earlier batches; to be called at a save, and at the pass's end.
 
         They are none in the first bodies, and then one in each. With accumulation, later bodies have none either.
         """
-        if self._has_warned or not 0 < self._leading == self._without_step or self._bodies < 2 * self._leading + 2:
+        bodies = done - self._before
+        if self._has_warned or not 0 < self._leading == self._without_step or bodies < 2 * self._leading + 2:
             return
         self._has_warned = True
         warn(
@@ -42,5 +42,5 @@ class ReadingAhead:
             "the script fetches batches before it trains on them, a resumed run leaves out those. Prefetch within: "
             "session.batches(prefetch(loader))",
             self._leading,
-            self._bodies - self._leading,
+            bodies - self._leading,
         )

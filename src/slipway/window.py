@@ -94,21 +94,19 @@ class Logged:
 
     def add(self, value: Number) -> None:
         """Add a value; nothing waits for a GPU."""
-        if not isinstance(value, Tensor):
-            self._add(value)
-            return
-        if self._values is None or self._used == len(self._values):
-            with torch.inference_mode(False):  # else nothing could be written into it outside of that mode
-                room = torch.empty(self._used or self.FIRST, dtype=torch.float64, device=value.device)
-                self._values = room if self._values is None else torch.cat([self._values, room.to(self._values.device)])
-        self._values[self._used].copy_(value, non_blocking=True)
-        self._used += 1
+        if isinstance(value, Tensor):
+            self._keep(value)
+        elif math.isfinite(value):
+            self._sums[0] += value
+            self._sums[1] += 1
+        else:
+            self._sums[2] += 1
 
     def sums(self) -> list[float]:
         """Return the sum of the finite values, their number, and that of the others; waits for the device."""
         if self._values is not None:
             for value in self._values[: self._used].tolist():
-                self._add(value)
+                self.add(value)
             self._used = 0
         return list(self._sums)
 
@@ -116,12 +114,13 @@ class Logged:
         """Add what ``sums`` returned; an older version did not count what was inf or nan."""
         self._sums = [own + more for own, more in zip(self._sums, [*sums, 0], strict=False)]
 
-    def _add(self, value: float) -> None:
-        if math.isfinite(value):
-            self._sums[0] += value
-            self._sums[1] += 1
-        else:
-            self._sums[2] += 1
+    def _keep(self, value: Tensor) -> None:
+        if self._values is None or self._used == len(self._values):
+            with torch.inference_mode(False):  # else nothing could be written into it outside of that mode
+                room = torch.empty(self._used or self.FIRST, dtype=torch.float64, device=value.device)
+                self._values = room if self._values is None else torch.cat([self._values, room.to(self._values.device)])
+        self._values[self._used].copy_(value, non_blocking=True)
+        self._used += 1
 
 
 def require_free_names(names: Iterable[str]) -> None:
