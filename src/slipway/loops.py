@@ -261,9 +261,10 @@ class Loops:
             try:
                 yield item
             except GeneratorExit:  # of a ``break``, or of an error in the body
-                current.is_left = True
-                self._end_body(current, is_last=True)
-                self._seed_after(current)
+                if current.in_body:  # and not ended before, as by the next pass, while a variable kept this iterator
+                    current.is_left = True
+                    self._end_body(current, is_last=True)
+                    self._seed_after(current)
                 raise
             if self._pass is not current:
                 self._refuse_pass()

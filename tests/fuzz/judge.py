@@ -108,14 +108,17 @@ class Judge:
         done: list[str] = []
         for kill in [*chain, ""]:
             done.append(kill or "nothing")
+            is_saved = any((self.folder / name).rglob("checkpoints/latest"))
             now = self._run(name, kill)
             said += self._said(now)
             if found := self._flaw(now, done):
                 return found
-            differing = self._differing(now, resumed=len(done) > 1)
+            differing = self._differing(now, resumed=is_saved)
             if differing or (now.failed and not now.killed):  # the latter is a refusal that names what it is of
                 return self._silence(said, differing, done, now)
             seen |= now.trace.keys()
+            if now.ended and self.case.undetermined:  # and nothing was saved before: a whole run of other numbers
+                return None
             if now.ended:
                 return self._finished(name, said, seen, done, now)
         return Finding("not finished", f"exit code(s) {now.codes}", done, now.output)

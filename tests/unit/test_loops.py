@@ -211,6 +211,20 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [0, 1]]
 
+    def test_an_iterator_that_is_kept_after_a_break_leaves_the_next_pass_alone(self, tmp_path):
+        def script(attempt):
+            with attempt.open(checkpoint_steps=1) as session:
+                for _ in session.epochs(3):
+                    batches = iter(session.batches(range(4)))
+                    while (number := next(batches, None)) is not None:
+                        assert session.batch == number
+                        attempt.update(number)
+                        if number == 2:
+                            break
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 5) == [[0, 1, 2, 0, 1], [2, 0, 1, 2]]
+
     def test_one_before_epochs_belongs_to_no_later_epoch(self, tmp_path):
         def script(attempt):
             with attempt.open() as session:
