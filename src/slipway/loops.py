@@ -112,6 +112,7 @@ class Loops:
         self._settle()
         if not self._has_come:
             return Batches(iter(()), None)
+        self._not_given.find_schedulers(objects_of(sys._getframe().f_back))  # noqa: SLF001
         feed = self._feed
         feed.end_steps()
         if feed.number >= self._script.lowest[0]:
@@ -294,7 +295,12 @@ class Loops:
             self._run.advance()
 
     def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and end the pass; after a ``break`` too."""
+        """Wait for ranks with more batches, and end the pass; after a ``break`` too.
+
+        Raises:
+            Stopped: if the ranks had agreed on that, and the script has caught it.
+        """
+        self._run.require_running()
         current = self._pass
         if current is None:
             return
@@ -332,8 +338,6 @@ class Loops:
         Raises:
             Stopped: if the ranks had agreed on that, and the script has caught it.
         """
-        if self._run.stopped:
-            raise self._run.stopped
         self._end_pass()
         self._count_steps_outside()
         if self._in_epoch and self._has_left_epoch:

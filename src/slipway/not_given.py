@@ -40,15 +40,20 @@ class NotGiven:
         self._seen: weakref.WeakKeyDictionary[nn.Module, list[str | None]] = weakref.WeakKeyDictionary()
 
     def find(self, objects: Iterable[Any]) -> None:
-        """Warn of schedulers among ``objects`` of the script, and remember what modules hold now."""
+        """Remember what modules among ``objects`` of the script hold now, and warn of schedulers among them."""
+        found = [*objects]
+        for module in found:
+            if isinstance(module, nn.Module) and module not in self._seen and (content := self._content(module)):
+                self._seen[module] = content
+        self.find_schedulers(found)
+
+    def find_schedulers(self, objects: Iterable[Any]) -> None:
+        """Warn of schedulers of the session's optimizers among ``objects`` of the script."""
         for name, optimizer in [*self._optimizers.items()]:
             if not hasattr(optimizer, "param_groups") or unscheduled(optimizer, self._schedulers):
                 del self._optimizers[name]  # no scheduler of torch's works on it, or one was named at the opening
         for found in objects:
-            if isinstance(found, nn.Module):
-                if found not in self._seen and (content := self._content(found)):
-                    self._seen[found] = content
-            else:
+            if self._optimizers and not isinstance(found, nn.Module):
                 with contextlib.suppress(Exception):  # of an object of the script that is asked for attributes
                     self._warn_of_scheduler(found)
 

@@ -6,6 +6,8 @@ import logging
 
 from slipway.errors import warn
 
+MOST = 4
+"""Batches that a prefetcher fetches ahead, at most: a loop whose first step comes later fills a buffer, say."""
 log = logging.getLogger(__name__)
 
 
@@ -32,7 +34,7 @@ class ReadingAhead:
         They are none in the first bodies, and then one in each. With accumulation, later bodies have none either.
         """
         bodies = done - self._before
-        if self._has_warned or not 0 < self._leading == self._without_step or bodies < 2 * self._leading + 2:
+        if self._has_warned or not 0 < self._leading == self._without_step <= MOST or bodies < 2 * self._leading + 2:
             return
         self._has_warned = True
         warn(

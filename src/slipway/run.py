@@ -156,6 +156,11 @@ class Run:
         if self.reason:
             self._stop()
 
+    def require_running(self) -> None:
+        """Raise Stopped again if it has ended the run, and the script has caught it."""
+        if self.stopped:
+            raise self.stopped
+
     def start_clock(self) -> None:
         """Begin to measure the time of steps, after something else."""
         self._enter(TRAINED)
@@ -302,7 +307,12 @@ class Run:
         return bool(minutes) and self._comm.world.is_root and now - self._saved_at >= 60 * (minutes or 0)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append ``record`` to metrics.jsonl, on rank 0."""
+        """Append ``record`` to metrics.jsonl, on rank 0.
+
+        Raises:
+            Stopped: as ``require_running`` does.
+        """
+        self.require_running()
         if root := self._recorder.on_root:
             root.write(dict(record))
             root.clock.waited(record.get("data_seconds", 0))

@@ -211,6 +211,22 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [0, 1]]
 
+    @pytest.mark.parametrize("records", [False, True])
+    def test_a_stop_that_the_script_catches_ends_it_at_the_next_place(self, records, tmp_path):
+        def script(attempt):
+            with attempt.open() as session:
+                for _ in session.epochs(2):
+                    try:
+                        for number in session.batches(range(4)):
+                            attempt.update(number)
+                    except BaseException:  # noqa: BLE001, S110 -- as scripts do
+                        pass
+                    if records:
+                        session.metrics(seen=len(attempt.seen))
+                return attempt.result(session)
+
+        assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [2, 3, 0, 1, 2, 3]]
+
     def test_an_iterator_that_is_kept_after_a_break_leaves_the_next_pass_alone(self, tmp_path):
         def script(attempt):
             with attempt.open(checkpoint_steps=1) as session:
@@ -286,6 +302,16 @@ class TestReadingAhead:
         with pytest.raises(Stopped):
             self.train(Attempt(tmp_path, stop_at=9), lambda session: ahead(session.batches(range(14)), count))
         assert slugs(caplog.text) == ["reads-ahead"]
+
+    def test_a_loop_that_first_fills_a_buffer_is_none(self, tmp_path, caplog):
+        attempt, buffer = Attempt(tmp_path), []
+        with attempt.open() as session:
+            for _ in session.epochs(1):
+                for number in session.batches(range(30)):
+                    buffer.append(number)
+                    if len(buffer) > 8:
+                        attempt.update(number)
+        assert not slugs(caplog.text)
 
     def test_one_within_is_exact(self, tmp_path, caplog):
         def script(attempt):

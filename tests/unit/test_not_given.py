@@ -145,6 +145,19 @@ class TestSchedulers:
         assert slugs(caplog.text) == ["scheduler-not-given"]
         assert plateau
 
+    def test_one_that_an_epoch_puts_in_the_place_of_the_given_one_is_named(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        scheduler = lr_scheduler.StepLR(attempt.both, 1)
+        with attempt.open(scheduler=scheduler) as session:
+            for epoch in session.epochs(3):
+                if epoch == 1:
+                    assert not slugs(caplog.text)
+                    scheduler = lr_scheduler.StepLR(attempt.both, 1)
+                for _ in session.batches(range(2)):
+                    attempt.update()
+                scheduler.step()
+        assert slugs(caplog.text) == ["scheduler-not-given"]
+
     def test_what_trains_the_model_is_none(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         trainer = Halving(attempt.both)
