@@ -280,7 +280,7 @@ def with_objects():
     model.within, model.counts, model.count = [Tracker()], defaultdict(lambda: [1]), itertools.count()
     model.teacher, model.itself = [nn.Linear(1, 1)], [model]
     model.meter, model.optimizer = Tracker(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model.delays = {each: 1 for each in model.parameters()}
+    model.delays = dict.fromkeys(model.parameters(), 1)
     model.functions, model.lock, model.logger = [torch.relu, len], threading.Lock(), logging.getLogger("x")
     return model
 
