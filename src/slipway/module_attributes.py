@@ -1,4 +1,4 @@
-"""What modules compute with and ``state_dict`` leaves out: frozen parameters, attributes, buffers that do not persist.
+"""What modules and optimizers compute with and ``state_dict`` leaves out: frozen parameters, attributes, buffers.
 
 A script that unfreezes a layer in its third epoch does not run that line again when it is resumed in its fifth. So what
 has changed since the session was made is saved and restored. Tensors are saved also if they are small, as a script may
@@ -7,6 +7,7 @@ have drawn them without a seed; large ones that have not changed are compared by
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import weakref
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from slipway.checkpoint.components import NUMPY_KINDS, PLAIN, split
 from slipway.checkpoint.containers import SETS, kind_of, make, options_of
@@ -26,6 +28,14 @@ from slipway.fingerprint import fingerprint
 from slipway.generator_state import SavedGenerator
 from slipway.loadable import named
 from slipway.module_objects import Look
+from slipway.optimizer_attributes import (
+    attributes_of_script,
+    parameters_of,
+    parts_of_state,
+    place_of,
+    saved_places,
+    with_attributes,
+)
 from slipway.own_generators import is_own_generator
 from slipway.replicas import checksum
 from slipway.wrappers import plain_name, wrapped_child
@@ -44,7 +54,7 @@ class Place(NamedTuple):
     """Where a value is kept."""
 
     module: str
-    """Name of the model, and of the module within, without wrappers."""
+    """Name of the model, and of the module within, without wrappers; or of the optimizer."""
     name: str
     is_buffer: bool
 
@@ -66,11 +76,17 @@ class Large(NamedTuple):
 
 
 class ModuleAttributes:
-    """Whatever else the modules of models hold."""
+    """Whatever else the modules of models hold, and optimizers."""
 
-    def __init__(self, models: Mapping[str, nn.Module], given: Iterable[object] = ()) -> None:
-        """Save what changes in ``models``, with their wrappers, from now on; ``given`` is saved otherwise."""
+    def __init__(
+        self, models: Mapping[str, nn.Module], given: Iterable[object] = (), optimizers: Mapping[str, object] = {}
+    ) -> None:
+        """Save what changes, from now on, in ``models``, with their wrappers, and ``optimizers``, both by name.
+
+        What ``given`` contains is saved otherwise.
+        """
         self._models, self._given = models, [*models.values(), *given]
+        self._optimizers = with_attributes(optimizers)
         self._frozen = self._flags()
         self._at_first: dict[Place, Any] = {}
         self._large: dict[Place, list[Large]] = {}
@@ -78,7 +94,7 @@ class ModuleAttributes:
         """Digests of what cannot be saved; None where a change is not named, or was."""
         look = Look(self._known)
         for place, value in self._values():
-            if not _is_data(value):
+            if not is_data(value):
                 self._objects[place] = look.digest(value)
                 continue
             self._at_first[place] = _content(value)
@@ -96,7 +112,7 @@ class ModuleAttributes:
         changed: list[Place] = []
         look = Look(self._known)
         for place, value in self._values():
-            if not _is_data(value):
+            if not is_data(value):
                 changed += [place] if self._is_changed_object(place, look.digest(value)) else []
                 continue
             tensors = _tensors(value)
@@ -122,10 +138,10 @@ class ModuleAttributes:
             if name in parameters:
                 parameters[name].requires_grad_(flag)
         devices = dict(_places(state_dict.get("devices", {})))
-        modules = self._modules()
+        owners = self._modules() | {f"{name}/": [each] for name, each in self._optimizers.items()}
         for place, value in _places(state_dict.get("values", {})):
-            for module in modules.get(place.module, []):
-                _put(module, place, value, devices.get(place, "cpu"))
+            for owner in owners.get(place.module, []):
+                _put(owner, place, value, devices.get(place, "cpu"))
         for place, sums in _places(state_dict.get("checksums", {})):
             before = self._large.get(place, [])
             if [list(large.sums) for large in before] != sums:
@@ -137,8 +153,8 @@ class ModuleAttributes:
                 )
 
     def generators(self) -> dict[tuple[Any, ...], Any]:
-        """Return the generators that modules hold, by place."""
-        return dict(_generators((place, value) for place, value in self._values() if _is_data(value)))
+        """Return the generators that modules and optimizers hold, by place."""
+        return dict(_generators((place, value) for place, value in self._values() if is_data(value)))
 
     def _is_changed(self, place: Place, value: Any, tensors: list[Tensor]) -> bool:
         if place not in self._at_first or self._at_first[place] != _content(value):
@@ -168,7 +184,8 @@ class ModuleAttributes:
             *(each for module in modules for each in module._parameters.values()),  # noqa: SLF001
             *(each for module in modules for each in module._buffers.values()),  # noqa: SLF001
         ]
-        return {*map(id, (*self._given, *modules, *tensors))} - {id(None)}
+        of_optimizers = [each for optimizer in self._optimizers.values() for each in parts_of_state(optimizer)]
+        return {*map(id, (*self._given, *modules, *tensors, *of_optimizers))} - {id(None)}
 
     def _modules(self) -> dict[str, list[nn.Module]]:
         """Return the modules by their names without wrappers; wrappers stand before what they wrap."""
@@ -190,7 +207,7 @@ class ModuleAttributes:
         return {name: parameter.requires_grad for name, parameter in self._parameters().items()}
 
     def _values(self) -> Iterator[tuple[Place, Any]]:
-        """Yield buffers that do not persist, and attributes."""
+        """Yield buffers that do not persist, and attributes of modules and optimizers."""
         for name, modules in self._modules().items():
             for module in modules:
                 if wrapped_child(module):
@@ -201,20 +218,33 @@ class ModuleAttributes:
                 for key, value in vars(module).items():
                     if key not in OF_TORCH:
                         yield Place(name, key, False), value
+        for name, optimizer in self._optimizers.items():
+            yield from ((Place(f"{name}/", key, False), value) for key, value in _of_optimizer(optimizer))
 
 
-def _put(module: nn.Module, place: Place, value: Any, device: str) -> None:
-    """Give an attribute or a buffer of ``module`` its ``value``."""
-    if wrapped_child(module):
+def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield its attributes that are not saved otherwise."""
+    saved = functools.cache(functools.partial(saved_places, optimizer))
+    for name, value in attributes_of_script(optimizer):
+        tensors = _tensors(value)
+        if not tensors or saved().isdisjoint(map(place_of, tensors)):
+            yield name, value
+
+
+def _put(owner: nn.Module | Optimizer, place: Place, value: Any, device: str) -> None:
+    """Give an attribute or a buffer of ``owner`` its ``value``."""
+    if isinstance(owner, nn.Module) and wrapped_child(owner):
         if place.name == "training":
-            module.training = value
+            owner.training = value
         return
-    own = next((tensor.device for tensor in module.parameters()), torch.device(device))
+    parameters = owner.parameters() if isinstance(owner, nn.Module) else parameters_of(owner)
+    own = next((tensor.device for tensor in parameters), torch.device(device))
     where = own if own.type == device else torch.device("cpu")
-    kept = module._buffers if place.is_buffer else vars(module)  # noqa: SLF001
-    if place.is_buffer:
-        vars(module).pop(place.name, None)
-        module._non_persistent_buffers_set.add(place.name)  # noqa: SLF001
+    kept = vars(owner)
+    if place.is_buffer and isinstance(owner, nn.Module):
+        vars(owner).pop(place.name, None)
+        owner._non_persistent_buffers_set.add(place.name)  # noqa: SLF001
+        kept = owner._buffers  # noqa: SLF001
     kept[place.name] = Restoring(where).restored(kept.get(place.name), value)
 
 
@@ -281,17 +311,17 @@ def _tensors(value: Any) -> list[Tensor]:
     return [] if type(value) in PLAIN else [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _is_data(value: Any) -> bool:
+def is_data(value: Any) -> bool:
     """Return whether ``value`` can be saved: not parameters, which are in a state_dict, nor results with a graph."""
     if type(value) in PLAIN:
         return True
     if kind_of(value) is None:
         return _is_savable_leaf(value)
     if isinstance(value, dict):
-        return all(type(key) in PLAIN for key in value) and all(map(_is_data, value.values()))
+        return all(type(key) in PLAIN for key in value) and all(map(is_data, value.values()))
     if isinstance(value, SETS):
         return all(type(leaf) in {*PLAIN, bytes} for leaf in _leaves(value))
-    return all(map(_is_data, value))
+    return all(map(is_data, value))
 
 
 def _is_savable_leaf(value: Any) -> bool:

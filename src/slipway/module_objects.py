@@ -136,7 +136,7 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
     elif isinstance(value, dict):
         names.append(len(value))
         keys = _ends(value)
-        names += keys
+        names += map(hash, keys)  # of an object, such as a parameter, by its identity
         parts += [value[key] for key in keys]
     attributes = attributes_of(value)
     ordered = sorted(attributes)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
 from slipway.errors import warn
-from slipway.module_objects import text_of_numbers
+from slipway.module_attributes import OF_TORCH, is_data
+from slipway.module_objects import CONTAINERS, MAX_ITEMS, Look, text_of_numbers
 from slipway.own_generators import reachable
 from slipway.schedulers import is_missing, schedulers_in, unscheduled
+from slipway.wrappers import wrapped_child
 
 log = logging.getLogger(__name__)
+
+PACKAGES = {"site-packages", "dist-packages"}
+"""Names of the folders of installed packages."""
+Content = dict[Any, str | int | None]
+"""Of a module: what stands for each tensor and attribute, None if nothing does."""
 
 
 def objects_of(frame: FrameType | None) -> list[Any]:
@@ -36,15 +46,15 @@ class NotGiven:
         self._optimizers = dict(objects["optimizer"])
         given = [each for named in objects.values() for each in named.values()]
         self._schedulers = schedulers_in(objects)
-        self._known = {id(tensor) for module in _modules_in(given) for tensor in _tensors(module)}
-        self._seen: weakref.WeakKeyDictionary[nn.Module, list[str | None]] = weakref.WeakKeyDictionary()
+        self._known = {each for module in _modules_in(given) for each in _identities(module)}
+        self._seen: weakref.WeakKeyDictionary[nn.Module, Content] = weakref.WeakKeyDictionary()
 
     def find(self, objects: Iterable[Any]) -> None:
         """Remember what modules among ``objects`` of the script hold now, and warn of schedulers among them."""
         found = [*objects]
         for module in found:
-            if isinstance(module, nn.Module) and module not in self._seen and (content := self._content(module)):
-                self._seen[module] = content
+            if isinstance(module, nn.Module) and module not in self._seen and id(module) not in self._known:
+                self._seen[module] = self._content(module)
         self.find_schedulers(found)
 
     def find_schedulers(self, objects: Iterable[Any]) -> None:
@@ -60,9 +70,9 @@ class NotGiven:
     def warn(self) -> None:
         """Warn once of each module that has changed since then; to be called at a save."""
         for module, before in [*self._seen.items()]:
-            if (now := self._content(module)) and now != before:
+            if any(before.get(place, "") not in {None, now} for place, now in self._content(module).items() if now):
                 del self._seen[module]
-                self._known |= {id(tensor) for tensor in _tensors(module)}  # nor of its parts
+                self._known |= _identities(module)  # nor of its parts
                 warn(
                     log,
                     "module-not-given",
@@ -78,9 +88,34 @@ class NotGiven:
                 text = "a scheduler, a %s, works on %s and was not given to the session"
                 warn(log, "scheduler-not-given", text, type(found).__name__, name)
 
-    def _content(self, module: nn.Module) -> list[str | None]:
-        """Return what its tensors hold, of large ones a part; those of the objects given are left out."""
-        return [_text(tensor) for tensor in _tensors(module) if id(tensor) not in self._known]
+    def _content(self, module: nn.Module) -> Content:
+        """Return what its tensors and attributes hold, of large ones a part, without the objects given."""
+        look = Look(lambda: self._known)
+        tensors = [tensor for tensor in _tensors(module) if id(tensor) not in self._known]
+        attributes = {
+            (id(part), name): look.digest(value)
+            for part in module.modules()
+            if id(part) not in self._known
+            for name, value in _attributes(part)
+        }
+        return {**{number: _text(tensor) or "" for number, tensor in enumerate(tensors)}, **attributes}
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the plain data that the script's code keeps in ``module``; that of other packages may be a cache."""
+    kind: type = type(module)
+    if not wrapped_child(module) and not _is_installed(kind):
+        for name, value in vars(module).items():
+            is_long = isinstance(value, CONTAINERS) and len(value) > MAX_ITEMS  # a look at its ends is enough
+            if name not in {*OF_TORCH, "training"} and (is_long or is_data(value)):
+                yield name, value
+
+
+@functools.cache
+def _is_installed(kind: type) -> bool:
+    """Return whether ``kind`` is a class of an installed package other than torch."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return kind.__module__.partition(".")[0] != "torch" and not PACKAGES.isdisjoint(Path(file).parts)
 
 
 def _modules_in(values: Iterable[Any]) -> Iterator[nn.Module]:
@@ -97,3 +132,8 @@ def _text(tensor: Tensor) -> str | None:
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
+
+
+def _identities(module: nn.Module) -> set[int]:
+    """Return the ``id`` of its parts and tensors."""
+    return {*map(id, (*module.modules(), *_tensors(module)))}

@@ -1332,8 +1332,9 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "not-restored": Entry(
             WARNING,
-            "A value that no `state_dict` contains differs from the one with which the run began, or a module holds an "
-            "object that has changed and is not plain data, so the resumed run may come to other results.",
+            "A value that no `state_dict` contains differs from the one with which the run began, or a module or an "
+            "optimizer holds an object that has changed and is not plain data, so the resumed run may come to other "
+            "results.",
             "Seed what computes it, or save it: `register_buffer` in a module, or `Session(extra=...)`.",
         ),
         "scheduler-not-given": Entry(
@@ -1377,8 +1378,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         "module-not-given": Entry(
             WARNING,
             "A module that the script has made before its loops changes while it trains, and was not given to the "
-            "Session: an average of weights, a teacher, a target network, a loss with buffers. It begins anew in each "
-            "attempt.",
+            "Session: an average of weights, a teacher, a target network, a loss with buffers or counters. It begins "
+            "anew in each attempt.",
             'Pass it: `Session(model={"model": model, "teacher": teacher})`, or `extra=`. Ignore this for a metric '
             "that each epoch resets before it uses it.",
         ),

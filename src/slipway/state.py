@@ -71,7 +71,7 @@ def components_of(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Statefu
             found[name] = component(name, value, parameters=parameters, schedulers=schedulers)
     modules = {name: part.module for name, part in found.items() if isinstance(part, Model)}
     given = [value for named in objects.values() for value in named.values()]
-    return {**found, ATTRIBUTES: ModuleAttributes(modules, given)} if modules else found
+    return {**found, ATTRIBUTES: ModuleAttributes(modules, given, objects["optimizer"])} if modules else found
 
 
 def component(

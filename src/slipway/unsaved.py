@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slipway.errors import SessionError, warn
+from slipway.optimizer_attributes import tensors_in
 from slipway.pending import PendingGradients
 from slipway.steps import StepCounter, unwrapped
 
@@ -35,7 +36,7 @@ def require_saved_parameters(
     if all(id(parameter) in known for parameter in _trained(optimizers.values())):
         return
     states = [each.state_dict() for each in extra.values() if hasattr(each, "state_dict")]
-    storages = {tensor.data_ptr() for tensor in (*tensors, *_tensors_in(states)) if tensor.numel()}
+    storages = {tensor.data_ptr() for tensor in (*tensors, *tensors_in(states)) if tensor.numel()}
     for name, optimizer in optimizers.items():
         groups = getattr(optimizer, "param_groups", ())
         unsaved = [
@@ -51,13 +52,6 @@ def require_saved_parameters(
                 'module that has them too, Session(model={"net": net, "other": other}), a single tensor as '
                 "nn.ParameterList([tensor]).",
             )
-
-
-def _tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a state: of dictionaries, lists and tuples."""
-    for each in _values(tree):
-        if isinstance(each, Tensor):
-            yield each
 
 
 def _values(tree: Any) -> Iterator[Any]:

@@ -26,7 +26,7 @@ WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
     """Warn of what the checkpoint does not hold for each of ``size`` ranks, and refuse to continue without it.
 
-    Generators of further ranks are seeded anew; buffers and attributes of models are those of rank 0. Nothing is lost
+    Generators of further ranks are seeded anew; buffers and attributes are those of rank 0. Nothing is lost
     if the next forward pass makes them so on any number of ranks.
 
     Raises:

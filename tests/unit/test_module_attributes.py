@@ -280,6 +280,7 @@ def with_objects():
     model.within, model.counts, model.count = [Tracker()], defaultdict(lambda: [1]), itertools.count()
     model.teacher, model.itself = [nn.Linear(1, 1)], [model]
     model.meter, model.optimizer = Tracker(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.delays = dict.fromkeys(model.parameters(), 1)
     model.functions, model.lock, model.logger = [torch.relu, len], threading.Lock(), logging.getLogger("x")
     return model
 
@@ -402,8 +403,19 @@ def test_of_what_the_model_does_not_have_nothing_is_made():
     assert not hasattr(model, "table.table")
 
 
+class Decaying(torch.optim.SGD):
+    """An optimizer that counts its steps in an attribute."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        self.param_groups[0]["lr"] = 1e-4 / self.steps
+        return super().step(closure)
+
+
 class Script:
-    """A training whose second epoch unfreezes a layer, and whose model counts its passes in an attribute."""
+    """A training whose second epoch unfreezes a layer, and whose model and optimizer count in attributes."""
 
     def __init__(self, folder):
         torch.manual_seed(0)
@@ -412,7 +424,7 @@ class Script:
         self.model.carried = torch.zeros(2)
         self.model.noise, self.model.recent = np.random.default_rng(0), deque(maxlen=2)
         self.model[0].requires_grad_(False)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
+        self.optimizer = Decaying(self.model.parameters(), lr=1e-4, momentum=0.9)
         self.loader = DataLoader(TensorDataset(torch.arange(24.0).view(12, 2) / 24), 4, shuffle=True)
         self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
 
@@ -436,6 +448,125 @@ class Script:
         return self
 
 
+class Counting(torch.optim.SGD):
+    """An optimizer with attributes: one that the first step adds, others that steps change."""
+
+    steps = 0
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.05, momentum=0.9)
+        self.norms, self.noise, self.scale = [], torch.Generator().manual_seed(0), torch.ones(1)
+        self.parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self.groups, self.tracker = self.param_groups, Tracker()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        self.norms.append(self.parameters[0].grad.norm().item())
+        self.scale = self.scale * 0.9
+        self.param_groups[0]["lr"] = 0.05 / self.steps**0.5
+        super().step(closure)
+        self.momenta = [self.state[parameter]["momentum_buffer"] for parameter in self.parameters]
+        self.gradients = [parameter.grad for parameter in self.parameters]
+        self.flat = self.parameters[0].data
+        for parameter in self.parameters:
+            parameter.add_(
+                torch.randn(parameter.shape, generator=self.noise) * self.scale * sum(self.norms[-2:]) * 0.01
+            )
+
+
+def with_optimizer(make=Counting):
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = make(model.parameters())
+    return model, optimizer, ModuleAttributes({"model": model}, [model, optimizer], {"optimizer": optimizer})
+
+
+def train(model, optimizer, steps=2):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).square().sum().backward()
+        optimizer.step()
+
+
+def test_attributes_of_an_optimizer_come_back(caplog):
+    (first, one, before), (second, two, after) = with_optimizer(), with_optimizer()
+    noise, norms = two.noise, two.norms
+    train(first, one)
+    state = saved(before)
+    assert {*state["values"]["attributes"]["optimizer/"]} == {"steps", "norms", "noise", "scale"}
+    after.load_state_dict(state)
+    second.load_state_dict(first.state_dict())
+    two.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert (two.noise is noise, two.norms is norms) == (True, True)
+    train(first, one)
+    train(second, two)
+    assert torch.equal(first.weight, second.weight)
+    assert (one.steps, one.norms, one.scale) == (two.steps, two.norms, two.scale)
+    assert slugs(caplog.text) == []
+
+
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """As Accelerate's: of another optimizer."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.is_overflow = optimizer, False
+
+
+class Optimizer8bit(torch.optim.SGD):
+    """As that of bitsandbytes: it has the state prepared at the first step."""
+
+    is_overflow = False
+
+
+def test_what_other_libraries_make_anew_is_not_saved():
+    model, optimizer, _ = with_optimizer()
+    wrapper, of_library = AcceleratedOptimizer(optimizer), Optimizer8bit(model.parameters())
+    part = ModuleAttributes({"model": model}, optimizers={"one": wrapper, "other": of_library})
+    wrapper.is_overflow = of_library.is_overflow = True
+    optimizer.norms.append(1.0)
+    state = saved(part)["values"]["attributes"]
+    assert ([*state], state["one/"]["norms"]) == (["one/"], [1.0])
+    assert "is_overflow" not in state["one/"]
+
+
+def test_what_an_optimizer_holds_and_cannot_be_saved_is_named_once(caplog):
+    model, optimizer, part = with_optimizer()
+    for _ in range(2):
+        optimizer.tracker.history.append(1)
+        saved(part)
+    assert slugs(caplog.text) == ["not-restored"]
+    assert_warning(caplog.text, "not-restored", "tracker", "optimizer")
+    assert model
+
+
+OF_TORCH = {
+    "Adam": lambda parameters: torch.optim.Adam(parameters, fused=True),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, fused=True),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, fused=True),
+    "LBFGS": torch.optim.LBFGS,
+    "Rprop": torch.optim.Rprop,
+}
+
+
+@pytest.mark.parametrize("kind", OF_TORCH)
+def test_optimizers_of_torch_have_no_attributes_to_save(kind):
+    model, optimizer, part = with_optimizer(OF_TORCH[kind])
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
+    optimizer.register_step_post_hook(lambda *_: None)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 2)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+        scheduler.step()
+    assert saved(part) == {}
+
+
 @pytest.mark.parametrize("stop_at", [2, 4, 6, 8])
 def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
     whole = Script(tmp_path / "whole").run()
@@ -444,6 +575,7 @@ def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
     resumed = Script(tmp_path / "run").run()
     assert all(map(torch.equal, whole.model.state_dict().values(), resumed.model.state_dict().values()))
     assert content(resumed.model) == content(whole.model)
+    assert resumed.optimizer.steps == whole.optimizer.steps == 12
 
 
 def test_a_checkpoint_without_attributes_is_resumed(tmp_path, monkeypatch):

@@ -34,6 +34,21 @@ class Centered(nn.Module):
         return (outputs - self.center).square().mean()
 
 
+class Warm(nn.Module):
+    """A loss that counts its calls, or keeps others, in an attribute that it has from the first call on."""
+
+    calls = 0
+
+    def __init__(self, name="calls", value=lambda calls, _: calls):
+        super().__init__()
+        self.inner = nn.MSELoss()
+        self.change = lambda outputs: setattr(self, name, value(self.calls + 1, outputs))
+
+    def forward(self, outputs):
+        self.change(outputs)
+        return self.inner(outputs, torch.zeros_like(outputs))
+
+
 def lerp_data(average, model):
     for kept, new in zip(average.parameters(), model.parameters(), strict=True):
         kept.data.mul_(0.9).add_(new.data, alpha=0.1)
@@ -43,6 +58,12 @@ OTHERS = {
     "average": (AveragedModel, lambda other, model: other.update_parameters(model)),
     "average by .data": (copy.deepcopy, lerp_data),
     "target": (copy.deepcopy, lambda other, model: other.load_state_dict(model.state_dict())),
+    "counter": (lambda _: Warm(), lambda other, model: other(model(torch.ones(1, 2)))),
+    "history": (
+        lambda _: Warm("history", lambda _, outputs: [*range(500), outputs.item()]),
+        lambda other, model: other(model(torch.ones(1, 2))),
+    ),
+    "setting": (lambda _: nn.Dropout(0.5), lambda other, _: setattr(other, "p", 0.25)),
     "loss": (lambda _: Centered(), lambda other, model: other(model(torch.ones(1, 2)))),
 }
 
@@ -75,6 +96,30 @@ class TestModules:
                     anchor.load_state_dict(attempt.model.state_dict())
         assert not slugs(caplog.text)
         assert parts
+
+    def test_what_a_loss_has_computed_last_and_modes_are_no_change(self, tmp_path, caplog):
+        attempt = Attempt(tmp_path)
+        losses = [Warm("last", lambda _, outputs: outputs), Warm("tool", lambda *_: Warm)]
+        with attempt.open() as session:
+            for _ in session.epochs(1):
+                for _ in session.batches(range(2)):
+                    attempt.update()
+                    for loss in losses:
+                        loss(attempt.model(torch.ones(1, 2)))
+                losses[0].eval()
+        assert not slugs(caplog.text)
+
+    def test_attributes_of_installed_packages_are_left_out(self, tmp_path, caplog):
+        class Cached(Warm):
+            __module__ = "pytest"
+
+        attempt = Attempt(tmp_path)
+        loss = Cached()
+        with attempt.open() as session:
+            for _ in session.steps(2):
+                attempt.update()
+                loss(attempt.model(torch.ones(1, 2)))
+        assert not slugs(caplog.text)
 
     def test_tensors_of_any_kind_are_looked_at(self, tmp_path, caplog):
         class Lazy:

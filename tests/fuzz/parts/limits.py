@@ -44,6 +44,23 @@ add(
         """,
     traces={"average_of_weights": "local_average"},
 )
+add(
+    G,
+    "counter in a loss",
+    weight=1,
+    unrestorable=("module-not-given: a module",),
+    setup="""
+        class Counting(nn.Module):
+            calls = 0
+
+            def forward(self, values):
+                self.calls += 1
+                return (values * self.calls).sum().item()
+        counting = Counting()
+        """,
+    body_end="counted = counting(torch.ones(1))",
+    traces={"counted_by_loss": "counted"},
+)
 for kind, (made, used) in OWN.items():
     add(
         G,

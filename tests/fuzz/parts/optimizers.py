@@ -23,7 +23,24 @@ OPTIMIZERS = {
     "groups": 'AdamW([{{"params": biases, "weight_decay": 0.0}}, {{"params": others}}], lr=0.02)',
     "closure": "SGD({}, lr=0.1, momentum=0.9)",
     "LBFGS": "LBFGS({}, lr=0.2, max_iter=3, history_size=4)",
+    "attributes": "Noisy({}, lr=0.05, momentum=0.9)",
 }
+NOISY = """
+class Noisy(torch.optim.SGD):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.steps, self.norms, self.noise = 0, [], torch.Generator().manual_seed(5)
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        parameters = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        self.norms = [*self.norms[-2:], sum(each.grad.square().sum().item() for each in parameters)]
+        super().step()
+        for each in parameters:
+            noise = torch.randn(each.shape, generator=self.noise)
+            each.add_(noise, alpha=0.01 / (self.steps + sum(self.norms)))
+"""
 CLOSURE = """
 def closure():
     optimizer.zero_grad()
@@ -36,12 +53,19 @@ PLAIN = lacks("optimizer", "closure", "LBFGS")
 COMMON = {"SGD", "momentum", "Adam"}
 
 
+def _made(name: str, parameters: str) -> str:
+    """Return the expression that makes an optimiser."""
+    return ("" if name == "attributes" else "torch.optim.") + OPTIMIZERS[name].format(parameters)
+
+
 def _optimize(draft: Draft, plan: Plan) -> None:
     name = plan["optimizer"]
     if name == "groups":
         draft.setup.append("biases = [parameter for parameter in model.parameters() if parameter.ndim == 1]")
         draft.setup.append("others = [parameter for parameter in model.parameters() if parameter.ndim > 1]")
-    draft.setup.append(f"optimizer = torch.optim.{OPTIMIZERS[name].format('model.parameters()')}")
+    if name == "attributes":
+        draft.setup += NOISY.strip().split("\n")
+    draft.setup.append(f"optimizer = {_made(name, 'model.parameters()')}")
     draft.give("optimizer", "optimizer")
 
 
@@ -64,7 +88,7 @@ def _divide(draft: Draft, plan: Plan) -> None:
     """Divide the parameters among two optimisers."""
     draft.setup[-1:] = [
         "parameters = list(model.parameters())",
-        f"optimizer = torch.optim.{OPTIMIZERS[plan['optimizer']].format('parameters[:2]')}",
+        f"optimizer = {_made(plan['optimizer'], 'parameters[:2]')}",
         "second = torch.optim.SGD(parameters[2:], lr=0.05, momentum=0.9)",
     ]
     draft.give("optimizer", "second")
