@@ -76,40 +76,47 @@ class LoaderSettings:
         self._loaders[number] = loader
         now = self._begun[number] = _described(loader)
         changed = {name: texts for name, texts in self._saved.pop(str(number), {}).items() if name in now}
-        firsts = {name: now[name]._replace(text=first) for name, (first, _) in changed.items()}
+        firsts = {name: now[name]._replace(text=first) for name, (first, *_) in changed.items()}
         self._first.setdefault(number, {**now, **firsts})
-        lacking = [
-            name
-            for name, (first, saved) in changed.items()
-            if now[name].text != saved and (within or now[name].text == first)
-        ]
+        lacking = {
+            name: next(text for text in before if text != now[name].text)
+            for name, (first, *before) in changed.items()
+            if {*before} != {now[name].text} and (within or now[name].text == first)
+        }
         if lacking:
             name, *others = [name for name in lacking if name.rpartition(".")[0] not in lacking]
             warn(
                 log,
                 "changed-loader",
-                "%s of a loader was %s when the run was saved, and is %s now%s: other batches, if they depend on it",
+                "%s of a loader was %s in the attempt before, and is %s now%s: other batches, if they depend on it",
                 name,
-                changed[name][1],
+                lacking[name],
                 now[name].text,
                 f"; likewise {', '.join(others[:MAX_NAMES])}" if others else "",
             )
 
-    def changed(self, *, rereading: int | None) -> dict[str, dict[str, list[str]]]:
-        """Return, by the number of the pass, what differs from the first epoch, and the value then and now.
+    def changed(self, current: int | None, *, is_reread: bool) -> dict[str, dict[str, list[str]]]:
+        """Return, by the number of the pass, what differs from the first epoch, and the values then and now.
 
         Args:
-            rereading: number of the current pass if it is read again from its beginning: its loader counts as it was
-                there.
+            current: number of the current pass; None between two. An attempt that resumes it draws its order again: if
+                a sampler has changed since, the value at its beginning comes third.
+            is_reread: whether it is read again from its beginning: its loader counts as it was there.
         """
         found = {}
         for number, loader in self._loaders.items():
-            now = self._begun[number] if number == rereading else _described(loader)
-            differing = {
-                name: [first.text if first.is_of_same_object(now[name]) else "", now[name].text]
-                for name, first in self._first[number].items()
-                if name in now and first.may_differ(now[name])
-            }
+            begun = self._begun[number]
+            now = begun if number == current and is_reread else _described(loader)
+            differing = {}
+            for name, first in self._first[number].items():
+                if name not in now:
+                    continue
+                values = [now[name]]
+                if number == current and name in begun and "sampler" in name.partition(".")[0]:
+                    values.append(begun[name])
+                if any(first.may_differ(value) for value in values):
+                    known = first.text if first.is_of_same_object(now[name]) else ""
+                    differing[name] = [known, *dict.fromkeys(value.text for value in values)]
             if differing:
                 found[str(number)] = differing
         return found

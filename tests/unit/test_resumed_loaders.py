@@ -509,6 +509,45 @@ def test_a_list_that_the_script_shuffles_in_each_epoch(stop_at, copies, tmp_path
     assert is_exact >= copies
 
 
+class Weighted(Shuffled):
+    def __init__(self):
+        self.chances = torch.ones(SAMPLES)
+
+    def __iter__(self):
+        return iter(torch.multinomial(self.chances, SAMPLES, replacement=True).tolist())
+
+    def state_dict(self):
+        return {"chances": self.chances}
+
+    def load_state_dict(self, state):
+        self.chances = state["chances"]
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_sampler_in_extra_that_changes_within_the_epoch_is_named(within, tmp_path, caplog):
+    def run(folder, stop_at=None):
+        sampler = Weighted()
+
+        def weigh(epoch):
+            sampler.chances = torch.arange(float(SAMPLES)) + epoch
+
+        return train(
+            folder,
+            lambda: DataLoader(Samples(), 4, sampler=sampler),
+            extra=sampler,
+            stop_at=stop_at,
+            body=(lambda _: weigh(2.0)) if within else None,
+            between=lambda epoch, _: None if within else weigh(epoch),
+        )
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at=2)
+    again = run(tmp_path / "run")
+    assert (again == (whole[0][2:], whole[1])) != within
+    assert slugs(caplog.text).count("changed-loader") == within
+
+
 def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
     def attempt(stop_at=None):
         train(tmp_path, lambda: DataLoader(Samples(), 4), between=once, epochs=3, stop_at=stop_at)
