@@ -72,7 +72,8 @@ class Data:
         for found in objects:
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
                 if not any(same() is part for same, *_ in self._made.get(id(part), ())):
-                    self._made[id(part)] = [(_reference(part), _indices(part), _samples(part))]
+                    indices = "" if hasattr(part, "state_dict") else _indices(part)  # which is restored by now
+                    self._made[id(part)] = [(_reference(part), indices, _samples(part))]
 
     def begin(self, number: int, loader: object, *, within: bool) -> None:
         """Compare what a pass is about to read.

@@ -104,14 +104,15 @@ class Feed:
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
-        rereading = self.number if isinstance(self._source, Reread) else None
         return {
             "places": places,
             "origin": list(self._origin),
             "samples": samples,
             "order": self._order,
             "iterations": self.batch if self.is_counting else self._iterations,
-            "changed": self._settings.changed(rereading=rereading),
+            "changed": self._settings.changed(
+                self.number if self._source else None, is_reread=isinstance(self._source, Reread)
+            ),
         }
 
     def next_epoch(self) -> None:

@@ -1421,11 +1421,11 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "changed-loader": Entry(
             WARNING,
-            "A setting or counter of a loader, its data set or its sampler had changed while the script trained, and "
-            "the resumed attempt has another value of it.",
+            "A setting, a counter or data (a tensor, an array, a list of numbers) of a loader, its data set or its "
+            "sampler had changed while the script trained, and the resumed attempt has another value of it.",
             "Set it in every epoch before `session.batches`, as in `data.augment = epoch < 5`. What a sampler counts "
             "in `__iter__` must follow from the epoch: `set_epoch`. Another state that changes by itself belongs in "
-            "`extra`.",
+            "`extra`; what a sampler draws its order from may then change between epochs, not within them.",
         ),
         "unsaved-generator": Entry(
             WARNING,

@@ -166,3 +166,32 @@ def test_data_that_restore_themselves_are_left_to_that(tmp_path, caplog):
         except Stopped:
             assert stop_at
     assert slugs(caplog.text) == []
+
+
+class Restored(WeightedRandomSampler):
+    def state_dict(self):
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state):
+        self.weights = state["weights"]
+
+
+@pytest.mark.parametrize("stop_at", [3, 4])
+def test_weights_that_are_restored_are_not_another_split(stop_at, tmp_path):
+    def run(stop_at=0):
+        model, sampler = nn.Linear(1, 1), Restored([1.0] * SAMPLES, SAMPLES)
+        optimizer, drawn = torch.optim.SGD(model.parameters(), lr=0.1), []
+        with Session(model=model, optimizer=optimizer, extra=sampler, seed=0, folder=tmp_path) as session:
+            for epoch in session.epochs(2):
+                for (batch,) in session.batches(DataLoader(data(), 8, sampler=sampler)):
+                    drawn.append(batch.tolist())
+                    model(batch).sum().backward()
+                    optimizer.step()
+                    if session.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                sampler.weights = torch.arange(1.0 + epoch, SAMPLES + 1 + epoch)
+        return drawn
+
+    with pytest.raises(Stopped):
+        run(stop_at)
+    assert len(run()) == 6 - stop_at

@@ -28,6 +28,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from messages import assert_warning, slugs
 from slipway import Session, Stopped
+from slipway.held_data import digest_of_data
 from slipway.workers import end_workers
 
 SAMPLES = 12
@@ -373,6 +374,54 @@ def raise_level(epoch, loader):
     loader.dataset.level = epoch
 
 
+class Labeled(Samples):
+    def __init__(self, labels):
+        self.labels = labels
+
+    def draw(self):
+        return float(self.labels[0])
+
+
+class Alternating:
+    def __init__(self):
+        self.loaders = [DataLoader(Labeled(torch.full((1,), value)), 4) for value in (1.0, 2.0)]
+
+    def __call__(self):
+        return self.loaders[self.epoch % 2]
+
+
+def relabel_once(epoch, loader):
+    if epoch == 1:
+        loader.dataset.labels[0] += 1
+
+
+def replace_once(epoch, loader):
+    if epoch == 1:
+        loader.dataset.labels = np.ones(1)
+
+
+def relabel(epoch, loader):
+    loader.dataset.labels[0] = epoch
+
+
+def weigh_once(epoch, loader):
+    if epoch == 1:
+        loader.sampler.weights = loader.sampler.weights * torch.arange(SAMPLES)
+
+
+def grow_once(epoch, loader):
+    if epoch == 1:
+        loader.dataset.indices += [3] * 4
+
+
+def alternate(epoch, loaders):
+    loaders.epoch = epoch
+
+
+def weighted():
+    return DataLoader(Samples(), 4, sampler=WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))
+
+
 def nothing(_epoch, _loader):
     pass
 
@@ -393,6 +442,13 @@ CHANGES = {
     "in each epoch": (each_time, lambda: DataLoader(Samples(), 4), 7, ""),
     "once, of the data set": (augment_once, lambda: DataLoader(Leveled(), 4), 7, "dataset.level"),
     "in each epoch, of the data set": (raise_level, lambda: DataLoader(Leveled(), 4), 6, ""),
+    "once, of a tensor": (relabel_once, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7, "dataset.labels"),
+    "once, of an array": (replace_once, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6, "dataset.labels"),
+    "once, of weights, between epochs": (weigh_once, weighted, 6, "sampler.weights"),
+    "once, of a list": (grow_once, lambda: DataLoader(Subset(Samples(), [*range(SAMPLES)]), 4), 7, "dataset.indices"),
+    "in each epoch, of a tensor": (relabel, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7, ""),
+    "in each epoch, of an array, between": (relabel, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6, ""),
+    "loaders that take turns": (alternate, Alternating, 6, ""),
     "counted while samples are fetched": (nothing, lambda: DataLoader(Counting(), 4), 2, "dataset.fetched"),
     "counted by a stream": (nothing, lambda: DataLoader(CountingStream(), 3), 5, "dataset.passes"),
     "counted by a sampler": (nothing, lambda: DataLoader(Samples(), 2, sampler=CountingOrder()), 3, "sampler.passes"),
@@ -412,6 +468,23 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
     else:
         assert "changed-loader" not in slugs(caplog.text)
         assert seen == whole[stop_at:]
+
+
+@pytest.mark.parametrize("make", [torch.zeros, np.zeros, lambda shape: torch.zeros(shape[::-1]).T])
+def test_of_large_data_elements_at_equal_distances_are_compared(make):
+    data = make((1000, 600))
+    before = digest_of_data(data)
+    data[7] = 1
+    assert digest_of_data(data) != before
+
+
+def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
+    mapped = np.memmap(tmp_path / "data", "float32", "w+", shape=(8,))
+    (tmp_path / "tensor").write_bytes(bytes(32))
+    of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)
+    for data in (mapped, mapped[2:], of_file, torch.empty(8, device="meta"), np.array(["a", None])):
+        assert digest_of_data(data).endswith("]")
+    assert not digest_of_data(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
 
 
 @pytest.mark.parametrize("copies", [True, False])
@@ -434,6 +507,45 @@ def test_a_list_that_the_script_shuffles_in_each_epoch(stop_at, copies, tmp_path
     is_exact = again == (whole[0][stop_at:], whole[1])
     assert is_exact or "different-data" in slugs(caplog.text)
     assert is_exact >= copies
+
+
+class Weighted(Shuffled):
+    def __init__(self):
+        self.chances = torch.ones(SAMPLES)
+
+    def __iter__(self):
+        return iter(torch.multinomial(self.chances, SAMPLES, replacement=True).tolist())
+
+    def state_dict(self):
+        return {"chances": self.chances}
+
+    def load_state_dict(self, state):
+        self.chances = state["chances"]
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_sampler_in_extra_that_changes_within_the_epoch_is_named(within, tmp_path, caplog):
+    def run(folder, stop_at=None):
+        sampler = Weighted()
+
+        def weigh(epoch):
+            sampler.chances = torch.arange(float(SAMPLES)) + epoch
+
+        return train(
+            folder,
+            lambda: DataLoader(Samples(), 4, sampler=sampler),
+            extra=sampler,
+            stop_at=stop_at,
+            body=(lambda _: weigh(2.0)) if within else None,
+            between=lambda epoch, _: None if within else weigh(epoch),
+        )
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", stop_at=2)
+    again = run(tmp_path / "run")
+    assert (again == (whole[0][2:], whole[1])) != within
+    assert slugs(caplog.text).count("changed-loader") == within
 
 
 def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
