@@ -55,6 +55,7 @@ class Data:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._made: dict[int, list[tuple[Callable[[], object], str, str]]] = {}
+        self._loaders: list[Callable[[], object]] = []
         self._read: dict[int, Digest] = {}
         self._saved: dict[int, Digest] = {}
 
@@ -70,6 +71,8 @@ class Data:
     def note_made(self, objects: Iterable[Any]) -> None:
         """Describe the loaders among ``objects`` of the script, which it has made before its first epoch."""
         for found in objects:
+            if isinstance(found, DataLoader):
+                self._loaders.append(_reference(found))
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
                 if not any(same() is part for same, *_ in self._made.get(id(part), ())):
                     indices = "" if hasattr(part, "state_dict") else _indices(part)  # which is restored by now
@@ -92,17 +95,15 @@ class Data:
         self._read[number] = now
         if saved is None:
             return
-        has_other_split = saved.made_indices != now.made_indices and bool(saved.made_indices and now.made_indices)
-        if has_other_split or (within and saved.indices != now.indices):
+        made = [now] if within else [now, *self._made_digests()]  # loaders may take turns, by the epoch
+        if _is_lacking("made_indices", saved, made) or (within and saved.indices != now.indices):
             raise StateMismatchError(
                 "different-data",
                 "the indices or weights of a Subset or sampler are not those with which the run was saved. Seed what "
                 "splits the data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). What the "
                 "script computes from the model, compute if session.batch is 0, and keep it in extra.",
             )
-        has_other_list = within and bool(saved.lists and now.lists) and saved.lists != now.lists
-        has_other_samples = saved.made_samples != now.made_samples and bool(saved.made_samples and now.made_samples)
-        if has_other_list or has_other_samples:
+        if (within and _is_lacking("lists", saved, [now])) or _is_lacking("made_samples", saved, made):
             warn(
                 log,
                 "different-data",
@@ -113,10 +114,25 @@ class Data:
     def _digest(self, loader: object) -> Digest:
         parts = [*_parts(loader)]
         indices = [_indices(part) for part in parts]
-        made = [digests for part in parts for same, *digests in self._made.get(id(part), ()) if same() is part]
         lists = [_samples(part) for part in parts if isinstance(part, (list, tuple))]
-        made_indices, made_samples = (_joined(each[kind] for each in made) for kind in range(2))
-        return Digest(_joined(indices), made_indices, made_samples, _joined(lists))
+        return Digest(_joined(indices), *self._made_of(parts), _joined(lists))
+
+    def _made_of(self, parts: Iterable[object]) -> tuple[str, str]:
+        """Return ``made_indices`` and ``made_samples`` of a loader of these parts."""
+        made = [digests for part in parts for same, *digests in self._made.get(id(part), ()) if same() is part]
+        indices, samples = (_joined(each[kind] for each in made) for kind in range(2))
+        return indices, samples
+
+    def _made_digests(self) -> Iterator[Digest]:
+        """Yield the digests of all loaders that the script had made before its first epoch, as they were then."""
+        for loader in filter(None, (reference() for reference in self._loaders)):
+            yield Digest("", *self._made_of(_parts(loader)))
+
+
+def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
+    """Return whether ``saved`` has a digest of this kind that none of those ``found`` has; the first may have none."""
+    first, *others = [getattr(each, kind) for each in found]
+    return bool(first and getattr(saved, kind)) and getattr(saved, kind) not in {first, *others}
 
 
 def _reference(value: object) -> Callable[[], object]:

@@ -56,6 +56,7 @@ class LoaderSettings:
         self._first: dict[int, dict[str, Part]] = {}
         self._begun: dict[int, dict[str, Part]] = {}
         self._loaders: dict[int, object] = {}
+        self._first_loaders: dict[int, Callable[[], object]] = {}
         self._saved: dict[str, dict[str, list[str]]] = {}
 
     def resume(self, changed: dict[str, dict[str, list[str]]]) -> None:
@@ -74,6 +75,7 @@ class LoaderSettings:
         if number >= MAX_PASSES:
             return
         self._loaders[number] = loader
+        self._first_loaders.setdefault(number, _reference(loader))
         now = self._begun[number] = _described(loader)
         changed = {name: texts for name, texts in self._saved.pop(str(number), {}).items() if name in now}
         firsts = {name: now[name]._replace(text=first) for name, (first, *_) in changed.items()}
@@ -105,7 +107,8 @@ class LoaderSettings:
         """
         found = {}
         for number, loader in self._loaders.items():
-            begun = self._begun[number]
+            begun, first_loader = self._begun[number], self._first_loaders[number]()
+            takes_turns = first_loader is not None and first_loader is not loader
             now = begun if number == current and is_reread else _described(loader)
             differing = {}
             for name, first in self._first[number].items():
@@ -115,7 +118,7 @@ class LoaderSettings:
                 if number == current and name in begun and "sampler" in name.partition(".")[0]:
                     values.append(begun[name])
                 if any(first.may_differ(value) for value in values):
-                    known = first.text if first.is_of_same_object(now[name]) else ""
+                    known = first.text if not takes_turns and first.is_of_same_object(now[name]) else ""
                     differing[name] = [known, *dict.fromkeys(value.text for value in values)]
             if differing:
                 found[str(number)] = differing

@@ -125,6 +125,31 @@ def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
     assert slugs(caplog.text) == ["different-data"]
 
 
+@pytest.mark.parametrize("stop_at", [4, 6, 8])
+@pytest.mark.parametrize("case", LOADERS)
+def test_loaders_that_take_turns_are_the_same_data(case, stop_at, tmp_path, caplog):
+    def attempt(seed):
+        loaders = [LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))]
+        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+
+    with pytest.raises(Stopped):
+        attempt(0).run(stop_at=stop_at)
+    attempt(0).run()
+    assert slugs(caplog.text) == []
+
+
+@pytest.mark.parametrize("case", BY_INDEX)
+def test_another_split_is_refused_where_loaders_take_turns(case, tmp_path):
+    def attempt(seed):
+        loaders = [LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))]
+        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+
+    with pytest.raises(Stopped):
+        attempt(0).run(stop_at=4)
+    with refused("different-data", "random_split"):
+        attempt(1).run()
+
+
 @pytest.mark.parametrize("stop_at", [2, 4, 6])
 def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, caplog):
     def each(epoch):
