@@ -75,7 +75,7 @@ class Data:
                 self._loaders.append(_reference(found))
             for part in _parts(found) if isinstance(found, (DataLoader, Dataset, Sampler)) else ():
                 if not any(same() is part for same, *_ in self._made.get(id(part), ())):
-                    indices = "" if hasattr(part, "state_dict") else _indices(part)  # which is restored by now
+                    indices = "" if _restores_itself(part) else _indices(part)
                     self._made[id(part)] = [(_reference(part), indices, _samples(part))]
 
     def begin(self, number: int, loader: object, *, within: bool) -> None:
@@ -125,8 +125,9 @@ class Data:
 
     def _made_digests(self) -> Iterator[Digest]:
         """Yield the digests of all loaders that the script had made before its first epoch, as they were then."""
-        for loader in filter(None, (reference() for reference in self._loaders)):
-            yield Digest("", *self._made_of(_parts(loader)))
+        for reference in self._loaders:
+            if (loader := reference()) is not None:  # and no truth, which asks some for a length they lack
+                yield Digest("", *self._made_of(_parts(loader)))
 
 
 def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
@@ -156,11 +157,19 @@ def _indices(part: object) -> str:
     return found.hexdigest() if given else ""
 
 
+def _restores_itself(part: object) -> bool:
+    """Return whether ``part`` may be in ``extra``, and restored by now."""
+    try:
+        return hasattr(part, "state_dict")
+    except Exception:  # noqa: BLE001 -- of whatever the script looks up in its own __getattr__
+        return False
+
+
 def _samples(part: object) -> str:
     """Return the digest of some samples in memory; "" if there are none, or an attempt restores them."""
     found = hashlib.sha256()
     described = 0
-    if isinstance(part, (list, tuple)) or (isinstance(part, Dataset) and not hasattr(part, "state_dict")):
+    if isinstance(part, (list, tuple)) or (isinstance(part, Dataset) and not _restores_itself(part)):
         content = vars(part) if isinstance(part, Dataset) else {"": part}
         for name, value in content.items():
             for data in _described(value, DEPTH) if name not in {*SPLIT, *INNER, "datasets"} else ():

@@ -32,6 +32,8 @@ def digest_of_data(value: object) -> str:
         return _of_numbers(value)
     if not isinstance(value, (Tensor, np.ndarray, np.generic)):
         return ""
+    if isinstance(value, Tensor) and value.is_nested:  # it has no shape
+        return ""
     elements = _in_memory(value)
     named = f"{value.dtype} {list(value.shape)}".removeprefix("torch.")
     if elements is None:

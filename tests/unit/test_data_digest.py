@@ -11,6 +11,7 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
+    IterableDataset,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -135,6 +136,41 @@ def test_loaders_that_take_turns_are_the_same_data(case, stop_at, tmp_path, capl
     with pytest.raises(Stopped):
         attempt(0).run(stop_at=stop_at)
     attempt(0).run()
+    assert slugs(caplog.text) == []
+
+
+class Endless(IterableDataset):
+    """Samples without a length."""
+
+    def __iter__(self):
+        return (data()[number] for number in range(SAMPLES))
+
+
+class Proxy(Dataset):
+    """Looks everything up elsewhere, where there is nothing, and holds a tensor without a shape."""
+
+    def __init__(self):
+        self.nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return (torch.ones(1) * index,)
+
+    def __getattr__(self, name):
+        raise AttributeError(name) if name.startswith("__") else RuntimeError(name)
+
+
+@pytest.mark.parametrize("make", [Endless, Proxy])
+def test_data_sets_of_any_kind_can_be_looked_at(make, tmp_path, caplog):
+    def attempt():
+        loaders = [DataLoader(make(), 4), LOADERS["random_split"](ordered(2))]
+        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+
+    with pytest.raises(Stopped):
+        attempt().run(stop_at=8 if make is Proxy else 10)
+    attempt().run()
     assert slugs(caplog.text) == []
 
 
