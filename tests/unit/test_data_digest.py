@@ -76,12 +76,13 @@ def ordered(seed):
 class Script:
     """A training whose loader is made before its first epoch, from an order that another attempt may not have."""
 
-    def __init__(self, folder, case, seed, each=None):
+    def __init__(self, folder, case, seed, each=None, loaders=()):
         torch.manual_seed(0)
         self.model = nn.Linear(1, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loader = LOADERS[case](ordered(seed))
-        self.each = each
+        self.each = (lambda epoch: loaders[epoch % len(loaders)]) if loaders else each
+        self.loaders = loaders
         self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
 
     def run(self, *, stop_at=None):
@@ -130,8 +131,7 @@ def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
 @pytest.mark.parametrize("case", LOADERS)
 def test_loaders_that_take_turns_are_the_same_data(case, stop_at, tmp_path, caplog):
     def attempt(seed):
-        loaders = [LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))]
-        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+        return Script(tmp_path, "tensors", 0, loaders=[LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))])
 
     with pytest.raises(Stopped):
         attempt(0).run(stop_at=stop_at)
@@ -165,8 +165,7 @@ class Proxy(Dataset):
 @pytest.mark.parametrize("make", [Endless, Proxy])
 def test_data_sets_of_any_kind_can_be_looked_at(make, tmp_path, caplog):
     def attempt():
-        loaders = [DataLoader(make(), 4), LOADERS["random_split"](ordered(2))]
-        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+        return Script(tmp_path, "tensors", 0, loaders=[DataLoader(make(), 4), LOADERS["random_split"](ordered(2))])
 
     with pytest.raises(Stopped):
         attempt().run(stop_at=8 if make is Proxy else 10)
@@ -177,8 +176,7 @@ def test_data_sets_of_any_kind_can_be_looked_at(make, tmp_path, caplog):
 @pytest.mark.parametrize("case", BY_INDEX)
 def test_another_split_is_refused_where_loaders_take_turns(case, tmp_path):
     def attempt(seed):
-        loaders = [LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))]
-        return Script(tmp_path, "tensors", 0, lambda epoch: loaders[epoch % 2])
+        return Script(tmp_path, "tensors", 0, loaders=[LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))])
 
     with pytest.raises(Stopped):
         attempt(0).run(stop_at=4)
