@@ -64,7 +64,7 @@ def saved_places(optimizer: Optimizer) -> set[int]:
 
 
 def place_of(tensor: Tensor) -> int:
-    """Return where the elements of ``tensor`` begin; 0 if it has none of its own."""
+    """Return the address of the elements of ``tensor``; 0 if it has none, as a sparse one."""
     return tensor.data_ptr() if tensor.layout == torch.strided else 0
 
 

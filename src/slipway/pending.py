@@ -150,7 +150,7 @@ class Watched:
         """Look no more, and leave each backward pass as fast as before: torch would still call a list without hooks."""
         if self._hook:
             self._hook.remove()
-            if not self.parameter._backward_hooks:  # noqa: SLF001 -- there is no other way
+            if not self.parameter._backward_hooks:  # noqa: SLF001 -- torch offers nothing public
                 self.parameter._backward_hooks = None  # noqa: SLF001
 
     def _look(self, *_: Any) -> None:

@@ -354,6 +354,7 @@ class Session:
         Raises:
             SessionError: if a value is not a number, the one that ``best`` names is missing, or a name is one that
                 records have by themselves.
+            Stopped: if the ranks had agreed on that, and the script has caught it.
         """
         require_free_names(values)
         numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}

@@ -1385,8 +1385,8 @@ GROUPS: Dict[str, Dict[str, Entry]] = {
         ),
         "reads-ahead": Entry(
             WARNING,
-            "In a loop over `session.batches`, no optimizer steps in the first body or bodies, and one does in each "
-            "later one: the script seems to fetch batches before it trains on them, as a prefetcher around "
+            "In a loop over `session.batches`, no optimizer steps in the first one to four bodies, and one does in "
+            "each later one: the script seems to fetch batches before it trains on them, as a prefetcher around "
             "`session.batches` does. A run that is resumed within the pass leaves out those that were fetched.",
             "Prefetch within: `session.batches(prefetch(loader))`. Ignore this if the first batch is skipped on "
             "purpose.",

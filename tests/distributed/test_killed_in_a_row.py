@@ -236,7 +236,7 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(case, tmp_path, table):
         assert differences(whole.content, each.content) == []
         assert {*each.printed} == {*whole.printed}
         assert each.printed[-1:] == whole.printed[-1:]
-    assert len(broken[-1].steps) == case.kills, "the runs were done too early"
+    assert len(broken[-1].steps) == case.kills  # else even the last was done too early
 
 
 @pytest.mark.prove

@@ -147,7 +147,7 @@ class Endless(IterableDataset):
 
 
 class Proxy(Dataset):
-    """Looks everything up elsewhere, where there is nothing, and holds a tensor without a shape."""
+    """Raises another error than AttributeError for a missing attribute, and holds a tensor without a shape."""
 
     def __init__(self):
         self.nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
