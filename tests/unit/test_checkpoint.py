@@ -55,6 +55,11 @@ def require_equal(found, expected):
     assert found.header == expected.header
 
 
+def add(store, *steps):
+    for step in steps:
+        store.add(checkpoint_of(step))
+
+
 def damaged(path, *values):
     """Hold that the checkpoint ``path`` is damaged, and that the error names ``values``."""
     with pytest.raises(DamagedError) as error:
@@ -98,9 +103,6 @@ class TestOneCheckpoint:
         assert stat.S_IMODE((tmp_path / "step_00000001").stat().st_mode) == folder
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in (tmp_path / "step_00000001").iterdir()} == {file}
 
-    def test_nothing_else_is_left(self, path):
-        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
     def test_the_same_tensors_in_any_order_give_the_same_bytes(self, path, tmp_path):
         again = checkpoint_of()
         reordered = {file: dict(reversed(named.items())) for file, named in reversed(again.tensors.items())}
@@ -109,30 +111,24 @@ class TestOneCheckpoint:
             assert (tmp_path / "again" / name).read_bytes() == (path / name).read_bytes()
 
     @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-    def test_a_truncated_file_is_damage(self, path, name):
+    @pytest.mark.parametrize("kept", [0, -1])
+    def test_a_truncated_file_is_damage(self, path, name, kept):
         size = (path / name).stat().st_size
-        os.truncate(path / name, size - 1)
-        damaged(path, name, size - 1, size)
+        os.truncate(path / name, kept % size)
+        damaged(path, name, kept % size, size)
 
     @pytest.mark.parametrize("place", [0, 7, 8 * 60 + 3, 8 * 300 + 5, -1])
     def test_a_flipped_bit_is_damage(self, path, place):
         flip_bit(path / "model.safetensors", place)
         damaged(path, "sha256", "model.safetensors")
 
-    def test_an_emptied_file_is_damage(self, path):
-        (path / "optimizer.safetensors").write_bytes(b"")
-        damaged(path, "optimizer.safetensors", 0)
-
-    def test_a_missing_file_is_damage(self, path):
-        (path / "model.safetensors").unlink()
-        damaged(path, "model.safetensors", os.strerror(errno.ENOENT))
-
-    def test_a_missing_manifest_is_damage(self, path):
-        (path / MANIFEST).unlink()
-        damaged(path, MANIFEST, os.strerror(errno.ENOENT))
+    @pytest.mark.parametrize("name", ["model.safetensors", MANIFEST])
+    def test_a_missing_file_is_damage(self, path, name):
+        (path / name).unlink()
+        damaged(path, name, os.strerror(errno.ENOENT))
 
     @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"{}", b'{"schema": 1}', b"\xff\xfe", b"\0" * 400])
-    def test_a_manifest_that_is_none_is_damage(self, path, data):
+    def test_a_file_that_is_not_a_manifest_is_damage(self, path, data):
         (path / MANIFEST).write_bytes(data)
         damaged(path, MANIFEST)
 
@@ -152,7 +148,7 @@ class TestOneCheckpoint:
 
     @pytest.mark.parametrize("accuracy", [None, 0.5])
     @pytest.mark.parametrize("scaler", [{}, {"scale": 65536.0, "_growth_tracker": 7}])
-    def test_schema_1_is_read_too(self, path, accuracy, scaler):
+    def test_schema_1_is_still_read(self, path, accuracy, scaler):
         as_schema_1(path, accuracy=accuracy, scaler=scaler)
         found = read_checkpoint(path)
         metric = None if accuracy is None else Metric("accuracy", 0.5)
@@ -163,16 +159,17 @@ class TestOneCheckpoint:
         )
         require_equal(found, Checkpoint(checkpoint_of().tensors, found.header))
 
-    def test_what_a_save_of_this_process_left_behind_is_in_nobodys_way(self, path):
+    def test_the_remains_of_an_earlier_save_by_this_process_are_replaced(self, path):
         left = path.with_name(f".{path.name}.new.{os.getpid()}")
         left.mkdir()
         (left / "model.safetensors").write_text("half of it")
         write(path, checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_a_save_that_fails_leaves_nothing(self, path):
+    def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(self, path):
         with file_size_limit(100), pytest.raises(Exception, match=r"os error 27|File too large"):
-            write(path.with_name("step_00000006"), checkpoint_of(6))
+            write(path, checkpoint_of(6))
+        require_equal(read_checkpoint(path), checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
     def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(self, path, monkeypatch):
@@ -199,7 +196,7 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), other)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_where_it_cannot_take_the_place_the_old_one_keeps_it(self, path, monkeypatch):
+    def test_the_old_checkpoint_stays_if_the_new_one_cannot_replace_it(self, path, monkeypatch):
         rename = Path.rename
 
         def failing(self, target):
@@ -213,7 +210,7 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_it_is_there_before_the_old_one_is_removed(self, path, monkeypatch):
+    def test_the_old_checkpoint_is_removed_after_the_new_one_is_in_place(self, path, monkeypatch):
         there, remove = [], shutil.rmtree
 
         def watched(folder, **options):
@@ -233,31 +230,37 @@ class TestStore:
 
     @staticmethod
     def names(store):
-        return sorted(entry.name for entry in store.path.iterdir())
+        """Return the names in the folder of ``store``, and the targets of its links."""
+        entries = store.path.iterdir()
+        return sorted(f"{entry.name} -> {entry.readlink()}" if entry.is_symlink() else entry.name for entry in entries)
 
-    def test_an_empty_store_has_none(self, store):
+    def test_the_newest_checkpoint_is_found(self, store):
         assert store.newest() is None
-
-    def test_the_newest_is_found_and_pointed_to_by_a_relative_link(self, store):
-        for step in (3, 20, 100):
-            store.add(checkpoint_of(step))
+        add(store, 3, 20, 100)
         require_equal(store.newest(), checkpoint_of(100))
-        assert (store.path / "latest").readlink() == Path("step_00000100")
 
-    def test_the_newest_and_the_best_are_kept(self, store):
-        for step, accuracy in [(1, 0.5), (2, 0.9), (3, None), (4, 0.9), (5, 0.8), (6, None)]:
+    @pytest.mark.parametrize(
+        ("saved", "latest", "best", "kept"),
+        [
+            ([(1, 0.5), (2, 0.9), (3, None), (4, 0.9), (5, 0.8), (6, None)], 6, 2, [2, 5, 6]),
+            ([(1, 0.9), (2, 0.1), (3, 0.2), (4, 0.95)], 4, 4, [3, 4]),  # the former best is discarded
+            ([(1, float("nan")), (2, 0.1), (3, float("inf"))], 3, 2, [2, 3]),
+            ([(1, 0.5), (2, 0.9), (2, None)], 2, 1, [1, 2]),  # the best, saved again without an evaluation
+            ([(1, 0.5), (2, 0.9), (2, None), (1, None)], 1, None, [1, 2]),
+            ([(1, None), (2, None), (3, 0.2), (4, 0.1), (5, 0.1)], 5, 3, [3, 4, 5]),
+        ],
+    )
+    def test_the_newest_and_the_best_are_kept(self, store, saved, latest, best, kept):
+        for step, accuracy in saved:
             store.add(checkpoint_of(step, accuracy=accuracy))
-        assert self.names(store) == ["best", "latest", "step_00000002", "step_00000005", "step_00000006"]
-        assert (store.path / "best").readlink() == Path("step_00000002")
-        assert (store.path / "latest").readlink() == Path("step_00000006")
+        links = (
+            [f"latest -> step_{latest:08d}"]
+            if best is None
+            else [f"best -> step_{best:08d}", f"latest -> step_{latest:08d}"]
+        )
+        assert self.names(store) == [*links, *(f"step_{step:08d}" for step in kept)]
 
-    def test_a_better_one_takes_over_and_the_former_best_may_go(self, store):
-        for step, accuracy in [(1, 0.9), (2, 0.1), (3, 0.2), (4, 0.95)]:
-            store.add(checkpoint_of(step, accuracy=accuracy))
-        assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004"]
-        assert (store.path / "best").readlink() == Path("step_00000004")
-
-    def test_nothing_is_touched_where_the_folder_is_no_longer_ours(self, tmp_path):
+    def test_nothing_is_touched_once_the_folder_belongs_to_another_run(self, tmp_path):
         def lost():
             raise LostFolderError(lock="lock")
 
@@ -266,55 +269,48 @@ class TestStore:
             CheckpointStore(tmp_path, keep=2, check_owner=lost).add(checkpoint_of(1))
         assert [entry.name for entry in tmp_path.iterdir()] == [".step_00000001.new.7"]
 
-    def test_a_metric_that_is_no_number_is_never_the_best(self, store):
-        for step, accuracy in [(1, float("nan")), (2, 0.1), (3, float("inf"))]:
-            store.add(checkpoint_of(step, accuracy=accuracy))
-        assert (store.path / "best").readlink() == Path("step_00000002")
-
-    def test_a_damaged_one_is_passed_over_in_words(self, store, caplog):
-        store.add(checkpoint_of(1))
-        store.add(checkpoint_of(2))
+    def test_a_damaged_checkpoint_is_skipped_with_a_warning(self, store, caplog):
+        add(store, 1, 2)
         flip_bit(store.path / "step_00000002" / "model.safetensors", 99)
         with caplog.at_level(logging.WARNING):
             require_equal(store.newest(), checkpoint_of(1))
         assert_warning(caplog.text, "damaged-checkpoint", store.path / "step_00000002", "sha256", "model.safetensors")
 
-    def test_where_all_are_damaged_nothing_is_started_anew_by_itself(self, store):
+    def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_anew(self, store):
+        add(store, 1, 2)
         for step in (1, 2):
-            store.add(checkpoint_of(step))
             (store.path / f"step_{step:08d}" / MANIFEST).unlink()
         with refused("damaged-checkpoint", 2, store.path, code=78):
             store.newest()
 
-    def test_after_falling_back_the_damaged_ones_are_kept_apart_and_count_no_more(self, store, caplog):
+    def test_after_a_fallback_damaged_checkpoints_are_set_aside_and_no_longer_count(self, store, caplog):
         for step in (1, 8, 9):
             store.add(checkpoint_of(step, accuracy=step / 10))
         for step in (8, 9):
             (store.path / f"step_{step:08d}" / "model.safetensors").unlink()
-        store.add(checkpoint_of(1))
+        add(store, 1)
         store.set_aside_after(1)
         assert_warning(caplog.text, "checkpoint-set-aside", store.path / "step_00000009", "step_00000009.set-aside.1")
-        assert (store.path / "latest").readlink() == Path("step_00000001")
-        assert not (store.path / "best").is_symlink(), "none that is left was evaluated"
-        assert not store.is_newest(store.path / "step_00000009.set-aside.1")
+        aside = ["step_00000008.set-aside.1", "step_00000009.set-aside.1"]
+        # the only checkpoint that is not set aside was not evaluated: there is no best
+        assert self.names(store) == ["latest -> step_00000001", "step_00000001", *aside]
+        assert not store.is_newest(store.path / aside[1])
         for step in (2, 3, 9):
             store.add(checkpoint_of(step, accuracy=step / 100))
-        assert [name for name in self.names(store) if "set-aside" not in name] == [
-            *("best", "latest", "step_00000003", "step_00000009")
-        ]
-        assert len([name for name in self.names(store) if "set-aside" in name]) == 2
+        newest = ["step_00000003", aside[0], "step_00000009", aside[1]]
+        assert self.names(store) == ["best -> step_00000009", "latest -> step_00000009", *newest]
         store.set_aside_after(3)
         assert "step_00000009.set-aside.2" in self.names(store)
         store.add(checkpoint_of(9, accuracy=0.5))
-        assert (store.path / "best").readlink() == Path("step_00000009")
+        assert "best -> step_00000009" in self.names(store)
         assert store.is_newest(store.path / "step_00000009")
 
-    def test_where_nothing_lies_beyond_nothing_is_set_aside(self, store):
-        store.add(checkpoint_of(4))
+    def test_no_checkpoint_is_set_aside_if_none_is_newer(self, store):
+        add(store, 4)
         store.set_aside_after(4)
-        assert self.names(store) == ["latest", "step_00000004"]
+        assert self.names(store) == ["latest -> step_00000004", "step_00000004"]
 
-    def test_an_attempt_killed_before_it_set_the_links_leaves_that_to_the_next(self, store):
+    def test_links_that_a_killed_attempt_did_not_set_are_set_by_the_next(self, store):
         for step in (4, 8):
             store.add(checkpoint_of(step, accuracy=step / 10))
         for link in ("latest", "best"):
@@ -324,9 +320,8 @@ class TestStore:
         assert {(store.path / link).readlink() for link in ("latest", "best")} == {Path("step_00000008")}
 
     @pytest.mark.parametrize("broken", ["_read_manifest", "load_file", "_sha256"])
-    def test_a_disk_that_does_not_answer_is_no_damage(self, store, monkeypatch, broken):
-        store.add(checkpoint_of(1))
-        store.add(checkpoint_of(2))
+    def test_an_error_of_the_disk_is_not_taken_for_damage(self, store, monkeypatch, broken):
+        add(store, 1, 2)
 
         def stale(path, *_):
             raise OSError(errno.ESTALE, "Stale file handle", str(path))
@@ -346,30 +341,18 @@ class TestStore:
             rmtree(path, *arguments, **options)
 
         monkeypatch.setattr(shutil, "rmtree", failing)
-        for step in range(1, 6):
-            store.add(checkpoint_of(step))
+        add(store, *range(1, 6))
         require_equal(store.newest(), checkpoint_of(5))
         assert [name for name in self.names(store) if name.startswith("step_")] == ["step_00000004", "step_00000005"]
         assert_warning(caplog.text, "cannot-remove", ".step_00000001.discarded", os.strerror(errno.EACCES))
 
     @pytest.mark.parametrize("pointer", ["missing", "dangling"])
     def test_without_its_pointer_the_largest_step_is_the_newest(self, store, pointer):
-        store.add(checkpoint_of(1))
-        store.add(checkpoint_of(2))
+        add(store, 1, 2)
         (store.path / "latest").unlink()
         if pointer == "dangling":
             (store.path / "latest").symlink_to("step_00000077")
         require_equal(store.newest(), checkpoint_of(2))
-
-    def test_the_best_one_saved_again_without_an_evaluation_is_best_no_more(self, store):
-        for step, accuracy in [(1, 0.5), (2, 0.9), (2, None)]:
-            store.add(checkpoint_of(step, accuracy=accuracy))
-        assert (store.path / "best").readlink() == Path("step_00000001")
-        store.add(checkpoint_of(1))
-        assert not (store.path / "best").is_symlink()
-        for step, accuracy in [(3, 0.2), (4, 0.1), (5, 0.1)]:
-            store.add(checkpoint_of(step, accuracy=accuracy))
-        assert self.names(store) == ["best", "latest", "step_00000003", "step_00000004", "step_00000005"]
 
     def test_a_best_one_that_is_damaged_is_replaced(self, store):
         store.add(checkpoint_of(1, accuracy=0.9))
@@ -377,22 +360,22 @@ class TestStore:
         store.add(checkpoint_of(2, accuracy=0.1))
         assert (store.path / "best").readlink() == Path("step_00000002")
 
-    def test_a_replacement_that_was_killed_half_way_is_undone(self, store):
+    def test_a_replacement_that_was_killed_halfway_is_undone(self, store):
         store.add(checkpoint_of(1))
         path = store.path / "step_00000001"
         shutil.copytree(path, store.path / ".step_00000001.new.4711")
         path.rename(store.path / ".step_00000001.replaced.4711")
         require_equal(find_checkpoint("auto", store), checkpoint_of(1))
         store.add(checkpoint_of(2))
-        assert self.names(store) == ["latest", "step_00000001", "step_00000002"]
+        assert self.names(store) == ["latest -> step_00000002", "step_00000001", "step_00000002"]
 
-    def test_what_a_killed_save_left_is_never_used_and_removed_by_the_next(self, store):
+    def test_the_remains_of_a_killed_save_are_not_used_and_removed_by_the_next(self, store):
         store.add(checkpoint_of(1))
         shutil.copytree(store.path / "step_00000001", store.path / ".step_00000002.new.4711")
         shutil.copytree(store.path / "step_00000001", store.path / ".step_00000000.discarded.4711")
         require_equal(store.newest(), checkpoint_of(1))
         store.add(checkpoint_of(3))
-        assert self.names(store) == ["latest", "step_00000001", "step_00000003"]
+        assert self.names(store) == ["latest -> step_00000003", "step_00000001", "step_00000003"]
 
 
 class TestFinding:
@@ -401,8 +384,7 @@ class TestFinding:
         """Return another run's folder, with checkpoints of steps 1 and 2."""
         store = CheckpointStore(tmp_path / "other" / "checkpoints", keep=2)
         store.path.mkdir(parents=True)
-        store.add(checkpoint_of(1))
-        store.add(checkpoint_of(2))
+        add(store, 1, 2)
         return tmp_path / "other"
 
     @pytest.fixture
@@ -419,21 +401,20 @@ class TestFinding:
         own.add(checkpoint_of(7))
         require_equal(find_checkpoint("auto", own), checkpoint_of(7))
 
-    def test_a_path_names_a_checkpoint_or_a_run(self, own, run):
-        require_equal(find_checkpoint(str(run / "checkpoints" / "step_00000001"), own), checkpoint_of(1))
-        require_equal(find_checkpoint(str(run / "checkpoints" / "latest"), own), checkpoint_of(2))
-        require_equal(find_checkpoint(str(run), own), checkpoint_of(2))
+    @pytest.mark.parametrize(("named", "step"), [("checkpoints/step_00000001", 1), ("checkpoints/latest", 2), ("", 2)])
+    def test_a_path_names_a_checkpoint_or_a_run(self, own, run, named, step):
+        require_equal(find_checkpoint(str(run / named), own), checkpoint_of(step))
 
-    def test_a_named_one_that_is_damaged_is_refused_and_no_other_taken(self, own, run):
+    def test_a_damaged_checkpoint_that_was_named_is_refused(self, own, run):
         path = run / "checkpoints" / "step_00000002"
         (path / "model.safetensors").write_bytes(b"")
         with refused("damaged-checkpoint", path, "model.safetensors", code=78):
             find_checkpoint(str(path), own)
 
-    def test_a_path_without_any_is_refused(self, own, tmp_path):
+    def test_a_path_without_a_checkpoint_is_refused(self, own, tmp_path):
         with refused("no-checkpoint", tmp_path / "gone", MANIFEST, code=78):
             find_checkpoint(str(tmp_path / "gone"), own)
 
-    def test_checkpoints_of_its_own_go_before_those_of_another_run(self, own, run):
+    def test_checkpoints_of_the_run_itself_take_precedence_over_those_of_another_run(self, own, run):
         own.add(checkpoint_of(9))
         require_equal(find_checkpoint(str(run), own), checkpoint_of(9))

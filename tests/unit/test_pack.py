@@ -50,6 +50,24 @@ def photos(request, tmp_path):
     return folder
 
 
+def packed(folder, *flags):
+    """Pack ``folder`` into photos.zip beside it, and return that."""
+    target = folder.with_name("photos.zip")
+    assert main([str(folder), str(target), *flags]) == 0
+    return target
+
+
+def partial_of(folder):
+    """Return the path of the archive of ``folder`` until it is complete."""
+    return folder.with_name("photos.zip.partial")
+
+
+def image_bytes(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
 def opened(path):
     return open_data(DataConfig(dataset="imagefolder", data_dir=str(path), image_size=16, resized_crop=True, flip=True))
 
@@ -90,22 +108,27 @@ pack.main(sys.argv[1:])
 """Packs, and is killed in the middle of a write to the disk."""
 
 
+def grow(path):
+    """Append to a file, and keep its time."""
+    status = path.stat()
+    path.write_bytes(path.read_bytes() + b"more")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 class TestPack:
-    def test_the_set_is_that_of_the_folder(self, photos, capsys):
-        target = photos.parent / "photos.zip"
-        assert main([str(photos), str(target)]) == 0
+    def test_the_archive_is_the_same_set_as_the_folder(self, photos, capsys):
+        target = packed(photos)
         assert_alike(photos, target)
         assert zipfile.ZipFile(target).testzip() is None
         assert_names(capsys.readouterr().out, f"{target}: {len(zipfile.ZipFile(target).namelist())} ", " 3 ")
         assert [path.name for path in photos.parent.iterdir() if path != photos] == ["photos.zip"]
 
-    def test_hidden_folders_are_left_out_by_name_and_of_an_archive_that_has_them(self, photos, capsys):
+    def test_hidden_folders_are_left_out_and_named_also_those_in_an_archive(self, photos, capsys):
         for name, below in ((".ipynb_checkpoints", ""), ("@eaDir", "cat"), (".ipynb_checkpoints", "cat/more")):
             folder = photos / ("train" if (photos / "train").is_dir() else "") / below / name
             folder.mkdir(parents=True)
             shutil.copy(next(photos.rglob("0.png")), folder / "0.png")
-        target = photos.parent / "photos.zip"
-        main([str(photos), str(target)])
+        target = packed(photos)
         assert_names(capsys.readouterr().err, ".ipynb_checkpoints", "cat/@eaDir", "cat/more/.ipynb_checkpoints")
         assert not any("ipynb" in name or "@eaDir" in name for name in zipfile.ZipFile(target).namelist())
         whole = Path(shutil.make_archive(photos.parent / "whole", "zip", photos.parent, photos.name))
@@ -115,7 +138,7 @@ class TestPack:
 
     @pytest.mark.skipif(not shutil.which("zip"), reason="no zip")
     @pytest.mark.parametrize("within", [True, False])
-    def test_so_is_what_zip_writes_of_it(self, photos, within):
+    def test_an_archive_written_by_zip_is_the_same_set(self, photos, within):
         folder = photos if within else photos.parent
         target = photos.parent / "z.zip"
         subprocess.run(["zip", "-rq", target, "." if within else photos.name], cwd=folder, check=True)
@@ -123,70 +146,52 @@ class TestPack:
             assert fetched(one).images.equal(fetched(other).images)
             assert (one.classes, one.labels.tolist()) == (other.classes, other.labels.tolist())
 
-    def test_one_that_was_cut_off_anywhere_goes_on(self, photos):
-        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
-        main([str(photos), str(whole)])
-        data, generator = whole.read_bytes(), random.Random(2)
+    def test_packing_resumes_wherever_the_partial_file_was_cut_off(self, photos):
+        target = packed(photos)
+        data, generator = target.read_bytes(), random.Random(2)
         for length in [0, 1, 29, 30, 31, len(data) - 1, *(generator.randrange(len(data)) for _ in range(40))]:
-            partial = photos.parent / "photos.zip.partial"
-            partial.write_bytes(data[:length])
-            main([str(photos), str(target)])
-            assert target.read_bytes() == data
-            assert not partial.exists()
             target.unlink()
+            partial_of(photos).write_bytes(data[:length])
+            assert packed(photos).read_bytes() == data
+            assert not partial_of(photos).exists()
 
-    def test_one_that_was_killed_goes_on(self, tmp_path):
+    def test_packing_resumes_after_a_kill(self, tmp_path):
         photos = write_images(tmp_path / "photos")
-        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
-        main([str(photos), str(whole)])
-        sizes = set()
+        target = packed(photos)
+        data, sizes = target.read_bytes(), set()
         for number in range(0, 40, 13):
+            target.unlink()
             script = KILLED.format(number=number)
             killed = subprocess.run([sys.executable, "-c", script, str(photos), str(target)], check=False)
             assert killed.returncode == -9
-            sizes.add((photos.parent / "photos.zip.partial").stat().st_size)
-            main([str(photos), str(target)])
-            assert target.read_bytes() == whole.read_bytes()
-            target.unlink()
+            sizes.add(partial_of(photos).stat().st_size)
+            assert packed(photos).read_bytes() == data
         assert len(sizes) > 2
 
-    def test_one_whose_start_was_damaged_meanwhile_is_mended(self, photos):
-        whole, target = photos.parent / "whole.zip", photos.parent / "photos.zip"
-        main([str(photos), str(whole)])
-        data = bytearray(whole.read_bytes())
+    def test_a_partial_file_whose_start_was_damaged_is_repaired(self, photos):
+        expected = packed(photos).rename(photos.with_name("whole.zip")).read_bytes()
+        data = bytearray(expected[:5000])
         data[200] ^= 1
-        (photos.parent / "photos.zip.partial").write_bytes(data[:5000])
-        main([str(photos), str(target)])
-        assert target.read_bytes() == whole.read_bytes()
+        partial_of(photos).write_bytes(data)
+        assert packed(photos).read_bytes() == expected
 
-    @pytest.mark.parametrize("change", ["touched", "removed", "added"])
-    def test_a_folder_that_has_changed_meanwhile_is_said(self, photos, change):
-        target = photos.parent / "photos.zip"
-        main([str(photos), str(target)])
-        target.rename(partial := photos.parent / "photos.zip.partial")
-        first = min(photos.rglob("0.png"))
-        if change == "touched":
-            os.utime(first, (1, 1))
-        elif change == "removed":
-            first.unlink()
-        else:
-            shutil.copy(first, first.with_name("+.png"))
-        with refused("different-data", photos, partial):
-            main([str(photos), str(target)])
-        partial.unlink()
-        main([str(photos), str(target)])
-        assert_alike(photos, target)
-
-    def test_a_file_of_the_same_time_and_another_size_has_changed(self, photos):
-        target = photos.parent / "photos.zip"
-        main([str(photos), str(target)])
-        target.rename(photos.parent / "photos.zip.partial")
-        first = min(photos.rglob("0.png"))
-        status = first.stat()
-        first.write_bytes(first.read_bytes() + b"more")
-        os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
-        with refused("different-data", first, f"{target}.partial"):
-            main([str(photos), str(target)])
+    @pytest.mark.parametrize(
+        ("change", "values"),
+        [
+            (lambda path: os.utime(path, (1, 1)), ["0.png"]),
+            (grow, ["0.png"]),
+            (Path.unlink, []),
+            (lambda path: shutil.copy(path, path.with_name("+.png")), []),
+        ],
+        ids=["touched", "grown", "removed", "added"],
+    )
+    def test_packing_does_not_resume_if_the_folder_has_changed(self, photos, change, values):
+        packed(photos).rename(partial_of(photos))
+        change(min(photos.rglob("0.png")))
+        with refused("different-data", photos, partial_of(photos), *values):
+            packed(photos)
+        partial_of(photos).unlink()
+        assert_alike(photos, packed(photos))
 
     def test_few_files_are_read_ahead(self):
         read = []
@@ -196,9 +201,8 @@ class TestPack:
         assert len(read) <= 1 + AHEAD * len(os.sched_getaffinity(0))
         assert [*files] == [str(number) for number in range(1, 1000)]
 
-    def test_a_full_disk_keeps_what_is_there_and_it_goes_on(self, tmp_path):
-        photos = write_images(tmp_path / "photos")
-        target = photos.parent / "photos.zip"
+    def test_a_full_disk_keeps_what_was_written_and_packing_resumes(self, tmp_path):
+        photos, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
         command = [sys.executable, "-m", "trainer", "pack", str(photos), str(target)]
         found = subprocess.run(
             command,
@@ -212,20 +216,19 @@ class TestPack:
         subprocess.run(command, check=True, capture_output=True)
         assert_alike(photos, target)
 
-    def test_a_second_one_is_refused(self, photos):
-        target = photos.parent / "photos.zip"
-        (photos.parent / "photos.zip.partial").touch()
+    def test_a_second_process_that_packs_the_same_is_refused(self, photos):
+        partial_of(photos).touch()
         hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True)"
         hold += "; sys.stdin.read()"
         with subprocess.Popen(
-            [sys.executable, "-c", hold, f"{target}.partial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", hold, partial_of(photos)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as other:
             other.stdout.readline()
-            with refused("folder-in-use", f"{target}.partial"):
-                main([str(photos), str(target)])
+            with refused("folder-in-use", partial_of(photos)):
+                packed(photos)
             other.stdin.close()
 
-    def test_one_that_another_has_completed_meanwhile_is_not_written(self, tmp_path):
+    def test_an_archive_that_another_process_has_completed_is_not_written(self, tmp_path):
         partial = tmp_path / "photos.zip.partial"
         with partial.open("w+b") as file:
             partial.rename(tmp_path / "photos.zip")
@@ -235,37 +238,36 @@ class TestPack:
             with refused("folder-in-use", partial):
                 _lock(file, partial)
 
-    def test_what_is_there_is_left_alone(self, photos):
-        target = photos.parent / "photos.zip"
-        for make in (target.touch, lambda: target.symlink_to("nowhere"), target.mkdir):
-            make()
-            with refused("file-exists", target):
-                main([str(photos), str(target)])
-            target.rmdir() if target.is_dir() else target.unlink()
-
-    def test_a_partial_file_that_is_a_link_or_a_folder_is_refused(self, photos):
-        for make in (Path.mkdir, lambda path: path.symlink_to(photos / "cat")):
-            partial = photos.parent / "photos.zip.partial"
-            make(partial)
-            with refused("cannot-write", f"{partial} "):
-                main([str(photos), str(photos.parent / "photos.zip")])
-            partial.unlink() if partial.is_symlink() else partial.rmdir()
+    @pytest.mark.parametrize(
+        ("name", "make", "slug"),
+        [
+            ("photos.zip", Path.touch, "file-exists"),
+            ("photos.zip", Path.mkdir, "file-exists"),
+            ("photos.zip", lambda path: path.symlink_to("nowhere"), "file-exists"),
+            ("photos.zip.partial", Path.mkdir, "cannot-write"),
+            ("photos.zip.partial", lambda path: path.symlink_to("photos/cat"), "cannot-write"),
+        ],
+    )
+    def test_what_exists_in_the_place_of_the_archive_is_left_alone(self, photos, name, make, slug):
+        make(photos.with_name(name))
+        with refused(slug, f"{photos.with_name(name)} "):
+            packed(photos)
+        assert os.path.lexists(photos.with_name(name))
 
     @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")])
-    def test_what_is_no_file_is_refused_by_name(self, tmp_path, make):
+    def test_an_image_that_is_not_a_file_is_refused_by_name(self, tmp_path, make):
         folder = write_images(tmp_path / "photos")
         make(folder / "dog" / "3b.png")
         with refused("data-unreadable", folder / "dog" / "3b.png"):
-            main([str(folder), str(tmp_path / "photos.zip")])
+            packed(folder)
         (folder / "dog" / "3b.png").unlink()
-        main([str(folder), str(tmp_path / "photos.zip")])
-        assert_alike(folder, tmp_path / "photos.zip")
+        assert_alike(folder, packed(folder))
 
     def test_a_name_that_an_archive_cannot_hold_is_refused(self, tmp_path):
         folder = write_images(tmp_path / "photos")
         (folder / "cat" / "\udcff.png").touch()
         with refused("bad-path", f"{folder}/", "UTF-8"):
-            main([str(folder), str(tmp_path / "photos.zip")])
+            packed(folder)
 
     @pytest.mark.parametrize(
         ("source", "target", "slug", "named"),
@@ -273,52 +275,49 @@ class TestPack:
             ("photos/cat/0.png", "x.zip", "not-a-folder", "/photos/cat/0.png"),
             ("photos", "gone/x.zip", "cannot-write", "/gone"),
             ("photos", "x" * 300, "cannot-write", os.strerror(errno.ENAMETOOLONG)),
+            ("empty", "x.zip", "no-images", "/empty"),
         ],
     )
-    def test_paths_that_cannot_be(self, tmp_path, source, target, slug, named):
+    def test_paths_that_cannot_be_packed(self, tmp_path, source, target, slug, named):
         write_images(tmp_path / "photos", count=1)
+        (tmp_path / "empty").mkdir()
         with refused(slug, named):
             main([str(tmp_path / source), str(tmp_path / target)])
 
-    def test_no_folder_of_images(self, tmp_path):
-        with refused("no-images", tmp_path):
-            main([str(tmp_path), str(tmp_path / "photos.zip")])
+
+NOISE = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
 
 
 class TestReduced:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
     def test_it_has_the_shorter_side_and_the_format_of_before(self, kind):
-        file = io.BytesIO()
-        Image.new("RGB", (300, 200), (10, 200, 30)).save(file, kind)
-        with Image.open(io.BytesIO(reduced(file.getvalue(), 64, 90))) as image:
+        data = image_bytes(Image.new("RGB", (300, 200), (10, 200, 30)), kind)
+        with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.size, image.format) == ((96, 64), kind)
             assert np.abs(np.asarray(image).astype(int) - (10, 200, 30)).max() <= 3
 
-    @pytest.mark.parametrize(("mode", "edge"), [("RGB", 64), ("P", 300), ("I;16", 300), ("RGBA", 300)])
-    def test_small_ones_and_other_modes_stay_as_they_are(self, mode, edge):
-        file = io.BytesIO()
-        Image.new(mode, (edge, edge)).save(file, "PNG")
-        assert reduced(file.getvalue(), 64, 90) == file.getvalue()
+    @pytest.mark.parametrize(
+        ("data", "shorter_side", "quality"),
+        [
+            (image_bytes(Image.new("RGB", (64, 64)), "PNG"), 64, 90),  # small
+            *((image_bytes(Image.new(mode, (300, 300)), "PNG"), 64, 90) for mode in ("P", "I;16", "RGBA")),
+            (image_bytes(Image.fromarray(NOISE), "JPEG", quality=1), 68, 100),  # it would be larger
+            (b"no image", 64, 90),
+        ],
+        ids=["small", "P", "I;16", "RGBA", "larger", "damaged"],
+    )
+    def test_some_stay_as_they_are(self, data, shorter_side, quality):
+        assert reduced(data, shorter_side, quality) == data
 
-    def test_what_the_file_says_of_its_camera_and_colours_is_kept(self):
-        file, exif = io.BytesIO(), Image.Exif()
+    def test_metadata_and_colour_profile_are_kept(self):
+        exif = Image.Exif()
         exif[0x0112] = 6  # turned
-        Image.new("RGB", (300, 200)).save(file, "JPEG", exif=exif, icc_profile=b"profile")
-        with Image.open(io.BytesIO(reduced(file.getvalue(), 64, 90))) as image:
+        data = image_bytes(Image.new("RGB", (300, 200)), "JPEG", exif=exif, icc_profile=b"profile")
+        with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.getexif()[0x0112], image.info["icc_profile"]) == (6, b"profile")
 
-    def test_one_that_would_be_larger_stays_as_it_is(self):
-        file = io.BytesIO()
-        noise = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(file, "JPEG", quality=1)
-        assert reduced(file.getvalue(), 68, 100) == file.getvalue()
-
-    def test_a_damaged_one_stays_as_it_is(self):
-        assert reduced(b"no image", 64, 90) == b"no image"
-
     def test_by_the_flag(self, photos):
-        target = photos.parent / "photos.zip"
-        main([str(photos), str(target), "--shorter-side", "10"])
+        target = packed(photos, "--shorter-side", "10")
         with zipfile.ZipFile(target) as archive:
             sizes = {Image.open(archive.open(name)).size for name in archive.namelist()}
         assert {min(size) for size in sizes} == {10}
@@ -342,7 +341,7 @@ class TestReduced:
         ([], "", []),
     ],
 )
-def test_the_folder_for_which_an_archive_stands(names, root, found):
+def test_the_folder_that_an_archive_represents(names, root, found):
     assert root_of(names) == root
     assert find_images(names, root).classes == tuple(found)
 
@@ -354,8 +353,7 @@ def test_of_members_of_one_name_the_last_one_counts():
 class TestTraining:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_a_damaged_image_is_named_and_left_out(self, tmp_path, workers):
-        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
-        main([str(folder), str(target)])
+        target = packed(write_images(tmp_path / "photos"))
         info = zipfile.ZipFile(target).getinfo("dog/2.png")
         data = bytearray(target.read_bytes())
         data[info.header_offset + 30 + len("dog/2.png") + 700] ^= 1
@@ -385,34 +383,30 @@ class TestPackedImages:
     def test_it_is_as_the_folder_is_to_torchvision(self, photos):
         from torchvision.datasets import ImageFolder  # noqa: PLC0415
 
-        target = photos.parent / "photos.zip"
-        main([str(photos), str(target)])
         part = "train" if (photos / "train").exists() else ""
         expected = ImageFolder(photos / part, transform=np.asarray)
-        packed = PackedImages(target, part, transform=np.asarray)
-        assert (packed.classes, packed.class_to_idx) == (tuple(expected.classes), expected.class_to_idx)
-        assert sorted(packed.targets) == sorted(expected.targets)
-        sums = [sorted((int(image.sum()), label) for image, label in dataset) for dataset in (packed, expected)]
+        found = PackedImages(packed(photos), part, transform=np.asarray)
+        assert (found.classes, found.class_to_idx) == (tuple(expected.classes), expected.class_to_idx)
+        assert sorted(found.targets) == sorted(expected.targets)
+        sums = [sorted((int(image.sum()), label) for image, label in dataset) for dataset in (found, expected)]
         assert sums[0] == sums[1]
 
     @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
     def test_workers_read_it(self, tmp_path, context):
-        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
-        main([str(folder), str(target)])
-        packed = PackedImages(target, transform=np.array)
-        loader = DataLoader(packed, batch_size=None, num_workers=2, multiprocessing_context=context)
-        assert [label for _, label in loader] == list(packed.targets)
-        assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in packed]
+        images = PackedImages(packed(write_images(tmp_path / "photos")), transform=np.array)
+        loader = DataLoader(images, batch_size=None, num_workers=2, multiprocessing_context=context)
+        assert [label for _, label in loader] == list(images.targets)
+        assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in images]
 
-    def test_what_is_wrong_is_said(self, tmp_path):
-        folder, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
+    def test_what_is_wrong_is_named(self, tmp_path):
+        folder = write_images(tmp_path / "photos")
         (folder / "cat" / "bad.png").write_bytes(b"no image")
-        main([str(folder), str(target)])
-        packed = PackedImages(target)
+        target = packed(folder)
+        images = PackedImages(target)
         with refused("data-unreadable", target / "cat" / "bad.png"):
-            packed[5]
+            images[5]
         with refused("no-images", target, "train/"):
             PackedImages(target, "train")
         with refused("data-unreadable", tmp_path / "gone", "No such file"):
             PackedImages(tmp_path / "gone")
-        assert len(pickle.dumps(packed)) < target.stat().st_size
+        assert len(pickle.dumps(images)) < target.stat().st_size
