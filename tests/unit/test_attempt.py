@@ -20,11 +20,7 @@ from slipway.errors import (
 )
 from slipway.layout import VERDICTS
 from slipway.runfolder import RunFolder
-from slipway.status import Status, write_status
 from slipway.stop import Reason
-
-ALONE = Alone(torch.device("cpu"))
-
 
 DIVERGED = SlipwayError("diverged", "loss nan")
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -47,6 +43,10 @@ PASSING = [
 
 def acquired(path, **env):
     return acquire(RunFolder(path), read_environment(env))
+
+
+def opened(path, *, may_continue=True, **env):
+    return open_folder(RunFolder(path), read_environment(env), Alone(torch.device("cpu")), may_continue=may_continue)
 
 
 def begin(owned, step=0):
@@ -80,14 +80,10 @@ def saved(path, step):
     (path / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
 
 
-def changed_by(path, error, *, may_continue=True, **env):
+def changed_by(path, error, **env):
     """Let an attempt end in ``error`` after it has the folder and before it begins; return what that changed."""
     before = snapshot(path)
-    folder = RunFolder(path)
-    with (
-        pytest.raises(type(error)),
-        open_folder(folder, read_environment(env), ALONE, may_continue=may_continue),
-    ):
+    with pytest.raises(type(error)), opened(path, **env):
         raise error
     after = snapshot(path)
     assert before.keys() <= after.keys()
@@ -132,27 +128,18 @@ class TestAcquire:
         assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o750}
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in path.rglob("*") if entry.is_file()} == {0o640}
 
-    def test_a_second_run_is_refused_while_the_first_lives(self, tmp_path):
-        acquired(tmp_path)
-        with refused("folder-in-use", os.getpid(), tmp_path):
-            acquired(tmp_path)
-
-    def test_a_disk_that_stumbles_refuses_nothing_for_good(self, tmp_path, monkeypatch):
+    def test_a_transient_error_of_the_disk_is_retryable_and_leaves_no_verdict(self, tmp_path, monkeypatch):
         def stale(*_, **__):
             raise OSError(errno.ESTALE, "Stale file handle")
 
         monkeypatch.setattr("slipway.lock.Lock.acquire", stale)
-        folder, environment = RunFolder(tmp_path), read_environment({"TRAINER_ATTEMPT": "2"})
-        with (
-            pytest.raises(FolderNotWritableError) as error,
-            open_folder(folder, environment, ALONE, may_continue=True),
-        ):
+        with pytest.raises(FolderNotWritableError) as error, opened(tmp_path, TRAINER_ATTEMPT="2"):
             pytest.fail("it was let in")
         assert (error.value.retryable, error.value.exit_code) == (True, 1)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
-    def test_the_lock_is_given_back_where_the_rest_cannot_be_made(self, tmp_path, monkeypatch, error):
+    def test_the_lock_is_released_if_the_rest_cannot_be_made(self, tmp_path, monkeypatch, error):
         mkdir = os.mkdir
 
         def failing(path, *arguments):
@@ -179,11 +166,11 @@ class TestAcquire:
         ],
         ids=range(7),
     )
-    def test_a_status_that_makes_no_sense_counts_as_none(self, tmp_path, text):
+    def test_an_invalid_status_counts_as_none(self, tmp_path, text):
         (tmp_path / "status.json").write_text(text)
         assert begun(tmp_path).number == 1
 
-    def test_fields_that_a_later_version_added_are_passed_over(self, tmp_path):
+    def test_fields_that_a_later_version_added_are_ignored(self, tmp_path):
         (tmp_path / "status.json").write_text('{"attempt": 4, "state": "done", "nodes": 3}')
         assert begun(tmp_path).number == 5
 
@@ -200,7 +187,7 @@ class TestAcquire:
             assert owned.attempt.number == (7 if env.get("TRAINER_ATTEMPT") else number)
             owned.release()
 
-    def test_a_number_that_a_job_script_takes_meanwhile_is_left_to_it(self, tmp_path, monkeypatch):
+    def test_a_number_that_a_job_script_takes_meanwhile_is_skipped(self, tmp_path, monkeypatch):
         owned = acquired(tmp_path)
         for number in (1, 2):
             (tmp_path / "logs" / str(number)).mkdir()
@@ -222,7 +209,7 @@ def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "regular"), (os.mkdir, "folder")])
 @pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
-def test_what_has_the_name_of_a_file_of_the_run_is_refused(tmp_path, name, make, kind):
+def test_what_has_the_name_of_a_file_of_the_run_but_is_not_a_file_is_refused(tmp_path, name, make, kind):
     make(tmp_path / name)
     with refused("not-a-file", tmp_path / name, kind):
         acquired(tmp_path)
@@ -231,36 +218,29 @@ def test_what_has_the_name_of_a_file_of_the_run_is_refused(tmp_path, name, make,
 
 class TestOpenAttempt:
     @pytest.mark.parametrize("with_status", [True, False])
-    def test_a_run_that_is_there_is_only_continued_when_asked(self, tmp_path, with_status):
+    def test_an_existing_run_is_only_continued_if_asked(self, tmp_path, with_status):
         ended(tmp_path)
         saved(tmp_path, 1)
         if not with_status:
             (tmp_path / "status.json").unlink()
-        environment = read_environment({})
-        with (
-            refused("folder-holds-run", tmp_path),
-            open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=False),
-        ):
+        with refused("folder-holds-run", tmp_path), opened(tmp_path, may_continue=False):
             pytest.fail("it was let in")
-        with open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=True):
+        with opened(tmp_path):
             pass
 
-    def test_one_that_saved_nothing_may_be_started_again(self, tmp_path):
+    def test_a_run_that_saved_nothing_may_be_started_again(self, tmp_path):
         failed(tmp_path)
-        with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=False):
+        with opened(tmp_path, may_continue=False):
             pass
 
-    def test_an_attempt_that_nobody_concludes_has_failed(self, tmp_path):
-        with (
-            pytest.raises(RuntimeError, match="conclude"),
-            open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=True) as ownership,
-        ):
+    def test_an_attempt_that_is_not_concluded_has_failed(self, tmp_path):
+        with pytest.raises(RuntimeError, match="conclude"), opened(tmp_path) as ownership:
             begin(ownership.on_root)
         assert (status_of(tmp_path)["state"], list(tmp_path.glob("verdict.*"))) == ("failed", [])
 
     def test_the_folder_is_free_afterwards(self, tmp_path):
         for _ in range(2):
-            with open_folder(RunFolder(tmp_path), read_environment({}), ALONE, may_continue=True):
+            with opened(tmp_path):
                 assert (tmp_path / "lock").exists()
             assert not (tmp_path / "lock").exists()
 
@@ -278,7 +258,7 @@ class TestBegin:
         assert snapshot(tmp_path / "logs" / "1") == first
         assert json.loads((tmp_path / "run.json").read_text())["attempt"] == 2
 
-    def test_the_folder_that_a_job_script_made_for_the_attempt_is_taken(self, tmp_path):
+    def test_the_folder_that_a_job_script_made_for_the_attempt_is_used(self, tmp_path):
         (tmp_path / "logs" / "3").mkdir(parents=True)
         begun(tmp_path, TRAINER_ATTEMPT="3").conclude(Reason.NONE, step=1)
         assert {path.name for path in (tmp_path / "logs" / "3").iterdir()} == {
@@ -314,9 +294,10 @@ class TestStatus:
             "step": 8,
             "requeue": False,
         }
+        assert verdict_of(tmp_path) == "failed 8 diverged: loss nan\n"
         assert not (tmp_path / "lock").exists()
 
-    def test_an_attempt_that_fails_is_not_requeued_because_the_one_before_was(self, tmp_path):
+    def test_a_failed_attempt_is_not_requeued_even_if_the_one_before_was(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
         failed(tmp_path)
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["requeue"]) == (2, False)
@@ -346,34 +327,28 @@ class TestVerdict:
             (Reason.SIGNAL, 0, 0, "stopped 0 signal\n"),
         ],
     )
-    def test_an_attempt_that_ends_in_good_order_leaves_its_own(self, tmp_path, reason, start, step, line):
+    def test_an_attempt_that_is_done_or_stopped_leaves_one(self, tmp_path, reason, start, step, line):
         begun(tmp_path, step=start).conclude(reason, step=step)
         assert verdict_of(tmp_path) == line
         assert line.split()[0] in VERDICTS
         assert not (tmp_path / "lock").exists()
 
     @pytest.mark.parametrize("error", LASTING, ids=repr)
-    def test_an_error_that_would_come_again_leaves_one(self, tmp_path, error):
+    def test_a_lasting_error_leaves_one(self, tmp_path, error):
         owned_after_begin(tmp_path).fail(error)
         assert verdict_of(tmp_path) == f"failed 0 {reason_of(error)}\n"
 
     @pytest.mark.parametrize("error", PASSING, ids=repr)
-    def test_any_other_leaves_none(self, tmp_path, error):
+    def test_a_transient_error_leaves_none(self, tmp_path, error):
         owned_after_begin(tmp_path).fail(error)
         assert list(tmp_path.glob("verdict.*")) == []
         assert status_of(tmp_path)["state"] == "failed"
 
-    def test_its_reason_is_one_line_of_what_can_be_printed(self, tmp_path):
+    def test_its_reason_is_one_printable_line(self, tmp_path):
         owned_after_begin(tmp_path).fail(SlipwayError("no-data", "a\nb\x1b[31m\u2028c\udcff: look"))
         assert verdict_of(tmp_path) == "failed 0 no-data: a b [31m c : look\n"
 
-    def test_it_names_the_step_of_the_last_checkpoint(self, tmp_path):
-        attempt = owned_after_begin(tmp_path)
-        saved(tmp_path, 23)
-        attempt.fail(DIVERGED)
-        assert verdict_of(tmp_path) == "failed 23 diverged: loss nan\n"
-
-    def test_where_it_cannot_be_written_the_attempt_has_failed(self, tmp_path):
+    def test_an_attempt_whose_verdict_cannot_be_written_has_failed(self, tmp_path):
         owned = owned_after_begin(tmp_path)
         (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
         with pytest.raises(OSError, match="Is a directory"):
@@ -389,31 +364,21 @@ class TestRefusal:
     ERROR = SlipwayError("different-run", "train.seed was 0")
     REASON = "different-run: train.seed was 0"
 
-    def test_by_its_program(self, tmp_path):
+    @pytest.mark.parametrize(("attempt", "changes"), [("5", {"verdict.5": f"failed 9 {REASON}\n".encode()}), ("", {})])
+    def test_a_program_leaves_a_verdict_if_the_job_script_numbers_attempts(self, tmp_path, attempt, changes):
         ended(tmp_path, Reason.TIME_LIMIT)
         saved(tmp_path, 9)
-        assert changed_by(tmp_path, self.ERROR, TRAINER_ATTEMPT="5") == {
-            "verdict.5": f"failed 9 {self.REASON}\n".encode()
-        }
-
-    def test_without_a_number_of_the_job_script_it_leaves_nothing(self, tmp_path):
-        ended(tmp_path)
-        saved(tmp_path, 9)
-        assert changed_by(tmp_path, self.ERROR) == {}
+        assert changed_by(tmp_path, self.ERROR, TRAINER_ATTEMPT=attempt) == changes
 
     def test_in_a_folder_without_a_run_its_status_says_why(self, tmp_path):
         changed = changed_by(tmp_path, self.ERROR)
         assert changed.keys() == {"status.json"}
         assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", self.REASON)
 
-    def test_by_the_lock_of_a_living_run(self, tmp_path):
+    def test_the_lock_of_a_living_run_refuses_another(self, tmp_path):
         begun(tmp_path, step=7)
         before = snapshot(tmp_path)
-        environment = read_environment({"TRAINER_ATTEMPT": "2"})
-        with (
-            refused("folder-in-use", os.getpid(), tmp_path),
-            open_folder(RunFolder(tmp_path), environment, ALONE, may_continue=True),
-        ):
+        with refused("folder-in-use", os.getpid(), tmp_path), opened(tmp_path, TRAINER_ATTEMPT="2"):
             pytest.fail("it was let in")
         after = snapshot(tmp_path)
         assert after.pop("verdict.2").startswith(b"failed 7 folder-in-use: ")
@@ -422,10 +387,9 @@ class TestRefusal:
     @pytest.mark.parametrize(("attempt", "leaves"), [("", {}), ("3", {"verdict.3": b"failed 0 no-gpu: on a b\n"})])
     def test_before_it_has_the_folder(self, tmp_path, attempt, leaves):
         environment = read_environment({"TRAINER_ATTEMPT": attempt})
-        error = SlipwayError("no-gpu", "on a\nb")
-        RunFolder(tmp_path).refuse(error, environment)
+        for folder in (tmp_path, tmp_path / "gone"):
+            RunFolder(folder).refuse(SlipwayError("no-gpu", "on a\nb"), environment)
         assert snapshot(tmp_path) == leaves
-        RunFolder(tmp_path / "gone").refuse(error, environment)
         assert not (tmp_path / "gone").exists()
 
 
@@ -435,7 +399,7 @@ class TestStopFile:
         (path / "STOP").write_text(f"{text}\n")
 
     @pytest.mark.parametrize("word", ["user", "time-limit"])
-    def test_it_is_looked_at_once_a_second(self, tmp_path, monkeypatch, word):
+    def test_it_is_read_once_a_second(self, tmp_path, monkeypatch, word):
         attempt = begun(tmp_path)
         now = [100.0]
         monkeypatch.setattr("slipway.attempt.time.monotonic", lambda: now[0])
@@ -445,48 +409,35 @@ class TestStopFile:
         assert attempt.stop_request() == Reason.NONE
         now[0] = 101.0
         assert attempt.stop_request().word == word
-        assert attempt.stop_request().word == word, "it is not forgotten until the next look"
+        assert attempt.stop_request().word == word, "it is remembered until the next look"
 
-    def test_one_for_the_time_limit_is_removed_on_the_next_start(self, tmp_path):
-        ended(tmp_path, Reason.TIME_LIMIT)
-        self.write(tmp_path, "time-limit")
-        begun(tmp_path)
-        assert not (tmp_path / "STOP").exists()
-
-    def test_until_an_attempt_begins_it_stays(self, tmp_path):
+    def test_it_stays_until_an_attempt_begins(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, "time-limit")
         acquired(tmp_path).release()
         assert (tmp_path / "STOP").exists()
 
     @pytest.mark.parametrize(
-        ("meant", "reason"), [("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)]
+        ("meant", "reason"),
+        [("", Reason.NONE), ("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)],
     )
-    def test_one_that_means_this_very_attempt_stays(self, tmp_path, meant, reason):
+    def test_a_time_limit_is_removed_at_the_next_start_unless_it_is_for_that(self, tmp_path, meant, reason):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, f"time-limit {meant}")
-        attempt = begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
-        assert attempt.stop_request() == reason
+        assert begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2").stop_request() == reason
+        assert (tmp_path / "STOP").exists() == bool(reason)
 
-    # once: where a signal came with it, the status named that, and the STOP stopped the next attempt too
+    # once: if a signal came with it, the status named that, and the STOP stopped the next attempt too
     @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
-    def test_the_users_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
+    def test_that_of_the_user_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
         attempt = begun(tmp_path)
         self.write(tmp_path, "user")
         attempt.conclude(before, step=9)
-        attempt = begun(tmp_path)
-        assert attempt.stop_request() == Reason.NONE
-        assert not (tmp_path / "STOP").exists()
-
-    def test_one_written_after_the_run_was_done_is_removed(self, tmp_path):
-        ended(tmp_path)
-        self.write(tmp_path, "user")
-        attempt = begun(tmp_path)
-        assert attempt.stop_request() == Reason.NONE
+        assert begun(tmp_path).stop_request() == Reason.NONE
         assert not (tmp_path / "STOP").exists()
 
     @pytest.mark.parametrize("before", [Reason.USER, Reason.NONE])
-    def test_one_written_while_the_next_attempt_starts_stops_that(self, tmp_path, before):
+    def test_one_written_while_the_next_attempt_starts_stops_that_attempt(self, tmp_path, before):
         ended(tmp_path, before)
         self.write(tmp_path, "user")
         owned = acquired(tmp_path)
@@ -510,15 +461,19 @@ class TestStopFile:
         self.write(tmp_path, f"time-limit {meant}")
         assert attempt.stop_request() == reason
 
-    LEFT = (lambda path: ended(path, Reason.TIME_LIMIT), lambda path: ended(path, Reason.USER), failed, lambda _: None)
-
-    @pytest.mark.parametrize("leave", LEFT)
-    def test_the_users_that_came_while_nothing_ran_stays(self, tmp_path, leave):
+    @pytest.mark.parametrize(
+        ("leave", "reason"),
+        [
+            (lambda path: ended(path, Reason.TIME_LIMIT), Reason.USER),
+            (lambda path: ended(path, Reason.USER), Reason.USER),
+            (failed, Reason.USER),
+            (lambda _: None, Reason.USER),
+            (ended, Reason.NONE),
+        ],
+        ids=["out of time", "stopped", "failed", "none", "done"],
+    )
+    def test_that_of_the_user_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
         leave(tmp_path)
         self.write(tmp_path, "user")
-        assert begun(tmp_path).stop_request() == Reason.USER
-
-
-def test_a_status_is_written_whole(tmp_path):
-    write_status(tmp_path, Status(attempt=1, state="running"))
-    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+        assert begun(tmp_path).stop_request() == reason
+        assert (tmp_path / "STOP").exists() == bool(reason)

@@ -69,7 +69,13 @@ def lock_of(folder, *, job_id="", attempt=1):
     return Lock(folder, job_id=job_id, attempt=attempt)
 
 
-def somebody(folder, *, age=0.0, **owner):
+def acquired(folder, **owner):
+    lock = lock_of(folder, **owner)
+    lock.acquire()
+    return lock
+
+
+def lock_from_elsewhere(folder, *, age=0.0, **owner):
     """Write the lock of an owner on another host, whose last sign of life was ``age`` seconds ago."""
     record = {"host": "elsewhere", "pid": 1234, "pid_namespace": 1, "pid_start": "5", "job_id": "77", "attempt": 1}
     path = folder / "lock"
@@ -112,16 +118,11 @@ def in_use(lock, *values):
 
 
 def test_a_free_folder_is_locked_and_unlocked(tmp_path):
-    lock = lock_of(tmp_path, job_id="42", attempt=3)
-    lock.acquire()
+    lock = acquired(tmp_path, job_id="42", attempt=3)
     record = json.loads((tmp_path / "lock").read_text())
     assert record["pid_namespace"] == Path("/proc/self/ns/pid").stat().st_ino
-    assert (record["pid"], record["host"], record["job_id"], record["attempt"]) == (
-        os.getpid(),
-        os.uname().nodename,
-        "42",
-        3,
-    )
+    expected = {"pid": os.getpid(), "host": os.uname().nodename, "job_id": "42", "attempt": 3}
+    assert record.items() >= expected.items()
     lock.check()
     lock.release()
     assert list(tmp_path.iterdir()) == []
@@ -134,17 +135,14 @@ def test_a_living_owner_is_named_and_left_alone(tmp_path, holder):
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_dead_owner_on_this_host_is_followed_at_once(tmp_path, holder):
+def test_the_lock_of_a_dead_owner_on_this_host_is_taken_at_once(tmp_path, holder):
     holder.kill()
-    lock = lock_of(tmp_path)
-    lock.acquire()
-    lock.check()
-    lock.release()
+    acquired(tmp_path).check()
 
 
 # once: a file of the user's with this name was taken for the lock of a dead owner, and replaced
 @pytest.mark.parametrize("data", [b"mine", b"null", b"[1]", b"\xff\xfe", b'{"hosts": 1}'])
-def test_what_is_no_lock_is_left_as_it_is(tmp_path, data):
+def test_a_file_that_is_not_a_lock_is_left_alone(tmp_path, data):
     (tmp_path / "lock").write_bytes(data)
     os.utime(tmp_path / "lock", (0, 0))
     for call in (lock_of(tmp_path).require_free, lock_of(tmp_path).acquire):
@@ -156,18 +154,18 @@ def test_what_is_no_lock_is_left_as_it_is(tmp_path, data):
 def test_a_zombie_is_a_dead_owner(tmp_path, holder):
     holder.process.kill()
     os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-    Lock(tmp_path, job_id="", attempt=1).acquire()
+    lock_of(tmp_path).acquire()
 
 
 @pytest.mark.usefixtures("holder")
-def test_an_owner_whose_number_now_is_another_process_counts_as_dead(tmp_path):
+def test_an_owner_whose_pid_now_belongs_to_another_process_counts_as_dead(tmp_path):
     record = json.loads((tmp_path / "lock").read_text())
     (tmp_path / "lock").write_text(json.dumps(record | {"pid": os.getpid()}))
     lock_of(tmp_path).acquire()
 
 
 @pytest.mark.parametrize("difference", [{"boot_id": "elsewhere"}, {"pid_namespace": 1}])
-def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_namespace(tmp_path, holder, difference):
+def test_a_pid_means_nothing_on_another_host_or_in_another_namespace(tmp_path, holder, difference):
     record = json.loads((tmp_path / "lock").read_text())
     holder.kill()
     (tmp_path / "lock").write_text(json.dumps(record | difference))
@@ -176,66 +174,60 @@ def test_the_number_of_a_process_means_nothing_on_another_host_or_in_another_nam
 
 
 def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
-    somebody(tmp_path, job_id="77", attempt=1)
-    lock = lock_of(tmp_path, job_id="77", attempt=2)
-    lock.acquire()
-    lock.check()
+    lock_from_elsewhere(tmp_path, job_id="77", attempt=1)
+    acquired(tmp_path, job_id="77", attempt=2).check()
 
 
-@pytest.mark.parametrize(("job_id", "attempt"), [("77", 1), ("78", 2), ("", 2)])
-def test_the_same_attempt_or_another_job_does_not(tmp_path, job_id, attempt):
-    somebody(tmp_path, job_id="77", attempt=1)
+@pytest.mark.parametrize(
+    ("owner", "job_id", "attempt"),
+    [
+        ("77", "", 1),
+        ("77", "77", 1),  # the same attempt
+        ("77", "78", 2),
+        ("77", "", 2),
+        ("", "", 2),  # two runs without a job are not attempts of one
+    ],
+)
+def test_a_living_owner_elsewhere_is_left_alone(tmp_path, owner, job_id, attempt):
+    lock_from_elsewhere(tmp_path, job_id=owner, attempt=1)
+    lock = lock_of(tmp_path, job_id=job_id, attempt=attempt)
     with beating(tmp_path):
-        in_use(lock_of(tmp_path, job_id=job_id, attempt=attempt), 1234, "elsewhere", 77)
-
-
-def test_two_runs_without_a_job_are_not_attempts_of_one(tmp_path):
-    somebody(tmp_path, job_id="", attempt=1)
-    with beating(tmp_path):
-        assert in_use(lock_of(tmp_path, attempt=2))["job"] == "none"
-
-
-def test_an_owner_elsewhere_that_gives_signs_of_life_is_left_alone(tmp_path):
-    somebody(tmp_path)
-    with beating(tmp_path):
-        in_use(lock_of(tmp_path), 60)
+        assert in_use(lock, 1234, "elsewhere", 60)["job"] == (owner or "none")
         with pytest.raises(FolderInUseError):
-            lock_of(tmp_path).require_free()
+            lock.require_free()
 
 
-def test_an_owner_elsewhere_without_a_sign_of_life_is_waited_for_and_then_followed(tmp_path):
+def test_the_lock_of_an_owner_elsewhere_without_a_sign_of_life_is_taken_after_a_wait(tmp_path):
     """A node that died a second ago: the job that continues the run has another number, and must not be refused."""
-    somebody(tmp_path)
+    lock_from_elsewhere(tmp_path)
     before = time.monotonic()
-    lock = lock_of(tmp_path)
-    lock.acquire()
+    acquired(tmp_path).check()
     assert time.monotonic() - before > 0.4
-    lock.check()
 
 
-def test_an_owner_elsewhere_whose_last_sign_of_life_is_old_is_followed_at_once(tmp_path, monkeypatch):
+def test_the_lock_of_an_owner_elsewhere_with_an_old_sign_of_life_is_taken_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "POLL", 1000)
-    somebody(tmp_path, age=5)
+    lock_from_elsewhere(tmp_path, age=5)
     lock_of(tmp_path).acquire()
 
 
-def test_one_that_is_to_start_later_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
+def test_require_free_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "STALE", STALE)
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.05)
-    somebody(tmp_path)
+    lock_from_elsewhere(tmp_path)
     lock_of(tmp_path).require_free()
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
 
 
-def test_a_new_owner_is_given_time_of_its_own(tmp_path, monkeypatch):
+def test_the_wait_starts_again_for_a_new_owner(tmp_path, monkeypatch):
     """While the lock of the dead is watched, another run takes it over."""
-    somebody(tmp_path)
+    lock_from_elsewhere(tmp_path)
     began = time.monotonic()
     taken = []
 
     def look(path, look=lock_module._look):
         if time.monotonic() - began > 0.4 and not taken:
-            somebody(tmp_path, pid=4321)
+            lock_from_elsewhere(tmp_path, pid=4321)
             taken.append(time.monotonic())
         return look(path)
 
@@ -244,14 +236,14 @@ def test_a_new_owner_is_given_time_of_its_own(tmp_path, monkeypatch):
     assert time.monotonic() - taken[0] > 0.45
 
 
-def test_a_disk_that_is_full_leaves_no_empty_lock(tmp_path):
+def test_a_full_disk_leaves_no_empty_lock(tmp_path):
     with file_size_limit(10), pytest.raises(OSError, match="File too large"):
         lock_of(tmp_path).acquire()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b'{"host": \xff\xfe', b'{"host": 1]'])
-def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
+def test_a_half_written_lock_counts_by_its_age(tmp_path, data):
     path = tmp_path / "lock"
     path.write_bytes(data)
     with beating(tmp_path):
@@ -261,8 +253,7 @@ def test_a_lock_that_is_only_half_written_counts_by_its_age(tmp_path, data):
 
 def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.02)
-    lock = lock_of(tmp_path)
-    lock.acquire()
+    lock = acquired(tmp_path)
     path = tmp_path / "lock"
     os.utime(path, (0, 0))
     deadline = time.monotonic() + 300
@@ -272,28 +263,20 @@ def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
     lock.release()
 
 
-def test_a_lost_lock_is_noticed_and_not_given_back(tmp_path):
-    lock = lock_of(tmp_path)
-    lock.acquire()
-    somebody(tmp_path)
+@pytest.mark.parametrize("lose", [lock_from_elsewhere, lambda folder: (folder / "lock").unlink()])
+def test_a_lost_lock_is_noticed_and_not_released(tmp_path, lose):
+    lock = acquired(tmp_path)
+    lose(tmp_path)
+    found = [path.read_bytes() for path in tmp_path.iterdir()]
     with refused("lost-folder", tmp_path / "lock"):
         lock.check()
     lock.release()
-    assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
-
-
-def test_a_lock_that_was_removed_is_noticed(tmp_path):
-    lock = lock_of(tmp_path)
-    lock.acquire()
-    (tmp_path / "lock").unlink()
-    with refused("lost-folder", tmp_path / "lock"):
-        lock.check()
-    lock.release()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == found
 
 
 def killed_take_over(folder, monkeypatch):
-    """Leave what is left by a process that was killed while it took over a dead owner's lock; return its claim."""
-    somebody(folder, age=STALE + 5)
+    """Leave what a process leaves that is killed while it takes over a dead owner's lock; return its claim."""
+    lock_from_elsewhere(folder, age=STALE + 5)
     with monkeypatch.context() as killed:
         killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
@@ -302,18 +285,17 @@ def killed_take_over(folder, monkeypatch):
     return claim
 
 
-def test_a_take_over_that_was_killed_half_way_does_not_block_the_folder(tmp_path, monkeypatch):
+def test_a_killed_take_over_does_not_block_the_folder(tmp_path, monkeypatch):
     claim = killed_take_over(tmp_path, monkeypatch)
     in_use(lock_of(tmp_path), os.getpid())  # this process still lives
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
-    lock = lock_of(tmp_path)
-    lock.acquire()
+    lock = acquired(tmp_path)
     lock.check()
     lock.release()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
+def test_a_dead_claim_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
     """One that has found the claim of a killed process, and is held up until another one has taken the folder."""
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     claim = killed_take_over(tmp_path, monkeypatch)
@@ -335,7 +317,7 @@ def test_a_claim_of_the_dead_that_is_found_too_late_leaves_the_new_owner_alone(t
 
 def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
     """One that has read a dead owner's lock, and is held up until another one has replaced it."""
-    somebody(tmp_path, age=STALE + 5)
+    lock_from_elsewhere(tmp_path, age=STALE + 5)
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     create = late._create
 
@@ -353,9 +335,9 @@ def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, mo
 
 
 @pytest.mark.parametrize("left", ["nothing", "a dead owner"])
-def test_of_many_that_want_it_at_once_exactly_one_gets_it(tmp_path, left):
+def test_of_many_processes_that_want_the_lock_at_once_exactly_one_gets_it(tmp_path, left):
     if left == "a dead owner":
-        somebody(tmp_path, age=STALE + 5)
+        lock_from_elsewhere(tmp_path, age=STALE + 5)
     holders = [Holder(tmp_path) for _ in range(5)]
     try:
         for holder in holders:
