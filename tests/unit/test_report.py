@@ -11,10 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from messages import assert_error, assert_warning, messages, slugs
 from report_folders import make_confusion, make_run, records, write
 from report_page import report
 from slipway.goodput import MEANINGS
+from support import permissions_hold
 from trainer.report.cli import main
 
 
@@ -31,7 +34,7 @@ def test_a_run(tmp_path, capsys):
     assert (out, err) == (f"{tmp_path}/page.html\n", "")
 
 
-def test_nothing_but_our_own_style_and_script_may_run(tmp_path):
+def test_the_policy_allows_only_the_style_and_script_of_the_page(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run"))
     for kind in ("style", "script"):
         (content,) = page.hashes[kind]
@@ -69,13 +72,13 @@ def test_runs_are_compared_by_what_auto_has_become(tmp_path):
     assert "<td>none (auto)</td>" in page.source
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path):
+def test_runs_of_the_same_name_are_shown_with_their_parents(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run"))
     assert ">a/run</a>" in page.source
     assert ">b/run</a>" in page.source
 
 
-def test_a_run_of_a_session_shows_whatever_it_records(tmp_path):
+def test_all_metrics_of_a_run_of_a_session_are_shown(tmp_path):
     found = [
         {"kind": "train", "step": step, "epoch": step / 10, "lr": 0.7, "elapsed": step / 5, "loss_d": 1 / step}
         | {"steps_per_second": 5.0}
@@ -89,7 +92,7 @@ def test_a_run_of_a_session_shows_whatever_it_records(tmp_path):
     assert "optimiser step</text>" in page.source  # bleu has no epoch
 
 
-def test_a_run_that_is_under_way_says_so(tmp_path, capsys):
+def test_a_run_in_progress_is_shown_as_running(tmp_path, capsys):
     run = make_run(tmp_path / "run", state="running")
     write(run / "lock", "{}")
     with (run / "metrics.jsonl").open("a") as file:
@@ -99,7 +102,7 @@ def test_a_run_that_is_under_way_says_so(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_that_gives_no_sign_of_life_has_crashed(tmp_path):
+def test_a_running_run_without_a_lock_has_crashed(tmp_path):
     run = make_run(tmp_path / "run", state="running")
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").symlink_to("step_00000180")
@@ -110,7 +113,7 @@ def test_a_run_that_gives_no_sign_of_life_has_crashed(tmp_path):
     assert '<td class="n">137</td>' in page.source
 
 
-def test_a_crash_before_a_resume_lost_what_its_log_tells_of(tmp_path):
+def test_the_steps_lost_by_a_crash_before_a_resume_are_read_from_its_log(tmp_path):
     run = make_run(tmp_path / "run", attempts=2)
     write(run / "logs/1/status.json", {"attempt": 1, "state": "running", "start_step": 0, "step": 0})
     (run / "verdict.1").unlink()
@@ -121,7 +124,7 @@ def test_a_crash_before_a_resume_lost_what_its_log_tells_of(tmp_path):
     )
 
 
-def test_an_attempt_that_left_an_account_tells_what_it_has_used(tmp_path):
+def test_the_resources_that_an_attempt_used_are_shown(tmp_path):
     run = make_run(tmp_path / "run", attempts=3)
     assert "used" not in report(tmp_path, run).source.partition("<h3>Attempts</h3>")[2]
     account = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87}
@@ -169,17 +172,9 @@ def test_profiles(tmp_path):
     }
     write(run / "profile/rank10.json", found | {"device": "cuda"})
     write(run / "profile/rank2.json", found)
-    for number, broken in enumerate(
-        [
-            {"seconds": 0},
-            {"seconds": float("nan")},
-            {"steps": 3},
-            {"parts": []},
-            {"operators": [1]},
-            {"parts": {"x": -1}},
-        ]
-    ):
-        write(run / f"profile/rank{20 + number}.json", found | broken)
+    broken = [{"seconds": 0}, {"seconds": float("nan")}, {"steps": 3}, {"parts": []}, {"operators": [1]}]
+    for number, change in enumerate([*broken, {"parts": {"x": -1}}]):
+        write(run / f"profile/rank{20 + number}.json", found | change)
     page = report(tmp_path, run)
     assert re.findall(r"<h3>Profile\D+(\d+)</h3>", page.source) == ["2", "10"]
     assert re.search(r"\b3\b\D+\b6\b\D+\b8\.0 s\b.* profile/rank2\.trace\.json\.gz", page.text)
@@ -190,13 +185,13 @@ def test_profiles(tmp_path):
     assert ["GPU" in caption for caption in captions[:4]] == [False, False, True, True]
 
 
-def test_a_run_that_failed_tells_why(tmp_path):
+def test_the_reason_of_a_failure_is_shown(tmp_path):
     reason = "diverged: the loss is nan at step 200"
     page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason=reason))
     assert f"failed: {reason}" in page.text
 
 
-def test_a_folder_without_a_run_is_said(tmp_path, capsys):
+def test_a_folder_without_a_run_is_named(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=78)
     err = capsys.readouterr().err
@@ -254,7 +249,7 @@ def test_no_text_of_a_run_becomes_markup(tmp_path):
     assert "\x00" not in page.source
 
 
-def test_numbers_that_are_none_are_counted_and_left_out(tmp_path, capsys):
+def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, capsys):
     found = records()
     found[4]["loss"], found[6]["loss"], found[8]["loss"] = math.nan, math.inf, 10**400
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
@@ -301,12 +296,16 @@ def damage(run):
     yield "verdict.1", "link"
     (run / "logs/2").symlink_to(run / "logs/1")
     yield "logs/2/status.json", "link"
+    write(run / "goodput.jsonl", "{}")
+    (run / "goodput.jsonl").chmod(0)
+    yield "goodput.jsonl", "Permission denied"
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path, capsys):
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     said = list(damage(run))
-    page = report(tmp_path, run)
+    with permissions_hold():
+        page = report(tmp_path, run)
     err = capsys.readouterr().err
     for name, *values in said:
         assert_warning(err, "left-out", f"{run}: {name}: ", *values)
@@ -317,30 +316,28 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path, capsys):
     assert f"<pre>{hostname}" not in page.source
 
 
-def test_what_may_not_be_read_is_said(tmp_path, capsys, monkeypatch):
-    run = make_run(tmp_path / "run")
-    real = os.open
-
-    def refuse(path, *words, **named):
-        if path == "config.toml":
-            raise PermissionError(13, "Permission denied")
-        return real(path, *words, **named)
-
-    monkeypatch.setattr(os, "open", refuse)
-    report(tmp_path, run)
-    assert_warning(capsys.readouterr().err, "left-out", f"{run}: config.toml: ", "Permission denied")
-
-
-def test_a_name_that_is_no_text_is_shown(tmp_path):
+def test_a_name_that_is_not_utf8_is_shown(tmp_path):
     name = os.fsdecode(os.fsencode(str(tmp_path)) + b"/run\xff\n")
     page = report(tmp_path, make_run(Path(name)))
     assert "run\ufffd" in page.source
 
 
-def test_long_runs_keep_their_extremes_and_say_that_points_are_missing(tmp_path):
+def test_long_runs_keep_their_extremes_and_note_that_points_are_missing(tmp_path):
     found = records(steps=20000, per_epoch=2000, every=2)
     found[7777]["loss"] = 55.5
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
     short = report(tmp_path, make_run(tmp_path / "short", found=found[:100]))
     assert page.source.count("<small>") > short.source.count("<small>")
     assert len(page.source) < 120_000
+
+
+@pytest.mark.parametrize("kind", ["study", "sweep"])
+@pytest.mark.parametrize(
+    "content",
+    [*("", "[]", "{}", "[" * 9999), '{"schema": 2, "kind": "KIND", "points": {}, "trials": {}}'],
+    ids=range(5),
+)
+def test_an_invalid_study_or_sweep_is_named(tmp_path, capsys, kind, content):
+    write(tmp_path / "set" / f"{kind}.json", content.replace("KIND", kind))
+    assert report(tmp_path, tmp_path / "set").figures() == []
+    assert_warning(capsys.readouterr().err, "left-out", f"{kind}.json: ")
