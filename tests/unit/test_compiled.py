@@ -59,7 +59,7 @@ def another(node):
     return Node(node.run, "another")
 
 
-def test_the_next_attempt_begins_with_it(node, another):
+def test_the_next_attempt_starts_with_the_compiled_code(node, another):
     code = node.begin()
     node.compile("ab/kernel.so")
     code.save()
@@ -74,14 +74,14 @@ def test_the_next_attempt_begins_with_it(node, another):
     assert another.archive.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_attempt_that_the_job_restarts_keeps_what_the_first_has_made(node):
+def test_an_attempt_that_the_job_restarts_keeps_the_code_of_the_first(node):
     node.begin()
     node.compile("ab/kernel.so")
     node.begin(attempt="2").save()
     assert node.kept == ["ab/kernel.so"]
 
 
-def test_locks_and_what_is_being_written_is_left_out(node):
+def test_locks_and_unfinished_files_are_left_out(node):
     code = node.begin()
     for name in ("locks/a.lock", "ab/.7.8.tmp", "ab/kernel.so"):
         node.compile(name)
@@ -105,16 +105,12 @@ def test_files_with_odd_names_and_times_are_kept(node, caplog):
     assert node.kept == ["ab/größe.so", "ab/kernel.so"]
 
 
-def test_nothing_is_written_outside_of_a_job_nor_where_nothing_was_compiled(node):
+def test_nothing_is_written_outside_of_a_job_or_if_nothing_was_compiled(node):
     node.begin().save()
     node.compile("ab/kernel.so")
     node.begin(attempt="").save()
     CompiledCode(node.run, read_environment({"TRAINER_ATTEMPT": "1"})).save()
     assert not list(node.run.iterdir())
-
-
-def no_archive(node):
-    node.archive.write_bytes(b"PK\3\4 and no archive")
 
 
 def flipped_bits(node):
@@ -136,16 +132,19 @@ def writable_by_others(node):
     node.archive.chmod(0o664)
 
 
-def fifo(node):
-    os.mkfifo(node.archive)
-
-
-def folder(node):
-    node.archive.mkdir()
-
-
-@pytest.mark.parametrize("make", [no_archive, flipped_bits, of_another_user, writable_by_others, fifo, folder])
-def test_what_is_damaged_or_not_ours_is_not_used(make, node, another, caplog):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda node: node.archive.write_bytes(b"PK\3\4 and no archive"),
+        flipped_bits,
+        of_another_user,
+        writable_by_others,
+        lambda node: os.mkfifo(node.archive),
+        lambda node: node.archive.mkdir(),
+    ],
+    ids=["no archive", "flipped bits", "of another user", "writable by others", "fifo", "folder"],
+)
+def test_an_archive_that_is_damaged_or_not_ours_is_not_used(make, node, another, caplog):
     node.archive.parent.mkdir()
     make(node)
     code = node.begin()
@@ -154,7 +153,7 @@ def test_what_is_damaged_or_not_ours_is_not_used(make, node, another, caplog):
     assert not (node.cache / "ab").exists()
     node.compile("ab/kernel.so")
     code.save()
-    if make is folder:
+    if node.archive.is_dir():
         assert slugs(caplog.text) == ["compiled-code-lost"] * 2
     else:
         caplog.clear()
@@ -172,7 +171,7 @@ def test_an_archive_cannot_write_outside_of_the_cache(node):
     assert sorted(path.name for path in node.cache.iterdir()) == ["absolute", "outside"]
 
 
-def test_a_disk_that_is_full_for_a_moment_costs_nothing(node, caplog):
+def test_code_that_could_not_be_saved_is_saved_later(node, caplog):
     (node.run / "compiled").write_text("in the way")
     code = node.begin()
     node.compile("ab/kernel.so")
@@ -188,7 +187,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_nothing(node, caplog):
     assert len(list(node.archive.parent.iterdir())) == 1
 
 
-def test_an_archive_that_would_be_too_large_is_begun_anew(node, another, monkeypatch):
+def test_an_archive_that_would_be_too_large_is_replaced(node, another, monkeypatch):
     code = node.begin()
     node.compile("ab/kernel.so")
     code.save()

@@ -73,14 +73,7 @@ def test_step_k_takes_the_same_samples_for_every_world_size(samples, batch_size,
 
 @every_world
 @every_case
-def test_every_sample_is_seen_exactly_once_an_epoch(samples, batch_size, size):
-    seen = chain.from_iterable(global_steps(size, samples=samples, batch_size=batch_size, micro_steps=2))
-    assert sorted(seen) == list(range(samples))
-
-
-@every_world
-@every_case
-def test_an_epoch_resumed_after_any_step_goes_on_as_the_uninterrupted_one(samples, batch_size, size):
+def test_an_epoch_resumed_after_any_step_continues_as_the_uninterrupted_one(samples, batch_size, size):
     for rank in range(size):
         plan = {"samples": samples, "batch_size": batch_size, "micro_steps": 2}
         whole = steps_of(rank, size, **plan)
@@ -97,13 +90,6 @@ def test_an_epoch_resumed_by_another_world_and_batch_size_still_sees_the_rest_on
         before = order_of(samples)[:start].tolist()
         after = chain.from_iterable(global_steps(3, samples=samples, batch_size=batch_size + 2, start=start))
         assert sorted([*before, *after]) == list(range(samples))
-
-
-@every_world
-@every_case
-def test_all_ranks_take_the_same_number_of_optimiser_steps(samples, batch_size, size):
-    counts = {len(steps_of(rank, size, samples=samples, batch_size=batch_size, micro_steps=3)) for rank in range(size)}
-    assert counts == {-(-samples // batch_size)}
 
 
 @every_world
@@ -176,12 +162,12 @@ def test_the_order_depends_on_nothing_else(version):
     before = whole_order(version, 50, seed=1, epoch=2)
     random.seed(9)
     torch.manual_seed(9)
-    np.random.seed(9)  # noqa: NPY002 -- what somebody's model or data code may do
+    np.random.seed(9)  # noqa: NPY002 -- what models and data sets may do
     assert whole_order(version, 50, seed=1, epoch=2) == before
 
 
-def test_these_versions_of_the_order_are_these_ones():
-    """Where this fails, a version needs another number: checkpoints taken in mid-epoch cannot be resumed exactly."""
+def test_the_orders_of_each_version_are_unchanged():
+    """If this fails, a version needs another number: checkpoints taken in mid-epoch cannot be resumed exactly."""
     assert VERSIONS == (2, 3)
     assert whole_order(TABLES, 10, seed=0, epoch=0) == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
     assert whole_order(TABLES, 10, seed=0, epoch=1) == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]
@@ -190,7 +176,7 @@ def test_these_versions_of_the_order_are_these_ones():
     assert held_out.tolist() == [8, 12, 15, 19]
 
 
-def test_the_numbers_that_augment_are_these_ones():
+def test_the_numbers_that_augment_are_unchanged():
     ids = np.array([3, 0])
     tables = epoch_of(TABLES, 5, seed=0, epoch=0, draws=2).draws(ids)
     keyed = epoch_of(KEYED, 5, seed=0, epoch=0, draws=2).draws(ids)
@@ -200,7 +186,7 @@ def test_the_numbers_that_augment_are_these_ones():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_numbers_that_augment_a_sample_are_uniform_and_its_own(version):
+def test_the_numbers_that_augment_are_uniform_and_independent_of_other_samples(version):
     epoch = epoch_of(version, 20_000, seed=5, epoch=1, draws=5)
     found = epoch.draws(np.arange(20_000))
     assert found.shape == (20_000, 5)
@@ -213,7 +199,7 @@ def test_the_numbers_that_augment_a_sample_are_uniform_and_its_own(version):
     assert epoch_of(version, 5, seed=0, epoch=0).draws(np.arange(5)) is None
 
 
-def test_a_new_run_draws_tables_for_as_many_samples_as_before():
+def test_a_new_run_draws_tables_up_to_the_same_number_of_samples_as_before():
     assert [version_for(samples) for samples in (1, LARGE, LARGE + 1)] == [TABLES, TABLES, KEYED]
 
 
