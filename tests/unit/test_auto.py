@@ -51,21 +51,26 @@ def decided(settings, *, backend="ddp", tables=None, begun=False):
     return found.train.amp, found.model.channels_last
 
 
-@pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_a_cpu_that_multiplies_bf16_computes_in_it(cpu, instruction):
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("avx512_bf16", ("bf16", True)),
+        ("amx_bf16", ("bf16", True)),
+        ("bf16", ("bf16", True)),
+        (None, ("none", False)),
+    ],
+)
+def test_a_cpu_that_multiplies_bf16_computes_in_it(cpu, instruction, expected):
     cpu(instruction)
-    assert decided(settings_of()) == ("bf16", True)
+    assert decided(settings_of()) == expected
 
 
-def test_another_cpu_does_not(cpu):
-    cpu(None)
-    assert decided(settings_of()) == ("none", False)
-
-
-def test_nor_does_one_of_which_torch_says_nothing(monkeypatch):
+def test_a_cpu_of_which_torch_says_nothing_does_not_and_is_not_warned_of(monkeypatch, caplog):
     """As torch 2.10."""
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert decided(settings_of()) == ("none", False)
+    decided(settings_of(amp="bf16"))
+    assert slugs(caplog.text) == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_a_gpu_of_amd_has_other_numbers(monkeypatch):
     assert not multiplies_bf16(GPU)
 
 
-def test_devices_that_do_not_stay_as_they_were():
+def test_devices_without_bf16_keep_the_plain_settings():
     assert by_hardware(settings_of(), bf16=False) == PLAIN
 
 
@@ -101,7 +106,7 @@ def test_devices_that_do_not_stay_as_they_were():
         ({"arch": "mine:model", "amp": "bf16", "channels_last": True}, "ddp", ("bf16", True)),
     ],
 )
-def test_what_is_asked_for_goes_before(cpu, settings, backend, expected):
+def test_what_is_asked_for_takes_precedence(cpu, settings, backend, expected):
     cpu("avx512_bf16")
     assert decided(settings_of(**settings), backend=backend) == expected
 
@@ -144,7 +149,7 @@ def test_a_manifest_with_something_else_is_refused(tables):
         (("imagefolder", False, {"data": {"decoder": "simplejpeg"}}), "simplejpeg"),
     ],
 )
-def test_jpeg_files_are_decoded_by_simplejpeg_where_there_is_one(monkeypatch, caplog, case, expected):
+def test_jpeg_files_are_decoded_by_simplejpeg_if_it_is_installed(monkeypatch, caplog, case, expected):
     dataset, installed, tables = case
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: installed or None)
     caplog.set_level("INFO", "trainer")
@@ -157,18 +162,11 @@ def test_jpeg_files_are_decoded_by_simplejpeg_where_there_is_one(monkeypatch, ca
 
 @pytest.mark.parametrize("channels_last", ["auto", True])
 @pytest.mark.parametrize("instruction", ["avx512_bf16", None])
-def test_a_cpu_that_emulates_bf16_says_so(cpu, caplog, instruction, channels_last):
+def test_a_cpu_that_emulates_bf16_is_warned_of(cpu, caplog, instruction, channels_last):
     cpu(instruction)
     settings = settings_of(amp="bf16", channels_last=channels_last)
-    settings = replace(settings, data=replace(settings.data, decoder="pil"))
-    decided(settings)
+    decided(replace(settings, data=replace(settings.data, decoder="pil")))
     assert slugs(caplog.text) == ([] if instruction else ["slow-bf16"])
-
-
-def test_nothing_is_said_of_a_cpu_that_torch_does_not_know(monkeypatch, caplog):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    decided(settings_of(amp="bf16"))
-    assert slugs(caplog.text) == []
 
 
 def test_the_example_configurations_leave_precision_to_the_hardware():
@@ -176,8 +174,8 @@ def test_the_example_configurations_leave_precision_to_the_hardware():
         assert "amp" not in tomllib.loads(path.read_text("utf-8")).get("train", {}), path
 
 
-def test_a_gpu_that_emulates_bf16_says_so(monkeypatch, caplog):
-    """A run of another machine goes on there; no GPU is needed to tell."""
+def test_a_gpu_that_emulates_bf16_is_warned_of(monkeypatch, caplog):
+    """The run began on another machine; this needs no GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "V100")
     monkeypatch.setattr("trainer.auto.broadcast_json", lambda _comm, value: value)

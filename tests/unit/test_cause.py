@@ -76,12 +76,12 @@ class TestLeave:
         assert (text.count("\n"), len(text)) == (1, LONGEST + len("78 no-gpu: \n"))
 
     @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
-    def test_nowhere_but_in_the_folder_that_a_job_script_has_made(self, attempt, number):
+    def test_it_is_left_only_in_the_folder_that_a_job_script_has_made(self, attempt, number):
         leave(attempt, NO_GPU, TRAINER_ATTEMPT=number)
         leave_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
         assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
 
-    def test_a_disk_that_takes_none_raises_nothing(self, attempt):
+    def test_a_folder_that_cannot_be_written_raises_nothing(self, attempt):
         attempt.rmdir()
         attempt.write_text("no folder")
         leave(attempt, NO_GPU)
@@ -113,7 +113,7 @@ class TestSession:
             train()
         assert (left(attempt) is None) == bool(steps)
 
-    def test_a_script_s_own_error_is_none(self, attempt, session):
+    def test_an_error_of_the_script_is_not_recorded(self, attempt, session):
         with pytest.raises(ZeroDivisionError), session():
             raise ZeroDivisionError
         assert left(attempt) is None

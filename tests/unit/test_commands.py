@@ -19,7 +19,7 @@ def trainer(*words, cwd=None):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_there(name):
+def test_every_command_is_found(name):
     assert find_command([name, "--whatever"]) is importlib.import_module(COMMANDS[name].module).main
 
 
@@ -34,19 +34,15 @@ def test_every_command_is_there(name):
         ["a.toml", "b.toml"],
         ["gone.toml"],
         ["-"],
+        ["mine"],
     ],
     ids=" ".join,
 )
 def test_anything_else_trains(argv, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "evaluate").touch()
+    for name in ("evaluate", "mine"):  # files without a suffix
+        (tmp_path / name).touch()
     assert find_command(argv) is None
-
-
-def test_a_file_without_a_suffix_is_trained_by(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").touch()
-    assert find_command(["mine"]) is None
 
 
 @pytest.mark.parametrize(("word", "nearest"), [("evalute", ["'evaluate'"]), ("exprot", ["'export'"]), ("qqq", [])])
@@ -57,7 +53,7 @@ def test_a_word_that_is_neither_is_refused_with_the_nearest_command(word, neares
     assert str(error.value).count("'") == 2 + 2 * len(nearest)
 
 
-def test_a_file_that_is_called_like_a_command_is_named_by_its_path(tmp_path):
+def test_a_file_with_the_name_of_a_command_is_given_by_its_path(tmp_path):
     (tmp_path / "evaluate").write_text("[train]\nepochs = 0\n")
     done = trainer("./evaluate", cwd=tmp_path)
     assert done.returncode == EXIT_CONFIG
@@ -78,7 +74,7 @@ def test_the_help_of_the_trainer_lists_the_commands():
 
 
 @pytest.mark.parametrize(("name", "own"), [("evaluate", "--best"), ("export", "--best"), ("make-data", "--per-class")])
-def test_each_has_a_help_of_its_own(name, own, capsys):
+def test_each_command_has_its_own_help(name, own, capsys):
     for flag in ("--help", "--version"):
         with pytest.raises(SystemExit, match=r"^0$"):
             find_command([name])([flag])
@@ -108,7 +104,7 @@ def test_wrong_arguments_are_wrong_usage(words, slug, values):
         arguments.read("export", words, arguments.SOURCE, {"data": ["data_dir"]})
 
 
-def test_what_is_not_given_stays_as_the_run_has_it():
+def test_only_given_flags_override_the_settings_of_the_run():
     own, taken = arguments.SOURCE, {"data": ["data_dir", "workers"], "launch": ["device"]}
     found = arguments.read("evaluate", ["runs/mine", "--workers", "0", "--device=cpu"], own, taken)
     assert (found.names, found.overrides) == (["runs/mine"], {"data": {"workers": 0}})

@@ -107,13 +107,12 @@ def test_dropout_is_off_and_batch_norm_is_settled(digits, arch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp_path, workers):
+def test_samples_that_cannot_be_decoded_are_counted_as_bad_only(tmp_path, workers):
     generator = np.random.default_rng(0)
     for side in ("train", "val"):
         for name in ("ant", "bee"):
             (tmp_path / side / name).mkdir(parents=True)
-            for number in range(4):
-                pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            for number, pixels in enumerate(generator.integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)):
                 Image.fromarray(pixels).save(tmp_path / side / name / f"{number}.png")
     dataset = open_data(DataConfig(dataset="imagefolder", data_dir=str(tmp_path), image_size=8)).validation
     learner = learner_for(dataset)
@@ -130,7 +129,7 @@ def test_samples_that_cannot_be_decoded_are_counted_as_such_and_nowhere_else(tmp
     assert result.loss == pytest.approx(loss, rel=1e-12)
 
 
-def test_where_nothing_can_be_decoded_there_is_nothing_to_divide_by():
+def test_the_results_are_zero_if_nothing_can_be_decoded():
     nothing = Evaluation(
         confusion=torch.zeros(3, 3, dtype=torch.int64), loss_sum=0.0, in_top5=0, bad=7, predicted=torch.tensor([])
     )

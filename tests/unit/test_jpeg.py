@@ -24,6 +24,12 @@ def smooth(width, height, mode="RGB"):
     return Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)).convert(mode)
 
 
+def jpeg(width, height, mode="RGB", **options):
+    file = io.BytesIO()
+    smooth(width, height, mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
 def folder_of(path, decoder, *, flip=True, max_pixels=10**8):
     return ImageFolder(
         FolderFiles(path.parent, Names([path.name])),
@@ -47,7 +53,7 @@ def both(path, **options):
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("shape", [(400, 300), (90, 130), (60, 45), (1300, 900)])
-def test_images_are_those_of_pil_but_for_a_few_of_255(tmp_path, shape, mode):
+def test_images_differ_little_from_those_of_pil(tmp_path, shape, mode):
     smooth(*shape, mode).save(tmp_path / "a.jpg", quality=95)
     pil, fast = both(tmp_path / "a.jpg")
     difference = (pil.images.int() - fast.images.int()).abs().float()
@@ -55,10 +61,9 @@ def test_images_are_those_of_pil_but_for_a_few_of_255(tmp_path, shape, mode):
     assert not pil.images.equal(fast.images), "another decoder"
 
 
-def test_one_is_mirrored_as_pil_mirrors_it(tmp_path):
+def test_images_are_mirrored_by_the_fifth_draw(tmp_path):
     smooth(400, 300).save(tmp_path / "a.jpg", quality=95)
-    mirrored = folder_of(tmp_path / "a.jpg", "simplejpeg").fetch(np.arange(2), MIDDLE).images
-    plain = folder_of(tmp_path / "a.jpg", "simplejpeg", flip=False).fetch(np.arange(2), MIDDLE).images
+    mirrored, plain = (both(tmp_path / "a.jpg", flip=flip)[1].images for flip in (True, False))
     assert mirrored[0].equal(plain[0])
     assert mirrored[1].equal(plain[1].flip(-1))
 
@@ -72,9 +77,8 @@ def test_what_it_does_not_decode_is_decoded_by_pil(tmp_path, suffix, mode):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_file_that_is_cut_off_is_as_bad_as_to_pil(tmp_path, share):
-    smooth(90, 130).save(tmp_path / "whole.jpg")
-    data = (tmp_path / "whole.jpg").read_bytes()
+def test_a_truncated_file_is_as_bad_as_with_pil(tmp_path, share):
+    data = jpeg(90, 130)
     (tmp_path / "a.jpg").write_bytes(data[: int(share * len(data))])
     pil, fast = both(tmp_path / "a.jpg")
     assert (pil.bad, pil.reasons) == (fast.bad, fast.reasons)
@@ -89,7 +93,7 @@ def test_one_of_too_many_pixels_is_not_decoded(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_a_larger_image_is_decoded_at_a_part_of_its_size(scale, monkeypatch):
+def test_a_larger_image_is_decoded_at_a_fraction_of_its_size(scale, monkeypatch):
     import simplejpeg  # noqa: PLC0415
 
     shapes = []
@@ -101,9 +105,7 @@ def test_a_larger_image_is_decoded_at_a_part_of_its_size(scale, monkeypatch):
 
     real = simplejpeg.decode_jpeg
     monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
-    file = io.BytesIO()
-    smooth(scale * SIZE + 3, scale * SIZE + 3).save(file, "JPEG")
-    file.seek(0)
+    file = io.BytesIO(jpeg(scale * SIZE + 3, scale * SIZE + 3))
     found = decode_jpeg(file, SIZE, lambda width, height: (0, 0, width, height))
     assert found.shape == (3, SIZE, SIZE)
     assert shapes[0][0] == pytest.approx((scale * SIZE + 3) / scale, abs=1)
@@ -116,8 +118,7 @@ class TestRows:
     @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
     @pytest.mark.parametrize("edge", [400, 70, 33])
     def test_they_are_those_of_the_whole_image(self, monkeypatch, mode, options, edge):
-        file = io.BytesIO()
-        smooth(400, 300, mode).save(file, "JPEG", quality=90, **options)
+        file = io.BytesIO(jpeg(400, 300, mode, quality=90, **options))
         for lower in (edge * 0.75 / 2, edge * 0.75 - 0.4, 300):
             box = (5.5, lower - edge / 3, 5.5 + edge / 2, lower) if lower > edge / 3 else (0, 0, edge / 2, lower)
             file.seek(0)
@@ -128,59 +129,37 @@ class TestRows:
                 whole = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023
             assert found.equal(whole)
 
-    def test_it_is_the_header_that_says_so(self):
-        file = io.BytesIO()
-        smooth(400, 300).save(file, "JPEG", comment="ÿÀ" * 9)
-        with Image.open(io.BytesIO(with_rows(file.getvalue(), 64))) as image:
+    def test_the_height_in_the_header_is_changed(self):
+        with Image.open(io.BytesIO(with_rows(jpeg(400, 300, comment="ÿÀ" * 9), 64))) as image:
             assert image.size == (400, 64)
 
     @pytest.mark.parametrize(
         "change",
         [lambda data: data[:-2], lambda data: data[: len(data) // 2], lambda data: data[:40], lambda data: data[:3]],
     )
-    def test_one_that_may_be_cut_off_is_read_to_its_end(self, change):
-        file = io.BytesIO()
-        smooth(400, 300).save(file, "JPEG")
-        assert with_rows(change(file.getvalue()), 64) is None
+    def test_a_file_that_may_be_truncated_is_read_to_its_end(self, change):
+        assert with_rows(change(jpeg(400, 300)), 64) is None
 
-    def test_bytes_may_fill_the_place_before_a_marker(self):
-        file = io.BytesIO()
-        smooth(400, 300).save(file, "JPEG")
-        data = file.getvalue()
+    def test_fill_bytes_before_a_marker_are_allowed(self):
+        data = jpeg(400, 300)
         at = data.index(b"\xff\xc0")
-        filled = io.BytesIO(data[:at] + b"\xff\xff" + data[at:])
-        box = (0, 0, 100, 100)
-        file.seek(0)
-        assert decode_jpeg(filled, SIZE, lambda *_: box).equal(decode_jpeg(file, SIZE, lambda *_: box))
+        files = [io.BytesIO(each) for each in (data, data[:at] + b"\xff\xff" + data[at:])]
+        plain, filled = (decode_jpeg(file, SIZE, lambda *_: (0, 0, 100, 100)) for file in files)
+        assert filled.equal(plain)
 
-    def test_one_with_another_image_in_its_header_may_be_cut_off(self):
-        file, exif, small = io.BytesIO(), Image.Exif(), io.BytesIO()
-        smooth(20, 20).save(small, "JPEG")
-        exif[0x927C] = small.getvalue()  # as cameras put a preview there
-        smooth(400, 300).save(file, "JPEG", exif=exif)
-        data = file.getvalue()
+    def test_a_file_with_a_preview_in_its_header_may_be_truncated(self):
+        exif = Image.Exif()
+        exif[0x927C] = jpeg(20, 20)  # as cameras put a preview there
+        data = jpeg(400, 300, exif=exif)
         assert data.index(b"\xff\xd9") < data.rindex(b"\xff\xc0")
         assert with_rows(data, 64)
         for length in (data.rindex(b"\xff\xc0") + 30, data.rindex(b"\xff\xda") + 40):
             assert with_rows(data[:length], 64) is None
 
-    def test_damage_is_no_other_error_than_pil_has(self):
-        file = io.BytesIO()
-        smooth(90, 130).save(file, "JPEG")
-        data, generator = file.getvalue(), np.random.default_rng(1)
-        for number in range(700):
+    def test_damage_of_any_byte_never_raises(self):
+        data, generator = jpeg(90, 130), np.random.default_rng(1)
+        for number in [*range(700), *generator.integers(700, len(data), 100)]:
             damaged = bytearray(data)
             damaged[number] = generator.integers(256)
             for content in (damaged, damaged[: number + 1]):
                 decode_jpeg(io.BytesIO(content), SIZE, lambda *_: (0, 0, 20, 20))
-
-    def test_damage_of_any_byte_never_raises(self, tmp_path):
-        smooth(90, 130).save(tmp_path / "whole.jpg")
-        data = (tmp_path / "whole.jpg").read_bytes()
-        generator = np.random.default_rng(0)
-        for number in [*range(700), *generator.integers(700, len(data), 100)]:
-            damaged = bytearray(data)
-            damaged[number] = generator.integers(256)
-            (tmp_path / "a.jpg").write_bytes(damaged)
-            found = folder_of(tmp_path / "a.jpg", "simplejpeg", max_pixels=10**6).fetch(np.arange(2), MIDDLE)
-            assert len(found.reasons) == len(found.bad)

@@ -26,24 +26,28 @@ def answer(tmp_path, monkeypatch, capsys):
     return answer
 
 
+@pytest.fixture
+def refusal(answer):
+    """Return a function that holds that the preflight answers with one error, and returns its text."""
+
+    def refusal(flags, slug, *values, code=78):
+        found, said = answer(*flags)
+        assert (found, said.count("\n")) == (code, 1)
+        assert said.startswith(f"trainer: {socket.gethostname()}: ")
+        assert_error(said, slug, *values)
+        return messages(said)[0].text
+
+    return refusal
+
+
 def test_a_good_node_says_nothing_and_keeps_nothing(answer, tmp_path):
     assert answer() == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_answer_is_one_line_that_names_the_node(answer, tmp_path):
-    code, said = answer("--output-dir", str(tmp_path / "nowhere"))
-    assert code == 78
-    assert said.startswith(f"trainer: {socket.gethostname()}: ")
-    assert_error(said, "cannot-write", "--output-dir", f"{tmp_path}/nowhere", "No such file")
-    assert said.count("\n") == 1
-
-
-def test_packages_that_this_python_lacks(answer, monkeypatch):
+def test_packages_that_this_python_lacks(refusal, monkeypatch):
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in {"tqdm", "tomli_w"} else name)
-    code, said = answer()
-    assert code == 78
-    assert_error(said, "missing-package", f"({sys.executable})", "tomli_w, tqdm", "`make image`")
+    refusal([], "missing-package", f"({sys.executable})", "tomli_w, tqdm", "`make image`")
 
 
 def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
@@ -61,65 +65,45 @@ def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
     assert foreign | {"safetensors"} == set(preflight.NEEDED)  # in which slipway saves
 
 
-def test_data_that_this_node_does_not_see(answer, tmp_path):
-    code, said = answer("--dataset", "imagefolder", "--data-dir", str(tmp_path / "nowhere"))
-    assert code == 78
-    assert_error(said, "data-unreadable", "--data-dir", f"{tmp_path}/nowhere")
-
-
-def test_a_configuration_that_is_wrong(answer, tmp_path):
-    (tmp_path / "wrong.toml").write_text("[train]\nepoch = 3\n")
-    code, said = answer(str(tmp_path / "wrong.toml"))
-    assert code == 78
-    assert_error(said, "unknown-key", tmp_path / "wrong.toml", "'epoch'", "'epochs'")
-
-
 @pytest.mark.parametrize(
-    ("flags", "slug", "values"),
+    ("flags", "code", "slug", "values"),
     [
-        (["--learning-rate", "0.1"], "unknown-flag", ["--learning-rate", "--lr"]),
-        (["--epochs", "many"], "bad-flag-value", ["--epochs", "'many'", "1"]),
+        ("--output-dir {}/nowhere", 78, "cannot-write", ["--output-dir", "/nowhere", "No such file"]),
+        ("--dataset imagefolder --data-dir {}/nowhere", 78, "data-unreadable", ["--data-dir", "/nowhere"]),
+        ("{}/wrong.toml", 78, "unknown-key", ["/wrong.toml", "'epoch'", "'epochs'"]),
+        ("--learning-rate 0.1", 2, "unknown-flag", ["--learning-rate", "--lr"]),
+        ("--epochs many", 2, "bad-flag-value", ["--epochs", "'many'", "1"]),
     ],
 )
-def test_a_flag_that_is_wrong(answer, flags, slug, values):
-    code, said = answer(*flags)
-    assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith(f"trainer: {socket.gethostname()}: ")
-    assert_error(said, slug, *values)
+def test_what_cannot_be_used_is_named_in_one_line(refusal, tmp_path, flags, code, slug, values):  # noqa: PLR0917
+    (tmp_path / "wrong.toml").write_text("[train]\nepoch = 3\n")
+    refusal(flags.format(tmp_path).split(), slug, *values, code=code)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_where_one_is_asked_for(answer):
-    code, said = answer("--device", "cuda")
-    assert code == 78
-    assert_error(said, "no-gpu", "--device cuda", "SLIPWAY_DEVICE=cpu")
+def test_a_node_without_the_gpu_that_was_asked_for(refusal):
+    refusal(["--device", "cuda"], "no-gpu", "--device cuda", "SLIPWAY_DEVICE=cpu")
 
 
-def test_a_gpu_that_does_not_work(answer, monkeypatch):
+def test_a_gpu_that_does_not_work(refusal, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("CUDA error: unknown error\nand more")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch, "zeros", broken)
-    code, said = answer("--device", "auto")
-    assert (code, said.count("\n")) == (78, 1)
-    assert_error(said, "broken-gpu", "GPU 0", "CUDA error: unknown error", "nvidia-smi")
+    refusal(["--device", "auto"], "broken-gpu", "GPU 0", "CUDA error: unknown error", "nvidia-smi")
 
 
-def test_a_folder_that_another_run_owns(answer, tmp_path, monkeypatch):
+def test_a_folder_that_another_run_owns(answer, refusal, tmp_path, monkeypatch):
     owner = Lock(tmp_path, job_id="4711", attempt=1)
     owner.acquire()
     try:
-        code, said = answer()
-        assert code == 78
-        assert_error(said, "folder-in-use", tmp_path, os.getpid(), "4711")
+        refusal([], "folder-in-use", tmp_path, os.getpid(), "4711")
         monkeypatch.setenv("TRAINER_JOB_ID", "4711")  # the same job, requeued
         monkeypatch.setenv("TRAINER_ATTEMPT", "2")
         assert answer() == (0, "")
         monkeypatch.setenv("TRAINER_ATTEMPT", "second")
-        code, said = answer()
-        assert code == 78
-        assert_error(said, "bad-rank-variables", "TRAINER_ATTEMPT='second'")
+        refusal([], "bad-rank-variables", "TRAINER_ATTEMPT='second'")
     finally:
         owner.release()
 
@@ -130,16 +114,15 @@ class TestGpuCount:
     SPLIT = ("--split", "conv2", "--arch", "mnist-cnn")
 
     @pytest.fixture
-    def node(self, answer, monkeypatch):
-        def node(count, *flags, **env):
-            for name in ("TRAINER_RANKS_PER_NODE", "TRAINER_BOUND_GPUS"):
-                monkeypatch.delenv(name, raising=False)
-            for name, value in env.items():
-                monkeypatch.setenv(f"TRAINER_{name}", value)
+    def node(self, monkeypatch):
+        """Return a function that gives this node GPUs, and a plan of its job."""
+
+        def node(count, **env):
+            for name in ("RANKS_PER_NODE", "BOUND_GPUS"):
+                monkeypatch.setenv(f"TRAINER_{name}", env.get(name, ""))
             monkeypatch.setattr(device, "check_gpus", lambda: None)
             monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
             monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
-            return answer("--device", "cuda", *flags)
 
         return node
 
@@ -149,7 +132,7 @@ class TestGpuCount:
             (4, SPLIT, {"RANKS_PER_NODE": "2"}),
             (4, (), {"RANKS_PER_NODE": "4"}),
             (4, ("--devices-per-rank", "4", *SPLIT), {"RANKS_PER_NODE": "1"}),
-            (2, SPLIT, {}),  # by hand: nobody planned
+            (2, SPLIT, {}),  # by hand, without a plan
             (1, (*SPLIT, "--stage-devices", "cuda:0,cpu"), {"RANKS_PER_NODE": "2"}),
             # ranks that are bound: this process may see all GPUs of the node, or one of them
             (4, SPLIT, {"RANKS_PER_NODE": "2", "BOUND_GPUS": "2"}),
@@ -157,8 +140,9 @@ class TestGpuCount:
             (1, (), {"RANKS_PER_NODE": "4"}),  # a site that binds GPUs, and does not say so
         ],
     )
-    def test_enough(self, node, count, flags, env):
-        assert node(count, *flags, **env) == (0, "")
+    def test_enough(self, node, answer, count, flags, env):
+        node(count, **env)
+        assert answer("--device", "cuda", *flags) == (0, "")
 
     @pytest.mark.parametrize(
         ("count", "flags", "env", "numbers", "settings"),
@@ -170,14 +154,14 @@ class TestGpuCount:
             (0, SPLIT, {"RANKS_PER_NODE": "1"}, [], ["DEVICE=cpu"]),
         ],
     )
-    def test_too_few_are_named_with_the_setting(self, node, count, flags, env, numbers, settings):  # noqa: PLR0917
-        code, answer = node(count, *flags, **env)
-        assert (code, answer.count("\n")) == (78, 1)
-        assert_error(answer, "too-few-gpus" if count else "no-gpu", *(f"SLIPWAY_{each}" for each in settings))
-        assert re.findall(r"(?<!\S)\d+", messages(answer)[0].text) == list(map(str, numbers))
+    def test_too_few_are_named_with_the_setting(self, node, refusal, count, flags, env, numbers, settings):  # noqa: PLR0917
+        node(count, **env)
+        slug = "too-few-gpus" if count else "no-gpu"
+        said = refusal(["--device", "cuda", *flags], slug, *(f"SLIPWAY_{each}" for each in settings))
+        assert re.findall(r"(?<!\S)\d+", said) == list(map(str, numbers))
 
 
-def test_torch_is_imported_only_where_gpus_are_wanted(tmp_path):
+def test_torch_is_imported_only_if_gpus_are_asked_for(tmp_path):
     code = "import sys; from trainer import preflight; sys.exit(preflight.main() or 9 * ('torch' in sys.modules))"
     words = [sys.executable, "-c", code, "--device", "cpu", "--output-dir", str(tmp_path), "--split", "conv2"]
     assert subprocess.run(words, check=False).returncode == 0
@@ -219,6 +203,6 @@ class TestMPI:
             ("mpirun (Open MPI) 4.1.4", "1.2.5", "1.2.5"),
         ],
     )
-    def test_one_that_cannot_is_told_with_the_way_out(self, outside, pmix, named):
+    def test_one_that_cannot_is_refused_with_an_alternative(self, outside, pmix, named):
         with refused("mpi-mismatch", "Open MPI v4.1.4", named, "horovod-gloo"):
             preflight.check_mpi(outside, pmix)

@@ -2,17 +2,15 @@
 
 import errno
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from messages import assert_warning, refused, slugs
+from messages import assert_warning, refused
 from savers import saving_into
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.checkpoint.folder import Checkpoint, read_checkpoint
 from slipway.checkpoint.header import Header
-from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.errors import NotSavedError
 from slipway.position import Position
@@ -43,7 +41,7 @@ def test_what_changes_after_the_call_does_not_reach_the_file(store):
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_saves_follow_one_another_through_the_same_buffers(store):
+def test_several_saves_use_the_same_buffers(store):
     saver = saving_into(store)
     for step in (1, 2, 3):
         saver.save(checkpoint_of(step))
@@ -72,7 +70,7 @@ def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
         assert found.dtype == tensor.dtype
 
 
-def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplog):
+def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(store, caplog):
     saver = saving_into(store)
     saver.save(checkpoint_of(1))
     saver.finish()
@@ -84,7 +82,7 @@ def test_a_full_disk_is_told_of_at_the_end_and_the_one_before_stays(store, caplo
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_a_folder_that_is_gone_is_told_of_too(store):
+def test_a_missing_folder_is_reported_too(store):
     store.path.rmdir()
     store.path.write_text("a file in its place")
     saver = saving_into(store)
@@ -105,34 +103,6 @@ def test_a_later_save_that_works_makes_up_for_one_that_failed(store):
     require_equal(store.newest(), checkpoint_of(2))
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
-    path = tmp_path / "step_00000001"
-    write_checkpoint(path, checkpoint_of(1))
-    with file_size_limit(20_000), pytest.raises(Exception, match="File too large"):
-        write_checkpoint(path, checkpoint_of(2))
-    require_equal(read_checkpoint(path), checkpoint_of(1))
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize(
-    ("disk", "values"),
-    [
-        ((10**9, 10**6), []),
-        ((3 * 10**9, 0), []),  # a file system that does not count inodes
-        ((4000, 10**6), ["GB", 3]),
-        ((10**9, 8), [8, "inodes", 3, 9]),
-    ],
-)
-def test_a_disk_that_is_too_small_is_named_before_the_first_checkpoint(disk, values, tmp_path, caplog, monkeypatch):
-    free, inodes = disk
-    found = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
-    monkeypatch.setattr("os.statvfs", lambda _: found)
-    warn_of_little_space(Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position())), tmp_path, keep=1)
-    assert slugs(caplog.text) == ["low-disk-space"] * bool(values)
-    if values:
-        assert_warning(caplog.text, "low-disk-space", tmp_path, *values)
-
-
 def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store):
     saver, live = saving_into(store), checkpoint_of(1)
     saver.reserve(live.tensors)
@@ -146,7 +116,7 @@ def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(sto
     assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
 
 
-def test_a_save_does_not_overtake_the_making_of_its_buffers(store):
+def test_a_save_waits_until_its_buffers_are_made(store):
     saver = saving_into(store)
     saver.reserve(checkpoint_of(1).tensors)
     saver.save(checkpoint_of(1))

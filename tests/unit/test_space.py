@@ -146,10 +146,13 @@ class TestQuota:
         assert time.monotonic() - began < 300
 
 
-def named(_folder, amount, room, *_):
-    """Return the number that a warning names, what it counts, and whose it is: bytes are told in GB."""
+def named(_folder, amount, room, count, *sizes):
+    """Return the number that a warning names, what it counts, whose it is, and how much is needed: bytes are in GB."""
+    assert count == 3
     whose = next(word for word in ("user", "group", "project", "free") if word in str(room).split())
-    return (round(amount * 1e9), "bytes", whose) if isinstance(amount, float) else (amount, "inodes", whose)
+    if isinstance(amount, float):
+        return round(amount * 1e9), "bytes", whose, round(sizes[-1] * 1e9)
+    return amount, "inodes", whose, *sizes
 
 
 class TestWarning:
@@ -171,19 +174,26 @@ class TestWarning:
 
         return warnings
 
-    def test_the_smaller_of_the_two_counts(self, warnings):
-        assert warnings(quota="6 user 9 user") == []
-        assert warnings(quota="5 user 9 user") == [(5 * 1024, "bytes", "user")]
-        assert warnings(quota="6 user 8 project") == [(8, "inodes", "project")]
-        assert warnings(free=5000, quota="6 user - -") == [(5000, "bytes", "free")]
-        assert warnings(inodes=0, quota="- - 3 group") == [(3, "inodes", "group")]
-        assert warnings(inodes=0) == []
+    @pytest.mark.parametrize(
+        ("disk", "expected"),
+        [
+            ({"quota": "6 user 9 user"}, []),
+            ({"quota": "5 user 9 user"}, [(5 * 1024, "bytes", "user", 6000)]),
+            ({"quota": "6 user 8 project"}, [(8, "inodes", "project", 9)]),
+            ({"free": 5000, "quota": "6 user - -"}, [(5000, "bytes", "free", 6000)]),
+            ({"inodes": 8}, [(8, "inodes", "free", 9)]),
+            ({"inodes": 0, "quota": "- - 3 group"}, [(3, "inodes", "group", 9)]),
+            ({"inodes": 0}, []),  # a file system that does not count inodes
+        ],
+    )
+    def test_the_smaller_of_disk_and_quota_counts(self, warnings, disk, expected):
+        assert warnings(**disk) == expected
 
     @pytest.mark.parametrize("quota", ["", "nonsense", "a 1 b 2", "1 2 3", "-5 user -5 user"])
-    def test_an_answer_that_is_none_does_not_count(self, warnings, quota):
+    def test_an_invalid_answer_does_not_count(self, warnings, quota):
         assert warnings(quota=quota) == []
 
     def test_without_a_job_script_it_asks_by_itself(self, warnings, stub):
         assert warnings(quota=None) == []
         stub("quota", f"case $* in *--user*) cat <<'END'\n{nfs('81918')}END\n;; esac; exit 1")
-        assert warnings(quota=None) == [(2 * 1024, "bytes", "user")]
+        assert warnings(quota=None) == [(2 * 1024, "bytes", "user", 6000)]

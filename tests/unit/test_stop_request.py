@@ -19,7 +19,7 @@ def request_to_stop():
     request.close()
 
 
-def test_signals_go_back_to_whom_they_went_before():
+def test_previous_signal_handlers_are_restored():
     before = {number: signal.getsignal(number) for number in SIGNALS}
     request = StopRequest()
     request.listen()
@@ -30,30 +30,21 @@ def test_signals_go_back_to_whom_they_went_before():
 
 
 @pytest.mark.parametrize(
-    ("number", "reason"),
+    ("numbers", "reason"),
     [
-        (signal.SIGUSR1, Reason.TIME_LIMIT),
-        (signal.SIGTERM, Reason.SIGNAL),
-        (signal.SIGINT, Reason.SIGNAL),
+        ([signal.SIGUSR1], Reason.TIME_LIMIT),
+        ([signal.SIGTERM], Reason.SIGNAL),
+        ([signal.SIGINT], Reason.SIGNAL),
+        ([signal.SIGTERM] * 5, Reason.SIGNAL),
+        ([signal.SIGUSR1, signal.SIGTERM], Reason.SIGNAL),
+        ([signal.SIGTERM, signal.SIGUSR1], Reason.SIGNAL),
     ],
 )
-def test_each_signal_has_its_reason(request_to_stop, number, reason):
+def test_the_largest_reason_of_the_signals_counts(request_to_stop, numbers, reason):
     assert request_to_stop.reason == Reason.NONE
-    os.kill(os.getpid(), number)
-    assert request_to_stop.reason == reason
-
-
-def test_a_signal_may_come_again_and_again(request_to_stop):
-    for _ in range(5):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert request_to_stop.reason == Reason.SIGNAL
-
-
-@pytest.mark.parametrize("order", [(signal.SIGUSR1, signal.SIGTERM), (signal.SIGTERM, signal.SIGUSR1)])
-def test_the_largest_reason_wins_in_any_order(request_to_stop, order):
-    for number in order:
+    for number in numbers:
         os.kill(os.getpid(), number)
-    assert request_to_stop.reason == Reason.SIGNAL
+    assert request_to_stop.reason == reason
 
 
 def test_helper_processes_outlive_every_signal_that_asks_a_rank_to_stop():
@@ -64,7 +55,7 @@ def test_helper_processes_outlive_every_signal_that_asks_a_rank_to_stop():
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "alive\n"
 
 
-def test_every_reason_that_a_signal_gives_leads_back_to_such_a_signal():
+def test_each_reason_of_a_signal_maps_back_to_such_a_signal():
     for reason in SIGNALS.values():
         assert SIGNALS[reason.signal] == reason
 
@@ -76,23 +67,19 @@ def test_reasons_are_spelled_as_in_the_contract():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("time-limit", (Reason.TIME_LIMIT, "")),
-        (" time-limit\n", (Reason.TIME_LIMIT, "")),
-        ("time-limit 4711/2\n", (Reason.TIME_LIMIT, "4711/2")),
-        ("user\n", (Reason.USER, "")),
-        ("", (Reason.USER, "")),
-        ("please stop", (Reason.USER, "")),
-        ("time-limits", (Reason.USER, "")),
+        (b"\xff\xfe\x00", (Reason.USER, "")),
+        (b"time-limit", (Reason.TIME_LIMIT, "")),
+        (b" time-limit\n", (Reason.TIME_LIMIT, "")),
+        (b"time-limit 4711/2\n", (Reason.TIME_LIMIT, "4711/2")),
+        (b"user\n", (Reason.USER, "")),
+        (b"", (Reason.USER, "")),
+        (b"please stop", (Reason.USER, "")),
+        (b"time-limits", (Reason.USER, "")),
     ],
 )
-def test_the_word_in_the_file_is_the_reason_and_any_other_is_the_users(tmp_path, content, reason):
-    (tmp_path / "STOP").write_text(content)
+def test_the_word_in_the_file_is_the_reason_and_any_other_counts_as_the_users(tmp_path, content, reason):
+    (tmp_path / "STOP").write_bytes(content)
     assert read_stop_file(tmp_path) == reason
-
-
-def test_bytes_that_are_no_text_count_as_the_users(tmp_path):
-    (tmp_path / "STOP").write_bytes(b"\xff\xfe\x00")
-    assert read_stop_file(tmp_path) == (Reason.USER, "")
 
 
 def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
