@@ -32,6 +32,12 @@ def leave(attempt, error, **variables):
     leave_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
 
 
+def marked(attribute):
+    error = ConfigError("no-gpu", "why")
+    setattr(error, attribute, True)
+    return error
+
+
 def left(attempt):
     path = attempt / "cause"
     return path.read_text() if path.exists() else None
@@ -41,33 +47,23 @@ class TestLeave:
     @pytest.mark.parametrize(
         ("error", "line"),
         [
-            (NO_GPU, f"78 no-gpu: {HOST}: why\n"),
-            (DAMAGED, f"78 damaged-checkpoint: {HOST}: {explain(DAMAGED)}\n"),
-            (NO_FLAG, f"2 unknown-flag: {HOST}: --frob\n"),
+            (NO_GPU, f"78 no-gpu: {HOST}: [rank 1] why\n"),
+            (DAMAGED, f"78 damaged-checkpoint: {HOST}: [rank 1] {explain(DAMAGED)}\n"),
+            (NO_FLAG, f"2 unknown-flag: {HOST}: [rank 1] --frob\n"),
+            (marked("raised_on_all_ranks"), "78 no-gpu: why\n"),
+            (marked("in_training"), None),
             (TrainerError("diverged", "why"), None),
             (SlipwayError("lost-peer", "why"), None),
         ],
     )
-    def test_only_what_a_restart_cannot_change(self, attempt, error, line):
-        leave(attempt, error)
+    def test_only_errors_before_training_that_a_restart_cannot_change(self, attempt, error, line):
+        leave(attempt, error, RANK="1")
         assert left(attempt) == line
 
     def test_the_first_wins(self, attempt):
         leave(attempt, NO_FLAG, RANK="1")
         leave(attempt, NO_GPU, RANK="0")
         assert left(attempt) == f"2 unknown-flag: {HOST}: [rank 1] --frob\n"
-
-    def test_what_all_ranks_raise_names_neither_rank_nor_node(self, attempt):
-        error = ConfigError("no-gpu", "why")
-        error.raised_on_all_ranks = True
-        leave(attempt, error, RANK="1")
-        assert left(attempt) == "78 no-gpu: why\n"
-
-    def test_not_once_this_rank_has_trained(self, attempt):
-        error = ConfigError("no-gpu", "why")
-        error.in_training = True
-        leave(attempt, error)
-        assert left(attempt) is None
 
     def test_one_line_whatever_the_error_says(self, attempt):
         leave(attempt, ConfigError("no-gpu", "a\nb\x1b[31m\0c \udcff" + "d" * 9999))

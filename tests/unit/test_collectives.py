@@ -10,6 +10,8 @@ from slipway.communicator.collectives import all_gather_json, broadcast_json, ru
 from slipway.errors import FolderInUseError, SlipwayError
 from trainer.errors import ConfigError
 
+IN_USE = FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon")
+
 
 @pytest.mark.parametrize("value", [None, 0, "", "é", [1.5, None], {"a": {"b": [True]}}, "x" * 100_000])
 def test_the_value_of_rank_0_is_shared(value):
@@ -33,37 +35,29 @@ def test_an_action_runs_on_rank_0_alone_and_its_result_stays_there():
 
 
 @pytest.mark.parametrize(
-    ("error", "slug", "code", "retryable"),
+    ("error", "slug", "code", "retryable", "classes"),
     [
-        (FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon"), "folder-in-use", 78, False),
-        (ConfigError("unknown-name", "model 'x'"), "unknown-name", 78, False),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "disk-full", 1, False),
-        (OSError(errno.EIO, os.strerror(errno.EIO)), "unexpected-error", 1, True),
+        (IN_USE, "folder-in-use", 78, False, [FolderInUseError] * 3),
+        (ConfigError("unknown-name", "model 'x'"), "unknown-name", 78, False, [ConfigError] + [SlipwayError] * 2),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "disk-full", 1, False, [SlipwayError] * 3),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), "unexpected-error", 1, True, [SlipwayError] * 3),
     ],
     ids=repr,
 )
-def test_its_error_is_raised_on_every_rank(error, slug, code, retryable):
+def test_its_error_is_raised_on_every_rank(error, slug, code, retryable, classes):
     def fail():
         raise error
 
     def action(comm):
-        with pytest.raises(SlipwayError) as found:
+        with pytest.raises(SlipwayError) as caught:
             run_on_root(comm, fail)
-        return found.value
+        return caught.value
 
-    for found in on_ranks(3, action):
-        assert (found.slug, str(found), found.exit_code, found.retryable) == (slug, str(error), code, retryable)
-        assert found.raised_on_all_ranks
-        assert isinstance(found, type(error)) or not isinstance(error, FolderInUseError)
-
-
-def test_rank_0_itself_keeps_the_class_of_its_error():
-    def action(comm):
-        with pytest.raises(SlipwayError) as found:
-            run_on_root(comm, lambda: (_ for _ in ()).throw(ConfigError("no-gpu", "x")))
-        return type(found.value)
-
-    assert on_ranks(2, action) == [ConfigError, SlipwayError]
+    found = on_ranks(3, action)
+    assert [type(each) for each in found] == classes
+    for each in found:
+        assert (each.slug, str(each), each.exit_code, each.retryable) == (slug, str(error), code, retryable)
+        assert each.raised_on_all_ranks
 
 
 def test_a_bug_on_rank_0_keeps_its_traceback_there_and_lets_no_other_rank_wait():

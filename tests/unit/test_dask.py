@@ -72,10 +72,12 @@ def folder(tmp_path_factory):
               "--dashboard-address=127.0.0.1:0", f"--local-directory={folder}",
               "--preload=trainer.dask.worker")  # fmt: skip
     address = json.loads((folder / "s.json").read_text())["address"]
-    said = until(lambda: [line for line in (folder / "log").read_text().splitlines() if "Start worker at" in line][1:])
-    assert said
-    workers = [line.split()[-1] for line in (folder / "log").read_text().splitlines() if "Start worker at" in line]
-    (folder / WORKERS).write_text(json.dumps({"scheduler": address, "workers": workers}))
+
+    def workers():
+        return [line.split()[-1] for line in (folder / "log").read_text().splitlines() if "Start worker at" in line]
+
+    until(lambda: len(workers()) == 2)
+    (folder / WORKERS).write_text(json.dumps({"scheduler": address, "workers": workers()}))
     yield folder
     for process in started:
         process.terminate()
@@ -113,7 +115,7 @@ def pids(tmp_path):
 
 
 class TestStep:
-    def test_output_comes_by_whole_lines_and_apart(self, step):
+    def test_output_is_passed_on_by_whole_lines_and_streams_are_kept_apart(self, step):
         out, err = step("for i in {1..500}; do echo $NODE_RANK-$i; done; echo -n err$NODE_RANK >&2").communicate()
         lines = out.splitlines()
         for number in range(2):
@@ -126,17 +128,17 @@ class TestStep:
         process.communicate()
         assert process.returncode == 7
 
-    def test_bytes_that_are_no_text_do_no_harm(self, step):
+    def test_bytes_that_are_not_utf8_are_replaced(self, step):
         out, _ = step(r"printf '\xff\xc3'; sleep 0.3; printf '\xa4\n'").communicate()
         assert out == "\ufffd\u00e4\n" * 2
 
-    def test_together_a_node_that_fails_ends_the_others(self, step, pids):
+    def test_a_node_that_fails_ends_the_others_if_they_run_together(self, step, pids):
         process = step(f'if [ "$NODE_RANK" = 1 ]; then sleep 2; exit 5; fi\n{LIFELINE}', "--together")
         out, _ = process.communicate(timeout=300)
         assert process.returncode == 5
         assert "node 0 was sent SIGTERM" in out
 
-    def test_sigterm_goes_on_to_all_nodes(self, step, pids):
+    def test_sigterm_is_passed_on_to_all_nodes(self, step, pids):
         process = step(LIFELINE)
         both = pids()
         process.send_signal(signal.SIGTERM)
@@ -145,7 +147,7 @@ class TestStep:
         assert not any(map(runs, both))
         assert process.returncode in {3, 143}
 
-    def test_what_it_has_started_ends_with_it_even_if_it_is_killed(self, step, pids):
+    def test_its_processes_end_even_if_it_is_killed(self, step, pids):
         process = step(LIFELINE)
         both = pids()
         process.kill()
@@ -165,7 +167,7 @@ class TestStep:
         assert subprocess.check_output(words, text=True) == "a b|$HOME|*|"
 
     @pytest.mark.slow
-    def test_a_scheduler_that_is_gone(self, folder, tmp_path):
+    def test_a_scheduler_that_does_not_answer(self, folder, tmp_path):
         (tmp_path / WORKERS).write_text(json.dumps({"scheduler": "tls://127.0.0.1:9", "workers": []}))
         make_security(tmp_path)
         done = subprocess.run([*CLIENT, "each-node", tmp_path], input="", capture_output=True, text=True, check=False)
@@ -208,15 +210,15 @@ class TestJobs:
         monkeypatch.setattr(time, "sleep", lambda _: None)
         return scheduler
 
-    def test_they_are_found_by_their_name(self, scheduler, tmp_path):
+    def test_jobs_are_found_by_their_name(self, scheduler, tmp_path):
         cancel_jobs(scheduler("11\n12.head\n", cancellations=3), tmp_path)
         assert (tmp_path / "said").read_text() == "11 12.head\n" * 3
 
-    def test_none_was_asked_for(self, scheduler, tmp_path):
+    def test_without_a_name_nothing_is_cancelled(self, scheduler, tmp_path):
         cancel_jobs(scheduler("11\n", asked=lambda _: None), tmp_path)
         assert (tmp_path / "said").read_text() == ""
 
-    def test_some_do_not_end(self, scheduler, tmp_path):
+    def test_jobs_that_do_not_end_are_named(self, scheduler, tmp_path):
         with refused("jobs-left", "11", "dask-", tmp_path / "cancel"):
             cancel_jobs(scheduler("11\n", cancellations=99), tmp_path)
 

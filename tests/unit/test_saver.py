@@ -82,16 +82,7 @@ def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(st
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_a_missing_folder_is_reported_too(store):
-    store.path.rmdir()
-    store.path.write_text("a file in its place")
-    saver = saving_into(store)
-    saver.save(checkpoint_of(1))
-    with refused("not-saved", os.strerror(errno.ENOTDIR)):
-        saver.finish()
-
-
-def test_a_later_save_that_works_makes_up_for_one_that_failed(store):
+def test_a_later_save_that_succeeds_clears_an_earlier_failure(store):
     saver = saving_into(store)
     store.path.rmdir()
     saver.save(checkpoint_of(1))
