@@ -135,8 +135,14 @@ def test_a_living_owner_is_named_and_left_alone(tmp_path, holder):
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
 
 
-def test_the_lock_of_a_dead_owner_on_this_host_is_taken_at_once(tmp_path, holder):
-    holder.kill()
+def become_zombie(holder):
+    holder.process.kill()
+    os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("end", [Holder.kill, become_zombie])
+def test_the_lock_of_a_dead_owner_on_this_host_is_taken_at_once(tmp_path, holder, end):
+    end(holder)
     acquired(tmp_path).check()
 
 
@@ -149,12 +155,6 @@ def test_a_file_that_is_not_a_lock_is_left_alone(tmp_path, data):
         with pytest.raises(NotAFileError, match="lock"):
             call()
     assert (tmp_path / "lock").read_bytes() == data
-
-
-def test_a_zombie_is_a_dead_owner(tmp_path, holder):
-    holder.process.kill()
-    os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-    lock_of(tmp_path).acquire()
 
 
 @pytest.mark.usefixtures("holder")
