@@ -234,11 +234,6 @@ class TestStore:
         entries = store.path.iterdir()
         return sorted(f"{entry.name} -> {entry.readlink()}" if entry.is_symlink() else entry.name for entry in entries)
 
-    def test_the_newest_checkpoint_is_found(self, store):
-        assert store.newest() is None
-        add(store, 3, 20, 100)
-        require_equal(store.newest(), checkpoint_of(100))
-
     @pytest.mark.parametrize(
         ("saved", "latest", "best", "kept"),
         [

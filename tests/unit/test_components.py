@@ -124,20 +124,6 @@ def test_the_encoding_of_a_set_does_not_depend_on_the_order_of_insertion():
     assert str(split({"a": one}, "part")) == str(split({"a": two}, "part"))
 
 
-@pytest.mark.parametrize("chunk", [1, 40, 1 << 20])
-def test_tensors_are_broadcast_in_chunks(monkeypatch, chunk):
-    monkeypatch.setattr(components, "CHUNK", chunk)
-    state = {f"w{number}": torch.full((number,), number, dtype=torch.float32) for number in range(12)}
-    found = components.capture({"a": Component(state)}, HEADER)
-
-    def action(comm):
-        part = Component()
-        components.restore({"a": part}, found if comm.world.is_root else None, comm)
-        return str(part.state)
-
-    assert on_ranks(2, action) == [str(state)] * 2
-
-
 class Versioned(nn.Linear):
     """A module that asks for its version, as torchvision's MNASNet does."""
 

@@ -1,7 +1,6 @@
 """``trainer.dask`` with a real scheduler of Dask and two workers on loopback: steps, and the end of jobs."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -32,14 +31,6 @@ def until(found, limit=300.0):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return value
-
-
-def runs(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +135,14 @@ class TestStep:
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=300)
         assert sorted(out.splitlines()) == ["node 0 was sent SIGTERM", "node 1 was sent SIGTERM"]
-        assert not any(map(runs, both))
+        assert not any(map(psutil.pid_exists, both))
         assert process.returncode in {3, 143}
 
     def test_its_processes_end_even_if_it_is_killed(self, step, pids):
         process = step(LIFELINE)
         both = pids()
         process.kill()
-        until(lambda: not any(map(runs, both)))
+        until(lambda: not any(map(psutil.pid_exists, both)))
 
     @pytest.mark.prove
     def test_what_ignores_sigterm_is_killed_in_the_end(self, step, monkeypatch, pids):
@@ -159,7 +150,7 @@ class TestStep:
         both = pids()
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
-        assert not any(map(runs, both))
+        assert not any(map(psutil.pid_exists, both))
         assert process.returncode == 128 + signal.SIGKILL
 
     def test_the_head_node_alone(self, folder):
@@ -183,7 +174,7 @@ class TestStep:
         assert process.returncode == 1
         assert_names(err, "node 1 (tls://127.0.0.1:")
         assert "node 0 was sent SIGTERM" in out
-        until(lambda: not any(map(runs, both)))
+        until(lambda: not any(map(psutil.pid_exists, both)))
 
 
 class TestJobs:

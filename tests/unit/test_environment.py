@@ -123,8 +123,3 @@ def test_a_rendezvous_without_an_address_is_refused(variables, missing):
         read_environment(variables).master()
     assert ("MASTER_ADDR" in str(error.value)) == ("MASTER_ADDR" in missing)
     assert read_environment({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}).master() == ("::1", 29500)
-
-
-def test_no_variable_is_recorded_but_the_listed_ones():
-    variables = {"WANDB_API_KEY": "a-secret-token", "TRAINER_JOB_ID": "42"}
-    assert read_environment(variables).recorded == {"TRAINER_JOB_ID": "42"}

@@ -1,5 +1,6 @@
 """Tensors of every dtype that a checkpoint can hold reach the other ranks, bit by bit."""
 
+import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
@@ -41,8 +42,9 @@ class OnlyCommon:
         self._comm.broadcast(tensors)
 
 
-def test_every_dtype_arrives_as_it_was_saved(monkeypatch):
-    monkeypatch.setattr(components, "CHUNK", 100)  # so that tensors are divided
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
+def test_every_dtype_arrives_as_it_was_saved(monkeypatch, chunk):
+    monkeypatch.setattr(components, "CHUNK", chunk)  # so that tensors are divided, or sent together
     bits = torch.randint(0, 256, (64 * 16,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     named = {}
     for dtype in savable():

@@ -33,16 +33,20 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints", keep=3)
 
 
-def test_what_changes_after_the_call_does_not_reach_the_file(store):
-    live, saver = checkpoint_of(1), saving_into(store)
+@pytest.fixture
+def saver(store):
+    return saving_into(store)
+
+
+def test_what_changes_after_the_call_does_not_reach_the_file(store, saver):
+    live = checkpoint_of(1)
     saver.save(live)
     live.tensors["model"]["w"].fill_(0)
     saver.finish()
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_several_saves_use_the_same_buffers(store):
-    saver = saving_into(store)
+def test_several_saves_use_the_same_buffers(store, saver):
     for step in (1, 2, 3):
         saver.save(checkpoint_of(step))
     saver.finish()
@@ -50,8 +54,8 @@ def test_several_saves_use_the_same_buffers(store):
         require_equal(read_checkpoint(store.path / f"step_{step:08d}"), checkpoint_of(step))
 
 
-def test_any_layout_is_saved_as_its_values(store):
-    saver, images = saving_into(store), torch.arange(120.0).view(2, 3, 4, 5)
+def test_any_layout_is_saved_as_its_values(store, saver):
+    images = torch.arange(120.0).view(2, 3, 4, 5)
     tensors = {"model": {"nhwc": images.to(memory_format=torch.channels_last), "turned": images.flatten(1).t()}}
     saver.save(Checkpoint(tensors, Header(Position(step=1))))
     saver.finish()
@@ -60,8 +64,7 @@ def test_any_layout_is_saved_as_its_values(store):
     assert torch.equal(found["turned"], images.flatten(1).t())
 
 
-def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
-    saver = saving_into(store)
+def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store, saver):
     for step, tensor in enumerate([torch.ones(3), torch.full((1,), 2.0), torch.full((1,), 1e300, dtype=torch.float64)]):
         saver.save(Checkpoint({"model": {"w": tensor}}, Header(Position(step=step))))
         saver.finish()
@@ -70,8 +73,7 @@ def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store):
         assert found.dtype == tensor.dtype
 
 
-def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(store, caplog):
-    saver = saving_into(store)
+def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(store, saver, caplog):
     saver.save(checkpoint_of(1))
     saver.finish()
     with file_size_limit(20_000):
@@ -82,8 +84,7 @@ def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(st
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_a_later_save_that_succeeds_clears_an_earlier_failure(store):
-    saver = saving_into(store)
+def test_a_later_save_that_succeeds_clears_an_earlier_failure(store, saver):
     store.path.rmdir()
     saver.save(checkpoint_of(1))
     with pytest.raises(NotSavedError):
@@ -94,8 +95,8 @@ def test_a_later_save_that_succeeds_clears_an_earlier_failure(store):
     require_equal(store.newest(), checkpoint_of(2))
 
 
-def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store):
-    saver, live = saving_into(store), checkpoint_of(1)
+def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store, saver):
+    live = checkpoint_of(1)
     saver.reserve(live.tensors)
     saver.wait()
     buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.items()}
@@ -107,8 +108,7 @@ def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(sto
     assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
 
 
-def test_a_save_waits_until_its_buffers_are_made(store):
-    saver = saving_into(store)
+def test_a_save_waits_until_its_buffers_are_made(store, saver):
     saver.reserve(checkpoint_of(1).tensors)
     saver.save(checkpoint_of(1))
     saver.finish()

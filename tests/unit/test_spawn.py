@@ -12,7 +12,6 @@ import pytest
 from messages import assert_error, refused
 from slipway.stop import SIGNALS
 from trainer.config import Settings
-from trainer.errors import ConfigError
 from trainer.spawn import _in_a_fork, _start
 
 ASK = "from trainer.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
@@ -24,14 +23,14 @@ OPERATION = "import torch; torch.set_num_threads(2); torch.ones(1 << 20).sum();"
     ("before", "method"),
     [("", "fork"), (THREAD, "spawn"), pytest.param(OPERATION, "spawn", marks=pytest.mark.slow)],
 )
-def test_they_are_forked_only_from_a_process_without_other_threads(before, method):
+def test_ranks_are_forked_only_from_a_process_without_other_threads(before, method):
     found = subprocess.run(
         [sys.executable, "-c", before + ASK], check=False, capture_output=True, text=True, timeout=600
     )
     assert (found.stdout, found.stderr) == (f"{method}\n", "")
 
 
-def test_if_one_cannot_be_started_the_others_end(monkeypatch):
+def test_if_a_rank_cannot_be_started_the_others_are_killed(monkeypatch):
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
 
@@ -154,13 +153,6 @@ class TestInAFork:
         another, this, threads = map(int, done.stdout.split())
         assert (another != this, threads) == (True, 1)
 
-    def test_what_it_raises_is_raised_here(self):
-        def refuse(_):
-            raise ConfigError("no-gpu", "refused")
-
-        with refused("no-gpu", "refused"):
-            _in_a_fork(refuse, Settings())
-
-    def test_one_that_dies_is_an_error(self):
+    def test_a_killed_child_is_an_error(self):
         with refused("broken-gpu", "-9"):
             _in_a_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())
