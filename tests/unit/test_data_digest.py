@@ -22,14 +22,9 @@ from torch.utils.data import (
 from messages import refused, slugs
 from slipway import Sampler, Session, Stopped
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 SAMPLES = 24
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def data():

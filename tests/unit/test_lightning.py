@@ -19,15 +19,11 @@ from slipway import Stopped
 from slipway.lightning import SlipwayCallback
 from slipway.status import read_status
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's and torch's own
+pytestmark = [
+    pytest.mark.usefixtures("agree_after_each_step"),
+    pytest.mark.filterwarnings("ignore"),
+]  # Lightning's and torch's own
 BATCHES = 5
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 class Model(LightningModule):

@@ -17,15 +17,11 @@ from slipway import Stopped, identity
 from slipway.lightning import SlipwayCallback
 from slipway.status import read_status
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's and torch's
+pytestmark = [
+    pytest.mark.usefixtures("agree_after_each_step"),
+    pytest.mark.filterwarnings("ignore"),
+]  # Lightning's and torch's
 BATCHES = 5
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -16,12 +16,7 @@ from slipway import Stopped
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.status import read_status
 
-
-@pytest.fixture(autouse=True)
-def agree_after_each_step(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def position(folder):

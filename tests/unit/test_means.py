@@ -19,15 +19,10 @@ from slipway.overflow import Scalers
 from slipway.sums import Sum
 from slipway.window import Logged, Window
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 LOSSES = [0.1, 1e-3, 3.7, 2.5e5, 0.7, 1 / 3, 1e-9]
 WEIGHTS = [4, 4, 4, 4, 4, 4, 1]
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 class KilledError(Exception):

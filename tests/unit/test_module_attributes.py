@@ -25,12 +25,7 @@ from slipway.module_attributes import SMALL, ModuleAttributes
 from slipway.own_generators import is_generator
 from slipway.seeding import state_digest
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class Range(NamedTuple):

@@ -7,12 +7,7 @@ from torch import nn
 from attempts import Attempt, whole_and_stopped
 from slipway import Session
 
-
-@pytest.fixture(autouse=True)
-def agree_after_each_step(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def saved(folder):

@@ -15,14 +15,9 @@ from slipway.checkpoint.savable import obstacle
 from slipway.errors import SlipwayError
 from slipway.status import read_status
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 class Named(torch.Tensor):
