@@ -49,6 +49,11 @@ class Attempt:
         self.both.step()
         return loss
 
+    def apply(self):
+        """Take a step with the gradients that have been accumulated."""
+        self.both.step()
+        self.both.zero_grad()
+
     def result(self, session):
         """Return what a run has come to."""
         states = [each.state_dict() for each in (self.model, self.first, self.second, self.both)]
@@ -62,6 +67,20 @@ def plain(tree):
     if isinstance(tree, dict):
         return {key: plain(value) for key, value in tree.items()}
     return [plain(each) for each in tree] if isinstance(tree, (list, tuple)) else tree
+
+
+def in_session(**options):
+    """Make of a function of an attempt and its session a script, which opens the session and returns its result."""
+
+    def decorate(body):
+        def script(attempt):
+            with attempt.open(**options) as session:
+                body(attempt, session)
+                return attempt.result(session)
+
+        return script
+
+    return decorate
 
 
 def whole_and_stopped(tmp_path, script, *stops):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attempts import Attempt, whole_and_stopped
+from attempts import Attempt, in_session, whole_and_stopped
 from slipway import Session
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
@@ -34,8 +34,7 @@ class TestExact:
                         attempt.backward(number)
                         pending = (session.batch + 1) % 4 if by_position else (pending + 1) % 4
                         if pending == 0:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
+                            attempt.apply()
                     for number in session.batches(range(2)):
                         attempt.seen.append(attempt.model(torch.full((1, 2), float(number))).item())
                 return attempt.result(session)
@@ -49,8 +48,7 @@ class TestExact:
                     for number in session.batches(range(6)):
                         attempt.backward(number)
                         if session.batch % 4 == 3:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
+                            attempt.apply()
             return attempt.result(session)[:2]
 
         expected = script(Attempt(tmp_path / "whole"), 3)
@@ -76,20 +74,18 @@ class TestExact:
     @pytest.mark.parametrize("stops", [(1,), (2, 1), (4,)], ids=str)
     @pytest.mark.parametrize("kind", ["never", "late", "some"])
     def test_gradients_that_are_used_again(self, kind, stops, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for number in session.steps(7):
-                    if kind == "late" and number:
-                        attempt.both.step()
-                        attempt.both.zero_grad()
-                    attempt.backward(number)
-                    if kind == "late":
-                        continue
-                    attempt.both.step()
-                    if kind == "some":
-                        attempt.model[0].zero_grad()
-                        attempt.model[2].weight.grad.mul_(0.5)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(7):
+                if kind == "late" and number:
+                    attempt.apply()
+                attempt.backward(number)
+                if kind == "late":
+                    continue
+                attempt.both.step()
+                if kind == "some":
+                    attempt.model[0].zero_grad()
+                    attempt.model[2].weight.grad.mul_(0.5)
 
         whole_and_stopped(tmp_path, script, *stops if kind != "late" else (s + 1 for s in stops))
 
@@ -102,23 +98,20 @@ class TestExact:
                     for part in range(5):
                         attempt.backward(number + part)
                         if (5 * number + part) % 3 == 2:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
+                            attempt.apply()
                             count += 1
                 return attempt.result(session)
 
         whole_and_stopped(tmp_path, script, *(5 * stop for stop in stops))
 
     def test_epochs_with_a_loop_of_the_script_s_own(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for epoch in session.epochs(4):
-                    for number in range(5):
-                        attempt.backward(number)
-                        if (5 * epoch + number) % 3 == 2:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for epoch in session.epochs(4):
+                for number in range(5):
+                    attempt.backward(number)
+                    if (5 * epoch + number) % 3 == 2:
+                        attempt.apply()
 
         whole_and_stopped(tmp_path, script, 2, 3)
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import slipway
-from attempts import Attempt, terminate, whole_and_stopped
+from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from session_runs import records, saved_step
 from slipway import Session, SessionError, Stopped
@@ -136,12 +136,11 @@ def test_all_global_generators_are_functions_of_the_place(tmp_path):
 
 
 def test_steps_draw_what_those_of_the_whole_run_draw(tmp_path):
-    def script(attempt):
-        with attempt.open() as session:
-            for _ in session.steps(6):
-                attempt.update(torch.rand(4))
-                attempt.seen.append(draw())
-            return attempt.result(session)
+    @in_session()
+    def script(attempt, session):
+        for _ in session.steps(6):
+            attempt.update(torch.rand(4))
+            attempt.seen.append(draw())
 
     whole_and_stopped(tmp_path, script, 2, 3)
 
@@ -208,17 +207,16 @@ def test_a_stop_during_validation_waits_for_its_end(tmp_path):
 def test_a_stop_in_the_last_batch_is_saved_before_the_validation_and_waits_for_its_end(tmp_path):
     """A script that was resumed after its last batch would have no loss to print."""
 
-    def script(attempt):
-        with attempt.open(best="accuracy") as session:
-            for epoch in session.epochs(2):
-                for batch in session.batches(loader()):
-                    attempt.update(batch)
-                if attempt.stop_at:
-                    session._opened.recorder.on_root.wait()
-                    assert saved_step(attempt.folder) == 3
-                attempt.seen.append(f"validation {epoch}")
-                session.metrics(accuracy=epoch)
-            return attempt.result(session)
+    @in_session(best="accuracy")
+    def script(attempt, session):
+        for epoch in session.epochs(2):
+            for batch in session.batches(loader()):
+                attempt.update(batch)
+            if attempt.stop_at:
+                session._opened.recorder.on_root.wait()
+                assert saved_step(attempt.folder) == 3
+            attempt.seen.append(f"validation {epoch}")
+            session.metrics(accuracy=epoch)
 
     stopped, resumed = whole_and_stopped(tmp_path, script, 3)
     assert (len(stopped), stopped[-1], len(resumed)) == (4, "validation 0", 4)
@@ -228,13 +226,12 @@ def test_a_stop_in_the_last_batch_is_saved_before_the_validation_and_waits_for_i
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
 def test_an_epoch_may_have_several_passes(stop_at, tmp_path):
-    def script(attempt):
-        with attempt.open() as session:
-            for _ in session.epochs(1):
-                for batches in (loader(), DataLoader(range(12), 6)):
-                    for batch in session.batches(batches):
-                        attempt.update(batch)
-            return attempt.result(session)
+    @in_session()
+    def script(attempt, session):
+        for _ in session.epochs(1):
+            for batches in (loader(), DataLoader(range(12), 6)):
+                for batch in session.batches(batches):
+                    attempt.update(batch)
 
     seen = whole_and_stopped(tmp_path, script, stop_at)
     stopped_at = 4 if stop_at == 3 else stop_at  # not after the last batch of a pass
