@@ -14,7 +14,7 @@ from ranks import CPU
 from savers import restore, through_disk
 from slipway.checkpoint import components
 from slipway.communicator import Alone
-from slipway.state import component, components_of
+from slipway.state import component
 from slipway.weights import fitted
 from slipway.wrappers import replicas_in
 
@@ -222,6 +222,7 @@ WRAPPED = {
     "both": lambda model: replicated(compiled(model)),
     "all of it": lambda model: torch.compile(DistributedDataParallel(compiled(model)), backend="eager"),
     "an attribute": replicated_in_an_attribute,
+    "data parallel": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
     "neither": lambda model: model,
 }
 
@@ -295,11 +296,11 @@ def part_of(shard):
     return wrap
 
 
-@pytest.mark.parametrize("shard", [fully_sharded, sharded_in_place])
+@pytest.mark.parametrize(("shard", "values"), [(fully_sharded, []), (sharded_in_place, ["weight"])])
 @pytest.mark.parametrize("around", [lambda s: s, lambda s: lambda m: torch.compile(s(m), backend="eager"), part_of])
 @GROUP
-def test_sharded_models_and_parts_are_refused(shard, around):
-    with refused("sharded-model", "model"):
+def test_sharded_models_and_parts_are_refused(shard, values, around):
+    with refused("sharded-model", "model", *values):
         component("model", around(shard)(blocks()))
 
 
@@ -310,12 +311,6 @@ def test_an_optimizer_of_which_each_rank_has_a_part_is_refused():
     optimizer = ZeroRedundancyOptimizer(blocks().parameters(), torch.optim.SGD, lr=0.1)
     with refused("sharded-model", "optimizer", "ZeroRedundancyOptimizer"):
         component("optimizer", optimizer)
-
-
-def test_containers_of_modules_are_one_model():
-    for model in (blocks(), nn.ModuleList([nn.Linear(1, 1)])):
-        objects = {kind: {} for kind in ("optimizer", "scheduler", "scaler", "extra")}
-        assert [*components_of({"model": {"model": model}, **objects})] == ["model", "attributes"]
 
 
 def test_a_copy_loads_nothing_into_the_module_itself():

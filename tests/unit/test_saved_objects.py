@@ -86,8 +86,8 @@ def draw(given):
     return (
         torch.rand(3, generator=given["extra.torch"]).tolist(),
         given["extra.numpy"].random(3).tolist(),
-        given["extra.python"].random(),
-        given["extra.state"].random(3).tolist(),
+        given["extra.python"].gauss(),  # it keeps a second number
+        given["extra.state"].randn(3).tolist(),
     )
 
 

@@ -1,18 +1,14 @@
 """What a session saves comes back as it was: every optimiser and scheduler of torch, generators, wrapped models."""
 
 import inspect
-import random
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from messages import refused
 from savers import copy_through_disk
-from slipway.state import component, named_objects
-from slipway.wrappers import unwrap
+from slipway.state import named_objects
 
 NEEDED = {"lr": 0.01, "max_iter": 2}
 OPTIMIZERS = {
@@ -112,28 +108,6 @@ def test_every_scheduler_continues_with_the_same_rates(name, tmp_path):
     assert advance_rates(**second, steps=5) == advance_rates(**first, steps=5)
 
 
-@pytest.mark.parametrize(
-    ("make_generator", "draw"),
-    [
-        (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
-        (lambda: np.random.default_rng(1), lambda g: g.random()),
-        (lambda: random.Random(1), lambda g: g.gauss(0, 1)),
-    ],
-    ids=["torch", "numpy", "python"],
-)
-def test_generators_of_a_script_are_saved_as_extra(make_generator, draw, tmp_path):
-    first, second = make_generator(), make_generator()
-    draw(first)
-    copy_through_disk({"extra": first}, {"extra": second}, tmp_path)
-    assert [draw(first) for _ in range(3)] == [draw(second) for _ in range(3)]
-
-
-def test_wrappers_of_models_are_taken_off():
-    bare = network()
-    assert unwrap(nn.DataParallel(torch.compile(bare))) is bare
-    assert component("model", torch.compile(bare)).state_dict().keys() == bare.state_dict().keys()
-
-
 def test_tied_weights_stay_tied(tmp_path):
     def tied():
         model = nn.ModuleDict({"tokens": nn.Embedding(4, 3), "head": nn.Linear(3, 4, bias=False)})
@@ -197,21 +171,3 @@ def test_an_object_with_a_state_is_one_also_if_it_is_a_container(one, other, tmp
 def test_modules_that_contain_modules_are_one_model():
     for model in (nn.ModuleDict({"a": nn.Linear(1, 1)}), nn.ModuleList([nn.Linear(1, 1)]), nn.Sequential()):
         assert named_objects("model", model) == {"model": model}
-
-
-def test_an_optimiser_of_other_groups_is_refused():
-    one = torch.optim.SGD(network().parameters(), lr=0.1)
-    other = torch.optim.SGD([{"params": [parameter]} for parameter in network().parameters()], lr=0.1)
-    with refused("different-state", "optimizer", [2], [1, 1]):
-        component("optimizer", other).load_state_dict(one.state_dict())
-
-
-def test_a_sharded_model_is_refused():
-    class Sharded(torch.Tensor):
-        def full_tensor(self):
-            return self
-
-    model = nn.Linear(1, 1)
-    model.weight = nn.Parameter(torch.zeros(1, 1).as_subclass(Sharded))
-    with refused("sharded-model", "model", "weight"):
-        component("model", model)
