@@ -2,12 +2,18 @@
 
 import os
 import signal
+from itertools import chain
 
 import pytest
 import torch
 from torch import nn
 
 from slipway import Session, Stopped
+
+
+def terminate():
+    """Send this process SIGTERM, which the session answers at the next place where it may stop."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Attempt:
@@ -25,19 +31,28 @@ class Attempt:
         options = {"optimizer": self.both, "log_interval": 1000, **options}
         return Session(**{"model": self.model, "folder": self.folder, **options})
 
-    def backward(self, number=0.0):
-        """Begin a body, and add to the gradients."""
+    def backward(self, given=0.0):
+        """Begin a body with a number or a batch of numbers, add to the gradients, and return the loss."""
         self.bodies += 1
         if self.bodies == self.stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        self.seen.append(number)
-        self.model(torch.full((1, 2), 0.1 + number % 5 / 10)).square().mean().backward()
+            terminate()
+        numbers = torch.as_tensor(given, dtype=torch.float32).reshape(-1, 1)
+        self.seen.append(given.tolist() if isinstance(given, torch.Tensor) else given)
+        loss = self.model(0.1 + numbers.expand(-1, 2) % 5 / 10).square().mean()
+        loss.backward()
+        return loss.detach()
 
-    def update(self, number=0.0):
-        """Make a whole step, in the order of zero_grad, backward, step."""
+    def update(self, given=0.0):
+        """Make a whole step, in the order of zero_grad, backward, step; return the loss."""
         self.both.zero_grad()
-        self.backward(number)
+        loss = self.backward(given)
         self.both.step()
+        return loss
+
+    def apply(self):
+        """Take a step with the gradients that have been accumulated."""
+        self.both.step()
+        self.both.zero_grad()
 
     def result(self, session):
         """Return what a run has come to."""
@@ -54,10 +69,24 @@ def plain(tree):
     return [plain(each) for each in tree] if isinstance(tree, (list, tuple)) else tree
 
 
-def whole_and_stopped(tmp_path, script, *stops):
-    """Hold that ``script(attempt)`` comes to the same if it is stopped in its bodies ``stops``, one an attempt.
+def in_session(**options):
+    """Make of a function of an attempt and its session a script, which opens the session and returns its result."""
 
-    Return what the attempts that were stopped, and the last one, have seen.
+    def decorate(body):
+        def script(attempt):
+            with attempt.open(**options) as session:
+                body(attempt, session)
+                return attempt.result(session)
+
+        return script
+
+    return decorate
+
+
+def whole_and_stopped(tmp_path, script, *stops):
+    """Hold that ``script(attempt)`` sees and returns the same if it is stopped in its bodies ``stops``, one an attempt.
+
+    Return what each of the attempts has seen.
     """
     whole = Attempt(tmp_path / "whole")
     expected, seen = script(whole), []
@@ -68,4 +97,6 @@ def whole_and_stopped(tmp_path, script, *stops):
         seen.append(part.seen)
     last = Attempt(tmp_path / "parts")
     assert script(last) == expected
-    return [*seen, last.seen]
+    seen.append(last.seen)
+    assert [*chain(*seen)] == whole.seen
+    return seen

@@ -1,10 +1,42 @@
 """A saver of checkpoints for tests."""
 
+from ranks import CPU
+from slipway.checkpoint import components
+from slipway.checkpoint.folder import read_checkpoint
+from slipway.checkpoint.header import Header
 from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.store import CheckpointStore
+from slipway.communicator import Alone
 from slipway.compiled import CompiledCode
 from slipway.environment import read_environment
+from slipway.position import Position
+from slipway.state import component
 
 
 def saving_into(store):
     """Return a saver outside of a job, which keeps nothing of torch.compile."""
     return Saver(store, CompiledCode(store.path.parent, read_environment({})))
+
+
+def parts_of(given):
+    """Return what saves each of the objects ``given``, a model alone or several objects by name."""
+    named = given if isinstance(given, dict) else {"model": given}
+    return {name: component(name, value) for name, value in named.items()}
+
+
+def through_disk(parts, folder):
+    """Return the checkpoint that components write into ``folder``, as it is read again."""
+    saver = saving_into(CheckpointStore(folder, keep=1))
+    saver.save(components.capture(parts, Header(Position(step=1))))
+    saver.finish()
+    return read_checkpoint(folder / "step_00000001")
+
+
+def restore(given, checkpoint):
+    """Restore a model, or objects by name, from a checkpoint."""
+    components.restore(parts_of(given), checkpoint, Alone(CPU))
+
+
+def copy_through_disk(source, target, folder):
+    """Save a model, or objects by name, and restore them in others."""
+    restore(target, through_disk(parts_of(source), folder))

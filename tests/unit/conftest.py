@@ -72,6 +72,14 @@ class Forgetful:
 
 
 @pytest.fixture
+def agree_after_each_step(monkeypatch):
+    """Let sessions outside of a job agree to stop after each step, so that tests know the step of a stop."""
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def script_file(monkeypatch):
     """Let workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
     monkeypatch.setattr("__main__.__file__", sys.argv[0], raising=False)

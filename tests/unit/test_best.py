@@ -1,24 +1,18 @@
 """``session.load_best``: the best weights in the models, for a test at the end of a script."""
 
 import json
-import os
-import signal
 from contextlib import suppress
 
 import pytest
 import torch
 from torch import nn
 
+from attempts import terminate
 from messages import refused
 from slipway import Session, Stopped
 from slipway.status import read_status
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class Script:
@@ -40,7 +34,7 @@ class Script:
         for epoch in self.session.epochs(epochs):
             for _ in self.session.batches([1, 2]):
                 if self.session.step + 1 == stop_at:
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    terminate()
                 self.optimizer.zero_grad()
                 (-self.model(torch.ones(1, 1))).sum().backward()
                 self.optimizer.step()
@@ -59,7 +53,20 @@ def records_of_tests(folder):
     return [record["test"] for record in records if "test" in record]
 
 
-@pytest.mark.parametrize(("options", "last"), [({}, 8), ({"epochs": 3, "leave_at": 2}, 6)])
+def finish(folder, **options):
+    """Train in a further attempt and test the best weights; return the last weight and the best one."""
+    script = Script(folder)
+    with script.session as session:
+        script.train(**options)
+        last = script.weight
+        session.load_best()
+        session.metrics(test=1.0)
+    return last, script.weight
+
+
+@pytest.mark.parametrize(
+    ("options", "last"), [({}, 8), ({"epochs": 3, "leave_at": 2}, 6), ({"leave_at": 1}, 4)], ids=str
+)
 def test_the_models_have_the_best_weights_and_the_run_keeps_the_last(options, last, tmp_path):
     script = Script(tmp_path)
     with script.session as session:
@@ -72,28 +79,16 @@ def test_the_models_have_the_best_weights_and_the_run_keeps_the_last(options, la
     assert read_status(tmp_path).verdict == f"done {last} complete"
     assert saved(tmp_path)[0] == last
     assert saved(tmp_path)[1]["value"] == 4 - last
-    again = Script(tmp_path)
-    with again.session as session:
-        again.train(**options)
-        assert again.weight == last
-        session.load_best()
-        assert again.weight == 4
-        session.metrics(test=1.0)
+    assert finish(tmp_path, **options) == (last, 4)
     assert records_of_tests(tmp_path) == [1.0]
 
 
-def test_a_run_that_is_continued_afterwards_goes_on_from_the_last_weights(tmp_path):
-    script = Script(tmp_path)
-    with script.session as session:
-        script.train()
-        session.load_best()
-    longer = Script(tmp_path)
-    with longer.session:
-        longer.train(epochs=5)
-        assert longer.weight == 10
+def test_a_run_that_is_continued_afterwards_continues_from_the_last_weights(tmp_path):
+    assert finish(tmp_path) == (8, 4)
+    assert finish(tmp_path, epochs=5) == (10, 4)
 
 
-def test_a_script_that_is_killed_in_its_test_is_done_training(tmp_path):
+def test_a_script_that_is_killed_in_its_test_has_completed_its_training(tmp_path):
     class Killed(BaseException):
         pass
 
@@ -102,13 +97,7 @@ def test_a_script_that_is_killed_in_its_test_is_done_training(tmp_path):
         script.train(leave_at=2)
         session.load_best()
         raise Killed
-    again = Script(tmp_path)
-    with again.session as session:
-        again.train(leave_at=2)
-        assert again.weight == 6
-        session.load_best()
-        assert again.weight == 4
-        session.metrics(test=1.0)
+    assert finish(tmp_path, leave_at=2) == (6, 4)
     assert records_of_tests(tmp_path) == [1.0]
 
 
@@ -116,15 +105,12 @@ def test_after_a_stop_the_best_of_all_attempts_counts(tmp_path):
     script = Script(tmp_path)
     with pytest.raises(Stopped), script.session:
         script.train(stop_at=5)
-    again = Script(tmp_path)
-    with again.session as session:
-        again.train()
-        session.load_best()
-        assert again.weight == 4
+    assert finish(tmp_path) == (8, 4)
 
 
-def test_steps_that_no_epoch_has_saved_are_saved_first(tmp_path):
-    script = Script(tmp_path)
+@pytest.mark.parametrize(("checkpoint_steps", "best"), [(None, 6), (2, 4)])
+def test_steps_that_no_epoch_has_saved_are_saved_first(checkpoint_steps, best, tmp_path):
+    script = Script(tmp_path, checkpoint_steps=checkpoint_steps)
     with script.session as session:
         for step in session.steps(6):
             script.model.weight.grad = -torch.ones(1, 1)
@@ -132,6 +118,7 @@ def test_steps_that_no_epoch_has_saved_are_saved_first(tmp_path):
             if step == 3:
                 session.metrics(closeness=1.0)
         session.load_best()
+        assert script.weight == best
     assert saved(tmp_path)[0] == 6
     resumed = Script(tmp_path)
     with resumed.session as session:
@@ -155,11 +142,7 @@ def test_a_damaged_one_is_refused_and_once_it_is_moved_away_the_next_best_is_loa
         (best / "model.safetensors").write_bytes(b"damaged")
         session.load_best()
     best.rename(tmp_path / "elsewhere")
-    again = Script(tmp_path / "run", keep=9)
-    with again.session as session:
-        again.train()
-        assert session.load_best() == -2
-    assert again.weight == 2
+    assert finish(tmp_path / "run") == (8, 2)
 
 
 @pytest.mark.parametrize("loop", ["epochs", "batches", "steps"])
@@ -172,7 +155,7 @@ def test_nothing_is_trained_afterwards(loop, tmp_path):
             raise AssertionError
 
 
-def test_nor_in_the_loop_in_which_it_was_called(tmp_path):
+def test_the_loop_in_which_it_was_called_does_not_continue(tmp_path):
     script = Script(tmp_path)
     with refused("after-load-best"), script.session as session:
         for _ in session.epochs(3):

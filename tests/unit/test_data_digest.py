@@ -1,12 +1,8 @@
 """Data that a resumed attempt does not have again: another split, other samples, in another order."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -19,17 +15,13 @@ from torch.utils.data import (
     random_split,
 )
 
+from attempts import Attempt, whole_and_stopped
 from messages import refused, slugs
-from slipway import Sampler, Session, Stopped
+from slipway import Sampler, Stopped
+
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 SAMPLES = 24
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def data():
@@ -73,70 +65,66 @@ def ordered(seed):
     return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))
 
 
-class Script:
-    """A training whose loader is made before its first epoch, from an order that another attempt may not have."""
+def train(attempt, make_loader, **options):
+    """Train three epochs with the loaders of ``make_loader(epoch)``; a loader is of all epochs."""
+    with attempt.open(**options) as session:
+        for epoch in session.epochs(3):
+            loader = make_loader(epoch) if callable(make_loader) else make_loader
+            for (inputs,) in session.batches(loader):
+                attempt.update(inputs)
 
-    def __init__(self, folder, case, seed, each=None, loaders=()):
-        torch.manual_seed(0)
-        self.model = nn.Linear(1, 1)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.loader = LOADERS[case](ordered(seed))
-        self.each = (lambda epoch: loaders[epoch % len(loaders)]) if loaders else each
-        self.loaders = loaders
-        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
 
-    def run(self, *, stop_at=None):
-        with self.session as session:
-            for epoch in session.epochs(3):
-                if self.each:
-                    self.loader = self.each(epoch)
-                for (inputs,) in session.batches(self.loader):
-                    self.optimizer.zero_grad()
-                    self.model(inputs.float()).square().mean().backward()
-                    self.optimizer.step()
-                    if session.step + 1 == stop_at:
-                        os.kill(os.getpid(), signal.SIGTERM)
-        return self
+def stop(folder, stop_at, loader):
+    with pytest.raises(Stopped):
+        train(Attempt(folder, stop_at), loader)
+
+
+def turns(*loaders):
+    """Return what gives one of the loaders to each epoch."""
+    return lambda epoch: loaders[epoch % len(loaders)]
+
+
+def taking_turns(case, seed):
+    return turns(LOADERS[case](ordered(seed)), LOADERS[case](ordered(2)))
 
 
 @pytest.mark.parametrize("case", LOADERS)
 def test_the_same_data_are_not_named(case, tmp_path, caplog):
-    for stop_at in (2, 4, None):
-        try:
-            Script(tmp_path, case, 0).run(stop_at=stop_at)
-        except Stopped:
-            assert stop_at
+    for stop_at in (2, 2):
+        stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
+    train(Attempt(tmp_path), LOADERS[case](ordered(0)))
     assert slugs(caplog.text) == []
 
 
 @pytest.mark.parametrize("stop_at", [2, 4])
 @pytest.mark.parametrize("case", BY_INDEX)
 def test_another_split_is_refused(case, stop_at, tmp_path):
-    with pytest.raises(Stopped):
-        Script(tmp_path, case, 0).run(stop_at=stop_at)
+    stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
     with refused("different-data", "random_split"):
-        Script(tmp_path, case, 1).run()
+        train(Attempt(tmp_path), LOADERS[case](ordered(1)))
 
 
 @pytest.mark.parametrize("stop_at", [2, 4])
 @pytest.mark.parametrize("case", [*LOADERS][6:])
 def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
-    with pytest.raises(Stopped):
-        Script(tmp_path, case, 0).run(stop_at=stop_at)
-    Script(tmp_path, case, 1).run()
+    stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
+    train(Attempt(tmp_path), LOADERS[case](ordered(1)))
     assert slugs(caplog.text) == ["different-data"]
 
 
 @pytest.mark.parametrize("stop_at", [4, 6, 8])
 @pytest.mark.parametrize("case", LOADERS)
 def test_loaders_that_take_turns_are_the_same_data(case, stop_at, tmp_path, caplog):
-    def attempt(seed):
-        return Script(tmp_path, "tensors", 0, loaders=[LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))])
-
-    with pytest.raises(Stopped):
-        attempt(0).run(stop_at=stop_at)
-    attempt(0).run()
+    stop(tmp_path, stop_at, taking_turns(case, 0))
+    train(Attempt(tmp_path), taking_turns(case, 0))
     assert slugs(caplog.text) == []
+
+
+@pytest.mark.parametrize("case", BY_INDEX)
+def test_another_split_is_refused_if_loaders_take_turns(case, tmp_path):
+    stop(tmp_path, 4, taking_turns(case, 0))
+    with refused("different-data", "random_split"):
+        train(Attempt(tmp_path), taking_turns(case, 1))
 
 
 class Endless(IterableDataset):
@@ -162,52 +150,34 @@ class Proxy(Dataset):
         raise AttributeError(name) if name.startswith("__") else RuntimeError(name)
 
 
-@pytest.mark.parametrize("make", [Endless, Proxy])
-def test_data_sets_of_any_kind_can_be_looked_at(make, tmp_path, caplog):
-    def attempt():
-        return Script(tmp_path, "tensors", 0, loaders=[DataLoader(make(), 4), LOADERS["random_split"](ordered(2))])
+@pytest.mark.parametrize(("make", "stop_at"), [(Endless, 10), (Proxy, 8)])
+def test_data_sets_of_any_kind_can_be_looked_at(make, stop_at, tmp_path, caplog):
+    def loaders():
+        return turns(DataLoader(make(), 4), LOADERS["random_split"](ordered(2)))
 
-    with pytest.raises(Stopped):
-        attempt().run(stop_at=8 if make is Proxy else 10)
-    attempt().run()
+    stop(tmp_path, stop_at, loaders())
+    train(Attempt(tmp_path), loaders())
     assert slugs(caplog.text) == []
-
-
-@pytest.mark.parametrize("case", BY_INDEX)
-def test_another_split_is_refused_where_loaders_take_turns(case, tmp_path):
-    def attempt(seed):
-        return Script(tmp_path, "tensors", 0, loaders=[LOADERS[case](ordered(seed)), LOADERS[case](ordered(2))])
-
-    with pytest.raises(Stopped):
-        attempt(0).run(stop_at=4)
-    with refused("different-data", "random_split"):
-        attempt(1).run()
 
 
 @pytest.mark.parametrize("stop_at", [2, 4, 6])
 def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, caplog):
-    def each(epoch):
-        train, _ = random_split(data(), [16, SAMPLES - 16])  # by the session's seed
-        return DataLoader(Subset(train, range(8 + 4 * epoch)), 4)
+    def make_loader(epoch):
+        found, _ = random_split(data(), [16, SAMPLES - 16])  # by the session's seed
+        return DataLoader(Subset(found, range(8 + 4 * epoch)), 4)
 
-    with pytest.raises(Stopped):
-        Script(tmp_path, "tensors", 0, each).run(stop_at=min(stop_at, 6))
-    Script(tmp_path, "tensors", 0, each).run()
+    stop(tmp_path, stop_at, make_loader)
+    train(Attempt(tmp_path), make_loader)
     assert slugs(caplog.text) == []
 
 
-def test_a_folder_of_each_job_is_no_other_data(tmp_path, caplog):
-    for place, stop_at in (("/scratch/1", 2), ("/scratch/2", None)):
-        script = Script(tmp_path, "files", 0)
-        script.loader = DataLoader(Listed(names(place, ordered(0)[:16])), 4)
-        try:
-            script.run(stop_at=stop_at)
-        except Stopped:
-            assert stop_at
+def test_another_folder_of_the_same_files_is_not_named(tmp_path, caplog):
+    stop(tmp_path, 2, DataLoader(Listed(names("/scratch/1", ordered(0)[:16])), 4))
+    train(Attempt(tmp_path), DataLoader(Listed(names("/scratch/2", ordered(0)[:16])), 4))
     assert slugs(caplog.text) == []
 
 
-def test_data_that_restore_themselves_are_left_to_that(tmp_path, caplog):
+def test_data_that_restore_themselves_are_not_named(tmp_path, caplog):
     class Stateful(Listed):
         def state_dict(self):
             return {}
@@ -215,15 +185,13 @@ def test_data_that_restore_themselves_are_left_to_that(tmp_path, caplog):
         def load_state_dict(self, state):
             self.samples = self.samples[::-1]
 
-    for stop_at in (2, None):
-        script = Script(tmp_path, "files", 0)
+    def script(attempt):
         dataset = Stateful(names("a", np.arange(16)))
-        script.loader = DataLoader(dataset, 4)
-        script.session = Session(model=script.model, optimizer=script.optimizer, extra=dataset, folder=tmp_path)
-        try:
-            script.run(stop_at=stop_at)
-        except Stopped:
-            assert stop_at
+        train(attempt, DataLoader(dataset, 4), extra=dataset)
+
+    with pytest.raises(Stopped):
+        script(Attempt(tmp_path, 2))
+    script(Attempt(tmp_path))
     assert slugs(caplog.text) == []
 
 
@@ -237,20 +205,13 @@ class Restored(WeightedRandomSampler):
 
 @pytest.mark.parametrize("stop_at", [3, 4])
 def test_weights_that_are_restored_are_not_another_split(stop_at, tmp_path):
-    def run(stop_at=0):
-        model, sampler = nn.Linear(1, 1), Restored([1.0] * SAMPLES, SAMPLES)
-        optimizer, drawn = torch.optim.SGD(model.parameters(), lr=0.1), []
-        with Session(model=model, optimizer=optimizer, extra=sampler, seed=0, folder=tmp_path) as session:
+    def script(attempt):
+        sampler = Restored([1.0] * SAMPLES, SAMPLES)
+        with attempt.open(extra=sampler) as session:
             for epoch in session.epochs(2):
                 for (batch,) in session.batches(DataLoader(data(), 8, sampler=sampler)):
-                    drawn.append(batch.tolist())
-                    model(batch).sum().backward()
-                    optimizer.step()
-                    if session.step + 1 == stop_at:
-                        os.kill(os.getpid(), signal.SIGTERM)
+                    attempt.update(batch)
                 sampler.weights = torch.arange(1.0 + epoch, SAMPLES + 1 + epoch)
-        return drawn
+            return attempt.result(session)
 
-    with pytest.raises(Stopped):
-        run(stop_at)
-    assert len(run()) == 6 - stop_at
+    whole_and_stopped(tmp_path, script, stop_at)

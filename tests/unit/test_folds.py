@@ -13,14 +13,9 @@ from slipway import Session, Stopped, identity
 from slipway.status import read_status
 from slipway.stop import SIGNALS, Reason, StopRequest
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 DATA = TensorDataset(torch.arange(8.0)[:, None])
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

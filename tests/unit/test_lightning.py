@@ -1,77 +1,64 @@
-"""SlipwayCallback in this process: what Lightning's Trainer leaves in the run folder, and where it goes on."""
+"""SlipwayCallback in this process: what fits leave in their run folders, and that a stopped fit resumes exactly."""
 
 import functools
 import os
+import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from messages import refused, slugs
-from slipway import Stopped
+from messages import assert_warning, refused, slugs
+from slipway import Stopped, identity
 from slipway.lightning import SlipwayCallback
 from slipway.status import read_status
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's and torch's own
+# the warnings are Lightning's and torch's
+pytestmark = [pytest.mark.usefixtures("agree_after_each_step"), pytest.mark.filterwarnings("ignore")]
 BATCHES = 5
 
 
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture
+def new_process(monkeypatch):
+    """Return a function after which the test is another process."""
+
+    def begin():
+        monkeypatch.setattr(identity, "process", identity.Process())
+        torch.seed()
+
+    begin()
+    return begin
 
 
-class Model(LightningModule):
-    """Keeps the first sample of each batch, and the calls of its hooks."""
+class Noisy(Dataset):
+    """Samples with noise of all generators."""
 
-    build = torch.optim.AdamW
+    def __len__(self):
+        return 2 * BATCHES
 
-    def __init__(self, stop_at=None, *, plateau=False):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(1, 1)
-        self.stop_at, self.plateau = stop_at, plateau
-        self.seen, self.calls, self.handlers = [], [], set()
+    def __getitem__(self, index):
+        return torch.tensor([index + torch.rand(1).item() + random.random() + np.random.rand()])  # noqa: NPY002 -- the global one
 
-    def training_step(self, batch, _index):
-        self.seen.append((self.current_epoch, int(batch[0][0])))
-        self.handlers.add(getattr(signal.getsignal(signal.SIGUSR1), "__name__", None))
-        if self.global_step + 1 == self.stop_at:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return self.layer(batch[0]).square().mean()
 
-    def validation_step(self, batch, _index):
-        self.log("error", self.layer(batch[0]).square().mean())
+class Stream(IterableDataset):
+    """Samples of an unknown number."""
 
-    def on_validation_epoch_end(self):
-        self.calls.append(("validated", self.current_epoch))
-
-    def on_train_epoch_end(self):
-        self.calls.append(("ended", self.current_epoch))
-
-    def configure_optimizers(self):
-        optimizer = self.build(self.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        if self.plateau:
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "error"}}
+    def __iter__(self):
+        yield from (torch.tensor([float(index)]) for index in range(2 * BATCHES))
 
 
 class Resumable(DataLoader):
     """A loader with a state, as Lightning asks for it."""
 
-    def __init__(self, data):
-        super().__init__(data, 2)
-        self.done = 0
+    done = 0
 
     def __iter__(self):
         skip, self.done = self.done, 0
@@ -87,30 +74,83 @@ class Resumable(DataLoader):
         self.done = state["done"]
 
 
-def fit(folder, *, stop_at=None, epochs=3, loader=DataLoader, plateau=False, resume=True, callbacks=(), **options):
-    data = TensorDataset(torch.arange(2.0 * BATCHES)[:, None])
-    callback = SlipwayCallback(folder=folder)
+class Killed(BaseException):
+    """Ends a fit; nothing is saved."""
+
+
+class Model(LightningModule):
+    """Has dropout, and keeps its batches, by epoch, and the calls of its hooks."""
+
+    build, dropout = torch.optim.AdamW, 0.5
+
+    def __init__(self, end=None, *, plateau=False):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, 8), nn.Dropout(self.dropout), nn.Linear(8, 1))
+        for tensor in self.parameters():
+            nn.init.constant_(tensor, 0.1)
+        self.end, self.plateau = end, plateau
+        self.seen, self.calls, self.handlers = [], [], set()
+
+    def training_step(self, batch, _index):
+        self.seen.append((self.current_epoch, batch[:, 0].tolist()))
+        self.handlers.add(getattr(signal.getsignal(signal.SIGUSR1), "__name__", None))
+        if self.end and self.global_step + 1 == self.end[0]:
+            if self.end[1] is Killed:
+                raise Killed
+            os.kill(os.getpid(), self.end[1])
+        return self.layers(batch).square().mean()
+
+    def validation_step(self, batch, _index):
+        torch.rand(3)
+        self.log("error", self.layers(batch).square().mean())
+
+    def on_validation_epoch_end(self):
+        self.calls.append(("validated", self.current_epoch))
+
+    def on_train_epoch_end(self):
+        self.calls.append(("ended", self.current_epoch))
+
+    def configure_optimizers(self):
+        optimizer = self.build(self.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        if self.plateau:
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "error"}}
+
+
+def validation():
+    return DataLoader(torch.ones(4, 1), 2)
+
+
+def numbers():
+    """Return data without noise."""
+    return torch.arange(2.0 * BATCHES)[:, None]
+
+
+def fit(folder, *, seed=7, end=None, plateau=False, data=Noisy, workers=0, loader=DataLoader, **options):
+    """Fit a model, to its end or until ``end``, a step and a signal or ``Killed``; ``seed`` None seeds nothing."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    callback = options.pop("callback", None) or SlipwayCallback(folder=folder)
+    path = options.pop("path", callback.ckpt_path)
     trainer = Trainer(
-        max_epochs=epochs,
+        max_epochs=options.pop("epochs", 3),
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=[callback, *callbacks],
+        callbacks=[callback, *options.pop("callbacks", [])],
         **options,
     )
-    model = Model(stop_at, plateau=plateau)
+    model = Model(end, plateau=plateau)
     model.trainer_used = trainer
-    train = loader(data) if loader is Resumable else loader(data, 2)
-    trained = (model, train, DataLoader(data, 5))
-    path = callback.ckpt_path if resume else None
-    if stop_at:
-        with pytest.raises(Stopped) as stopped:
-            trainer.fit(*trained, ckpt_path=path)
-        assert stopped.value.code == 75
-    else:
-        trainer.fit(*trained, ckpt_path=path)
+    train = loader(data(), 2, shuffle=data is Noisy, num_workers=workers)
+    if not end:
+        trainer.fit(model, train, validation(), ckpt_path=path)
+        return model
+    with pytest.raises(Killed if end[1] is Killed else Stopped) as ended:
+        trainer.fit(model, train, validation(), ckpt_path=path)
+    assert end[1] is Killed or ended.value.code == 75
     return model
 
 
@@ -118,7 +158,7 @@ def equal(one, other):
     return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
 
 
-def test_a_run_that_is_done_leaves_a_checkpoint_for_each_epoch_and_a_verdict(tmp_path):
+def test_a_completed_fit_leaves_a_checkpoint_for_each_epoch_and_a_verdict(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     model = fit(tmp_path, epochs=4)
     assert read_status(tmp_path).verdict == "done 20 complete"
@@ -133,82 +173,118 @@ def test_a_run_that_is_done_leaves_a_checkpoint_for_each_epoch_and_a_verdict(tmp
     assert len(fit(tmp_path, epochs=5).seen) == BATCHES
 
 
-@pytest.mark.parametrize("stop_at", [BATCHES, 2 * BATCHES])
-def test_a_stop_at_the_end_of_an_epoch_waits_for_its_validation_and_is_exact(stop_at, tmp_path):
-    whole = fit(tmp_path / "whole")
-    first = fit(tmp_path / "run", stop_at=stop_at)
-    assert read_status(tmp_path / "run").verdict == f"out-of-time {stop_at} time-limit"
-    second = fit(tmp_path / "run")
-    assert first.seen + second.seen == whole.seen
-    assert first.calls + second.calls == whole.calls
-    assert equal(second, whole)
+class TestAStoppedFit:
+    @pytest.mark.parametrize(
+        ("ends", "options"),
+        [
+            ([(2, signal.SIGTERM)], {}),
+            ([(3, signal.SIGTERM), (4, signal.SIGUSR1), (8, signal.SIGTERM), (14, signal.SIGTERM)], {}),
+            ([(5, signal.SIGTERM)], {}),
+            ([(7, Killed), (8, signal.SIGTERM), (13, Killed)], {}),
+            ([(3, signal.SIGTERM), (8, signal.SIGTERM)], {"workers": 2}),
+            ([(7, Killed), (9, signal.SIGTERM)], {"data": Stream}),
+            ([(2, signal.SIGTERM), (3, signal.SIGTERM)], {"accumulate_grad_batches": 2}),
+            ([(3, signal.SIGTERM), (12, signal.SIGTERM)], {"val_check_interval": 2}),
+            ([(3, signal.SIGTERM)], {"check_val_every_n_epoch": 2}),
+        ],
+    )
+    def test_it_ends_with_the_weights_of_a_whole_one(self, ends, options, tmp_path, new_process, caplog):
+        whole = fit(tmp_path / "whole", **options)
+        for end in [*ends, None]:
+            new_process()
+            last = fit(tmp_path / "run", end=end, **options)
+        assert equal(last, whole)
+        assert last.seen == whole.seen[len(whole.seen) - len(last.seen) :]
+        assert set(slugs(caplog.text)) <= {"slow-resume"}
+
+    @pytest.mark.parametrize(
+        ("stop_at", "stopped_at", "options"),
+        [(5, 5, {}), (10, 10, {}), (2, 3, {"epochs": 1, "val_check_interval": 2})],
+        ids=["end of an epoch", "end of the next epoch", "validation in an epoch"],
+    )
+    def test_a_stop_that_meets_a_validation_waits_for_it_or_for_the_next_batch(
+        self, stop_at, stopped_at, options, tmp_path
+    ):
+        options = {"num_sanity_val_steps": 0, **options}
+        whole = fit(tmp_path / "whole", **options)
+        first = fit(tmp_path / "run", end=(stop_at, signal.SIGUSR1), **options)
+        assert read_status(tmp_path / "run").verdict == f"out-of-time {stopped_at} time-limit"
+        second = fit(tmp_path / "run", **options)
+        assert first.seen + second.seen == whole.seen
+        assert first.calls + second.calls == whole.calls
+        assert equal(second, whole)
+
+    @pytest.mark.parametrize(("loader", "found"), [(DataLoader, ["slow-resume"]), (Resumable, [])])
+    def test_a_stop_within_an_epoch_is_resumed_with_the_remaining_batches(
+        self, loader, found, *, tmp_path, caplog, monkeypatch
+    ):
+        monkeypatch.setattr(Model, "dropout", 0.0)  # other draws follow those of a loader that restores itself
+        options = {"loader": loader, "data": numbers}
+        whole = fit(tmp_path / "whole", **options)
+        first, second = (fit(tmp_path / "run", end=end, **options) for end in ((7, signal.SIGUSR1), None))
+        assert first.seen + second.seen == whole.seen
+        assert equal(second, whole)
+        assert slugs(caplog.text) == found
+
+    def test_a_stop_waits_for_an_optimiser_step(self, tmp_path):
+        fit(tmp_path, end=(4, signal.SIGUSR1), accumulate_grad_batches=2)
+        assert read_status(tmp_path).step == 4
+        saved = torch.load(tmp_path / "checkpoints" / "latest" / "lightning.ckpt", weights_only=False)
+        assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] == 2
+
+    def test_a_script_that_seeds_nothing_keeps_the_seed_of_its_first_attempt(self, tmp_path, new_process):
+        first = fit(tmp_path / "run", seed=None, end=(3, signal.SIGTERM))
+        seed = identity.recorded_in(tmp_path / "run")["seed"]
+        new_process()
+        second = fit(tmp_path / "run", seed=None)
+        new_process()
+        whole = fit(tmp_path / "whole", seed=seed)
+        assert first.seen + second.seen == whole.seen
+        assert equal(second, whole)
+
+    def test_reduce_on_plateau_misses_the_epoch_of_a_stop(self, tmp_path, caplog):
+        """As in Lightning; a warning says so."""
+
+        def rate(model):
+            return model.trainer_used.optimizers[0].param_groups[0]["lr"]
+
+        whole = rate(fit(tmp_path / "whole", plateau=True))
+        fit(tmp_path / "run", end=(BATCHES, signal.SIGUSR1), plateau=True)
+        assert rate(fit(tmp_path / "run", plateau=True)) > whole
+        assert slugs(caplog.text) == 3 * ["lightning-inexact"]
+
+    def test_a_checkpoint_without_generators_is_warned_of(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr(SlipwayCallback, "state_dict", lambda _self: {})  # as an earlier version
+        fit(tmp_path, end=(3, signal.SIGTERM))
+        monkeypatch.undo()
+        fit(tmp_path)
+        assert_warning(caplog.text, "lightning-inexact", 3)
 
 
-@pytest.mark.parametrize("loader", [DataLoader, Resumable])
-def test_a_stop_in_mid_epoch_goes_on_with_the_batches_that_are_left(loader, tmp_path, caplog):
-    whole = fit(tmp_path / "whole", loader=loader)
-    first, second = fit(tmp_path / "run", stop_at=7, loader=loader), fit(tmp_path / "run", loader=loader)
-    assert first.seen + second.seen == whole.seen
-    assert equal(second, whole)
-    assert slugs(caplog.text) == (["slow-resume"] if loader is DataLoader else [])
+def test_a_fit_that_has_stopped_early_trains_no_further(tmp_path, new_process):
+    def fit_early():
+        return fit(tmp_path, epochs=9, callbacks=[EarlyStopping("error", patience=0, min_delta=100)])
 
-
-def test_what_comes_after_the_last_step_of_a_fit_stops_the_next_one_before_it_trains(tmp_path):
-    class Ask(Callback):
-        def on_train_epoch_end(self, *_):
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-    fit(tmp_path / "1", epochs=1, callbacks=[Ask()])
-    drawn = torch.rand(2).tolist()
-    assert read_status(tmp_path / "1").verdict == "done 5 complete"
-    with pytest.raises(Stopped):
-        fit(tmp_path / "2", epochs=1)
-    assert read_status(tmp_path / "2").verdict == "stopped 0 time-limit"
-    fit(tmp_path / "1", epochs=1)
-    assert torch.rand(2).tolist() == drawn
-    assert len(fit(tmp_path / "2", epochs=1).seen) == BATCHES
-
-
-def test_a_stop_waits_for_an_optimiser_step(tmp_path):
-    fit(tmp_path, stop_at=4, accumulate_grad_batches=2)
-    assert read_status(tmp_path).step == 4
-    saved = torch.load(tmp_path / "checkpoints" / "latest" / "lightning.ckpt", weights_only=False)
-    assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] == 2
-
-
-def test_reduce_on_plateau_misses_the_epoch_of_a_stop(tmp_path, caplog):
-    """Lightning's; a warning says so."""
-
-    def rate(model):
-        return model.trainer_used.optimizers[0].param_groups[0]["lr"]
-
-    whole = rate(fit(tmp_path / "whole", plateau=True))
-    fit(tmp_path / "run", stop_at=BATCHES, plateau=True)
-    assert rate(fit(tmp_path / "run", plateau=True)) > whole
-    assert slugs(caplog.text) == 3 * ["lightning-inexact"]
-
-
-def test_a_stop_where_a_validation_is_due_waits_for_the_next_batch(tmp_path):
-    whole = fit(tmp_path / "whole", epochs=1, val_check_interval=2)
-    first = fit(tmp_path / "run", epochs=1, val_check_interval=2, stop_at=2)
-    second = fit(tmp_path / "run", epochs=1, val_check_interval=2)
-    assert read_status(tmp_path / "run").start_step == 3
-    assert first.calls + second.calls == whole.calls
-    assert equal(second, whole)
+    whole = fit_early()
+    assert len(whole.seen) == 2 * BATCHES
+    new_process()
+    again = fit_early()
+    assert again.seen == []
+    assert equal(again, whole)
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
     fit(tmp_path, epochs=1)
     before = sorted(tmp_path.rglob("*")), (tmp_path / "status.json").read_bytes()
     with refused("not-resumed", tmp_path, "ckpt_path=callback.ckpt_path"):
-        fit(tmp_path, resume=False)
+        fit(tmp_path, path=None)
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "status.json").read_bytes()) == before
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "longer"])
 def test_a_damaged_checkpoint_is_refused_and_once_it_is_moved_away_the_one_before_is_resumed(damage, tmp_path):
     folder, (before, newest) = tmp_path / "run", [Path("checkpoints", f"step_{step:08d}") for step in (5, 10)]
-    weight = fit(folder, epochs=2).layer.weight
+    weight = fit(folder, epochs=2).layers[0].weight
     path = folder / newest / "lightning.ckpt"
     content = bytearray(path.read_bytes())
     if damage == "flipped":
@@ -236,7 +312,7 @@ def test_under_slurm_lightning_neither_takes_the_signals_nor_requeues(tmp_path, 
     for name, value in {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_JOB_NAME", "train")
-    model = fit(tmp_path, stop_at=7, plugins=[SLURMEnvironment(auto_requeue=True)])
+    model = fit(tmp_path, end=(7, signal.SIGUSR1), plugins=[SLURMEnvironment(auto_requeue=True)])
     assert model.handlers == {"_note"}
     assert read_status(tmp_path).verdict == "out-of-time 7 time-limit"
 
@@ -246,7 +322,7 @@ def test_other_stages_need_no_run_folder(tmp_path, monkeypatch):
     fit("run", fast_dev_run=True)
     assert [path.name for path in tmp_path.iterdir()] == []
     model = fit("run", epochs=1)
-    model.trainer_used.validate(model, DataLoader(TensorDataset(torch.ones(4, 1)), 2), verbose=False)
+    model.trainer_used.validate(model, validation(), verbose=False)
     assert read_status(tmp_path / "run").state == "done"
 
 
@@ -262,3 +338,87 @@ def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_pa
 def test_arguments_that_make_no_sense_are_refused():
     with refused("session-arguments", "keep=0", code=78):
         SlipwayCallback(keep=0)
+
+
+class TestSeveralFitsOfAProcess:
+    @pytest.mark.parametrize("same", [False, True])
+    def test_each_has_a_folder_and_is_continued_there(self, same, tmp_path, new_process, caplog):
+        def folds(name, end=None):
+            new_process()
+            torch.manual_seed(3)
+            callback = SlipwayCallback(folder=tmp_path / name)
+            models = []
+            for fold in range(3):
+                callback = callback if same else SlipwayCallback(folder=tmp_path / name)
+                ends = end if fold == 1 else None
+                models.append(fit(None, seed=None, callback=callback, epochs=2, end=ends))
+                if ends:
+                    break
+                assert callback.folder == tmp_path / name / (f"fit{fold + 1}" if fold else "")
+            return models
+
+        whole = folds("whole")
+        assert [len(model.seen) for model in whole] == 3 * [2 * BATCHES]
+        assert len({str(model.seen) for model in whole}) == 3
+        folds("run", end=(3, signal.SIGTERM))
+        assert read_status(tmp_path / "run" / "fit2").verdict == "stopped 3 signal"
+        again = folds("run")
+        assert [len(model.seen) for model in again] == [0, 2 * BATCHES - 3, 2 * BATCHES]
+        assert all(map(equal, again, whole))
+        assert set(slugs(caplog.text)) <= {"slow-resume"}
+
+    # once: the job was done, by the verdict of the first fit
+    def test_a_stop_of_the_second_one_reaches_the_job(self, tmp_path, new_process, monkeypatch):
+        monkeypatch.setenv("RUN_DIR", str(tmp_path))
+        for attempt, end in ((1, (3, signal.SIGUSR1)), (2, None)):
+            new_process()
+            monkeypatch.setenv("TRAINER_ATTEMPT", str(attempt))
+            (tmp_path / "logs" / str(attempt)).mkdir(parents=True)
+            for ends in (None, end):
+                fit(None, seed=None, callback=SlipwayCallback(), epochs=1, end=ends)
+        assert (tmp_path / "verdict.1").read_text() == "out-of-time 3 time-limit\n"
+        assert not (tmp_path / "verdict.2").exists()
+        assert read_status(tmp_path / "fit2").verdict == f"done {BATCHES} complete"
+
+    def test_a_signal_after_the_last_step_stops_the_next_one_before_it_trains(self, tmp_path):
+        class Ask(Callback):
+            def on_train_epoch_end(self, *_):
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+        fit(tmp_path / "1", epochs=1, callbacks=[Ask()])
+        drawn = torch.rand(2).tolist()
+        assert read_status(tmp_path / "1").verdict == "done 5 complete"
+        with pytest.raises(Stopped):
+            fit(tmp_path / "2", epochs=1)
+        assert read_status(tmp_path / "2").verdict == "stopped 0 time-limit"
+        fit(tmp_path / "1", epochs=1)
+        assert torch.rand(2).tolist() == drawn
+        assert len(fit(tmp_path / "2", epochs=1).seen) == BATCHES
+
+    def test_a_path_of_another_fit_is_refused(self, tmp_path, new_process):
+        callback = SlipwayCallback(folder=tmp_path)
+        fit(None, callback=callback, epochs=1)
+        path = str(tmp_path / "checkpoints" / "latest" / "lightning.ckpt")
+        with refused("not-resumed", tmp_path / "fit2", path):
+            fit(None, callback=callback, path=path)
+        assert callback.ckpt_path is None
+
+    def test_a_fit_after_one_that_has_failed_has_another_folder(self, tmp_path, new_process):
+        fit(tmp_path, end=(7, Killed))
+        assert fit(tmp_path, epochs=1).seen
+        assert read_status(tmp_path / "fit2").state == "done"
+
+
+class TestTheBestModel:
+    def test_without_another_callback_it_is_the_newest_as_in_lightning(self, tmp_path):
+        callback = SlipwayCallback(folder=tmp_path)
+        assert callback.best_model_path == ""
+        model = fit(None, callback=callback, epochs=1)
+        model.trainer_used.validate(model, validation(), ckpt_path="best", verbose=False)
+        assert callback.best_model_path == str(tmp_path / "checkpoints" / "step_00000005" / "lightning.ckpt")
+
+    def test_beside_a_model_checkpoint_it_is_the_one_that_this_picks(self, tmp_path):
+        best = ModelCheckpoint(tmp_path / "best", monitor="error")
+        callback = SlipwayCallback(folder=tmp_path / "run")
+        fit(None, callback=callback, epochs=1, callbacks=[best])
+        assert callback.best_model_path == best.best_model_path != ""

@@ -111,19 +111,6 @@ def test_what_can_be_replayed():
     assert not can_replay([1, 2])
 
 
-def test_a_sampler_without_end():
-    class Forever(torch.utils.data.Sampler):
-        def __iter__(self):
-            index = 0
-            while True:
-                yield index % SAMPLES
-                index += 1
-
-    loader = DataLoader(Noisy(), batch_size=None, sampler=Forever())
-    found = Replay(loader).start(skip=30, origin=Origin(), world=World(), seeds=Seeds(1, 2, 0))
-    assert (next(found.batches)[0].item(), found.total) == (7.0, None)
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("samples", [1, 2, 3, 23, 24, 25, 203])
@@ -212,7 +199,7 @@ class TestFeed:
     def feed(self, rank=0, size=1, **options):
         return Feed(World(rank, size, rank, size), seed=0, **{"repeat_epoch": False, **options})
 
-    def test_a_sampler_is_told_the_epoch_wherever_it_stands(self):
+    def test_a_sampler_is_told_the_epoch_in_a_loader_and_in_a_batch_sampler(self):
         data = Noisy()
         sampler = DistributedSampler(data, num_replicas=2, rank=0)
         for loader in (
@@ -225,7 +212,7 @@ class TestFeed:
             assert orders[0] != orders[1]
             assert sampler.epoch == 1
 
-    def test_a_run_that_drew_whole_orders_goes_on_so(self, monkeypatch):
+    def test_a_run_that_drew_whole_orders_continues_to_do_so(self, monkeypatch):
         monkeypatch.setattr("slipway.sampler.LARGE", 10)
         data = Noisy(50)
 
@@ -260,7 +247,7 @@ class TestFeed:
         assert len(list(feed.begin(loader, epoch=0).batches)) == 6
         assert not feed.is_resuming
 
-    def test_ranks_go_on_from_their_own_places(self):
+    def test_ranks_continue_from_their_own_places(self):
         facts = {"places": [[0, 2, 6, 2, SAMPLES], [0, 5, 6, 5, SAMPLES]], "origin": [0, 0], "samples": 0}
         for rank, left in ((0, 4), (1, 1)):
             feed = self.feed(rank, 2)

@@ -1,82 +1,54 @@
 """The loops of a session: steps as a pass, nesting, break, sys.exit, and where objects are restored again."""
 
-import os
 import random
-import signal
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from attempts import Attempt, whole_and_stopped
+from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from slipway import Stopped
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.status import read_status
 
-
-@pytest.fixture(autouse=True)
-def agree_after_each_step(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def position(folder):
-    facts = read_checkpoint((folder / "checkpoints" / "latest").resolve()).header.facts
-    return facts["feed"]["places"][0][:2]
-
-
-def train_on(attempt, loop, *, exits_with=None):
-    with attempt.open() as session:
-        for _ in loop(session):
-            attempt.update()
-            if exits_with is not None:
-                sys.exit(exits_with)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class TestSteps:
     @staticmethod
-    def accumulate(attempt):
+    def accumulate(attempt, loop="steps"):
         with attempt.open() as session:
-            for number in session.steps(10):
+            for number in session.steps(10) if loop == "steps" else session.batches(range(10)):
+                assert session.batch == number
                 attempt.backward(number)
                 if number % 4 == 3:
-                    attempt.both.step()
-                    attempt.both.zero_grad()
+                    attempt.apply()
             return attempt.result(session)
 
+    @pytest.mark.parametrize("loop", ["steps", "batches"])
     @pytest.mark.parametrize("stops", [(1,), (4,), (1, 2)], ids=str)
-    def test_accumulation_is_stopped_after_an_optimizer_step(self, stops, tmp_path):
-        seen = whole_and_stopped(tmp_path, self.accumulate, *stops)
+    def test_accumulation_is_stopped_after_an_optimizer_step(self, stops, loop, tmp_path):
+        seen = whole_and_stopped(tmp_path, partial(self.accumulate, loop=loop), *stops)
         assert all(len(part) % 4 == 0 for part in seen[:-1])
 
     def test_iterations_and_optimizer_steps_are_counted_apart(self, tmp_path):
-        attempt = Attempt(tmp_path)
-        assert self.accumulate(attempt)[0] == 2
-        assert len(attempt.seen) == 10
-        assert position(tmp_path) == [0, 10]
-        assert self.accumulate(Attempt(tmp_path))[0] == 2
-        assert self.accumulate(again := Attempt(tmp_path))[0] == 2
-        assert again.seen == []
-
-    def test_the_number_of_the_iteration_is_session_batch(self, tmp_path):
-        attempt = Attempt(tmp_path)
-        with attempt.open() as session:
-            for number in session.steps(3):
-                assert session.batch == number
-                attempt.update()
+        for seen in ([*range(10)], []):
+            assert self.accumulate(attempt := Attempt(tmp_path))[0] == 2
+            assert attempt.seen == seen
+        facts = read_checkpoint((tmp_path / "checkpoints" / "latest").resolve()).header.facts
+        assert facts["feed"]["places"][0][:2] == [0, 10]
 
     def test_a_loop_left_by_break_is_done(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for number in session.steps(50):
-                    attempt.update(number)
-                    if number == 4:
-                        break
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(50):
+                attempt.update(number)
+                if number == 4:
+                    break
 
         assert whole_and_stopped(tmp_path, script, 2)[1] == [2, 3, 4]
         last = Attempt(tmp_path / "parts")
@@ -84,18 +56,17 @@ class TestSteps:
         assert last.seen == []
         assert read_status(tmp_path / "parts").verdict == "done 5 complete"
 
-    def test_loops_one_after_the_other_go_on_where_the_last_has_ended(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for total in (2, 5, 9):
-                    for number in session.steps(total):
-                        attempt.update(number)
-                        if number == 7:
-                            break
-                    for number in session.batches(range(10, 12)):
-                        attempt.seen.append(number)
-                    attempt.both.param_groups[0]["lr"] *= 0.5
-                return attempt.result(session)
+    def test_each_loop_continues_where_the_one_before_has_ended(self, tmp_path):
+        @in_session()
+        def script(attempt, session):
+            for total in (2, 5, 9):
+                for number in session.steps(total):
+                    attempt.update(number)
+                    if number == 7:
+                        break
+                for number in session.batches(range(10, 12)):
+                    attempt.seen.append(number)
+                attempt.both.param_groups[0]["lr"] *= 0.5
 
         seen = whole_and_stopped(tmp_path, script, 1, 3)
         assert seen == [[0], [1, 10, 11, 2, 3], [4, 10, 11, 5, 6, 7, 10, 11]]
@@ -114,21 +85,20 @@ class TestSteps:
         assert script(fewer := Attempt(tmp_path / "parts"), 2)[:2] == expected[:2]
         assert fewer.seen == []
 
-    def test_an_optimizer_that_never_steps(self, tmp_path):
+    def test_an_optimizer_that_never_steps_is_refused(self, tmp_path):
         attempt = Attempt(tmp_path)
         with refused("no-optimizer-step"), attempt.open() as session:
             for _ in session.steps(3):
                 attempt.backward()
 
     def test_before_epochs_they_are_done_once(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for number in session.steps(3):
-                    attempt.update(number)
-                for epoch in session.epochs(3):
-                    for number in session.batches(range(10, 13)):
-                        attempt.update(number + 10 * epoch)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(3):
+                attempt.update(number)
+            for epoch in session.epochs(3):
+                for number in session.batches(range(10, 13)):
+                    attempt.update(number + 10 * epoch)
 
         assert whole_and_stopped(tmp_path, script, 2, 2, 5) == [[0, 1], [2, 10], [11, 12, 20, 21, 22], [30, 31, 32]]
 
@@ -150,11 +120,10 @@ class TestOlderCheckpoints:
         write_checkpoint(path, Checkpoint(tensors, found.header._replace(facts=facts)))
 
     def test_without_accumulation_it_is_resumed(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for number in session.steps(6):
-                    attempt.update(number)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(6):
+                attempt.update(number)
 
         expected = script(Attempt(tmp_path / "whole"))
         with pytest.raises(Stopped):
@@ -188,88 +157,86 @@ def test_nested_loops_are_refused_before_anything_is_trained(outer, inner, tmp_p
 
 
 class TestPasses:
-    def test_passes_that_are_over_leave_the_generators_alone(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for _ in session.epochs(1):
-                    for loader in (DataLoader(range(3)), DataLoader(range(3, 6))):
-                        for number in session.batches(loader):
-                            attempt.update(number.item() + torch.rand(1).item())
-                return attempt.result(session)
+    def test_completed_passes_leave_the_generators_alone(self, tmp_path):
+        @in_session()
+        def script(attempt, session):
+            for _ in session.epochs(1):
+                for loader in (DataLoader(range(3)), DataLoader(range(3, 6))):
+                    for number in session.batches(loader):
+                        attempt.update(number.item() + torch.rand(1).item())
 
         whole_and_stopped(tmp_path, script, 4, 1)
 
     def test_a_batch_in_which_the_script_breaks_is_the_last_one(self, tmp_path):
-        def script(attempt):
-            with attempt.open(checkpoint_steps=1) as session:
-                for _ in session.epochs(2):
-                    for number, _ in enumerate(session.batches(range(4)), session.batch):
-                        attempt.update(number)
-                        if number == 1:
-                            break
-                return attempt.result(session)
+        @in_session(checkpoint_steps=1)
+        def script(attempt, session):
+            for _ in session.epochs(2):
+                for number, _ in enumerate(session.batches(range(4)), session.batch):
+                    attempt.update(number)
+                    if number == 1:
+                        break
 
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [0, 1]]
 
     @pytest.mark.parametrize("records", [False, True])
     def test_a_stop_that_the_script_catches_ends_it_at_the_next_place(self, records, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for _ in session.epochs(2):
-                    try:
-                        for number in session.batches(range(4)):
-                            attempt.update(number)
-                    except BaseException:  # noqa: BLE001, S110 -- as scripts do
-                        pass
-                    if records:
-                        session.metrics(seen=len(attempt.seen))
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for _ in session.epochs(2):
+                try:
+                    for number in session.batches(range(4)):
+                        attempt.update(number)
+                except BaseException:  # noqa: BLE001, S110 -- as scripts do
+                    pass
+                if records:
+                    session.metrics(seen=len(attempt.seen))
 
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [2, 3, 0, 1, 2, 3]]
 
     def test_an_iterator_that_is_kept_after_a_break_leaves_the_next_pass_alone(self, tmp_path):
-        def script(attempt):
-            with attempt.open(checkpoint_steps=1) as session:
-                for _ in session.epochs(3):
-                    batches = iter(session.batches(range(4)))
-                    while (number := next(batches, None)) is not None:
-                        assert session.batch == number
-                        attempt.update(number)
-                        if number == 2:
-                            break
-                return attempt.result(session)
+        @in_session(checkpoint_steps=1)
+        def script(attempt, session):
+            for _ in session.epochs(3):
+                batches = iter(session.batches(range(4)))
+                while (number := next(batches, None)) is not None:
+                    assert session.batch == number
+                    attempt.update(number)
+                    if number == 2:
+                        break
 
         assert whole_and_stopped(tmp_path, script, 5) == [[0, 1, 2, 0, 1], [2, 0, 1, 2]]
 
-    def test_one_before_epochs_belongs_to_no_later_epoch(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
+    def test_a_pass_before_epochs_belongs_to_no_later_epoch(self, tmp_path):
+        @in_session()
+        def script(attempt, session):
+            for number in session.batches(range(3)):
+                attempt.update(number)
+            for epoch in session.epochs(2):
                 for number in session.batches(range(3)):
-                    attempt.update(number)
-                for epoch in session.epochs(2):
-                    for number in session.batches(range(3)):
-                        attempt.update(10 * epoch + number)
-                return attempt.result(session)
+                    attempt.update(10 * epoch + number)
 
         assert whole_and_stopped(tmp_path, script, 8) == [[0, 1, 2, 0, 1, 2, 10, 11], [12]]
 
     def test_a_stop_on_the_way_to_the_place_loses_nothing(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for _ in session.epochs(1):
-                    if session.resumed and attempt.stop_at == 0:
-                        os.kill(os.getpid(), signal.SIGTERM)
-                    for loader in (range(3), range(3, 9)):
-                        for number in session.batches(loader):
-                            attempt.update(number)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for _ in session.epochs(1):
+                if session.resumed and attempt.stop_at == 0:
+                    terminate()
+                for loader in (range(3), range(3, 9)):
+                    for number in session.batches(loader):
+                        attempt.update(number)
 
         assert whole_and_stopped(tmp_path, script, 5, 0) == [[0, 1, 2, 3, 4], [5], [6, 7, 8]]
 
-    def test_a_resumed_run_that_does_not_come_to_its_place_is_no_run_that_is_done(self, tmp_path):
-        attempt = Attempt(tmp_path, 2)
+    def test_a_resumed_run_that_does_not_reach_its_place_has_failed(self, tmp_path):
+        @in_session()
+        def script(attempt, session):
+            for number in session.batches(range(5)):
+                attempt.update(number)
+
         with pytest.raises(Stopped):
-            train_on(attempt, lambda session: session.batches(range(5)))
+            script(Attempt(tmp_path, 2))
         with refused("batches-not-called"), Attempt(tmp_path).open():
             pass
         assert read_status(tmp_path).state == "failed"
@@ -293,8 +260,7 @@ class TestReadingAhead:
                 for number in batches(session):
                     attempt.backward(number)
                     if number % every == every - 1:
-                        attempt.both.step()
-                        attempt.both.zero_grad()
+                        attempt.apply()
             return attempt.result(session)
 
     @pytest.mark.parametrize("count", [1, 2, 3])
@@ -375,18 +341,17 @@ class TestRestoredAgain:
     def test_in_an_epoch_between_passes_and_between_epochs(self, stops, tmp_path):
         whole_and_stopped(tmp_path, self.script, *stops)
 
-    def test_where_nothing_is_left_to_train(self, tmp_path):
+    def test_in_a_completed_run(self, tmp_path):
         expected = self.script(Attempt(tmp_path))
         assert self.script(Attempt(tmp_path))[:2] == expected[:2]
 
     def test_before_steps(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for total in (3, 6):
-                    attempt.both.param_groups[0]["lr"] *= 0.5
-                    for number in session.steps(total):
-                        attempt.update(number)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for total in (3, 6):
+                attempt.both.param_groups[0]["lr"] *= 0.5
+                for number in session.steps(total):
+                    attempt.update(number)
 
         for stops in ((2,), (4,), (2, 2)):
             whole_and_stopped(tmp_path / str(stops), script, *stops)
@@ -404,39 +369,41 @@ class TestExit:
                         if number == 2:
                             raise SystemExit(code)
 
-        for expected in ([0, 1, 2], []):
-            attempt = Attempt(tmp_path)
-            if expected:
-                with pytest.raises(SystemExit) as ended:
-                    script(attempt)
-                assert ended.value.code is code
-            else:
-                script(attempt)
-            assert attempt.seen == expected
-            assert read_status(tmp_path).verdict == "done 3 complete"
+        first, second = Attempt(tmp_path), Attempt(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            script(first)
+        assert ended.value.code is code
+        assert read_status(tmp_path).verdict == "done 3 complete"
+        script(second)
+        assert (first.seen, second.seen) == ([0, 1, 2], [])
+        assert read_status(tmp_path).verdict == "done 3 complete"
 
     @pytest.mark.parametrize("code", [1, "an error"])
     def test_an_exit_with_an_error_is_one(self, code, tmp_path):
-        attempt = Attempt(tmp_path)
+        @in_session()
+        def script(attempt, session):
+            for _ in session.steps(5):
+                attempt.update()
+                sys.exit(code)
+
         with pytest.raises(SystemExit):
-            train_on(attempt, lambda session: session.steps(5), exits_with=code)
+            script(Attempt(tmp_path))
         assert read_status(tmp_path).state == "failed"
 
 
 def test_epochs_left_early_are_over_for_the_loops_that_follow(tmp_path):
-    def script(attempt):
-        with attempt.open() as session:
-            for epoch in session.epochs(5):
-                for number in session.batches(range(3)):
-                    attempt.update(10 * epoch + number)
-                if epoch == 1:
-                    break
-            for number in session.batches(range(90, 94)):
-                attempt.update(number)
-            for epoch in session.epochs(4):
-                for number in session.batches(range(3)):
-                    attempt.update(10 * epoch + number)
-            return attempt.result(session)
+    @in_session()
+    def script(attempt, session):
+        for epoch in session.epochs(5):
+            for number in session.batches(range(3)):
+                attempt.update(10 * epoch + number)
+            if epoch == 1:
+                break
+        for number in session.batches(range(90, 94)):
+            attempt.update(number)
+        for epoch in session.epochs(4):
+            for number in session.batches(range(3)):
+                attempt.update(10 * epoch + number)
 
     seen = whole_and_stopped(tmp_path, script, 4, 5, 3)
     assert seen == [[0, 1, 2, 10], [11, 12, 90, 91, 92], [93, 20, 21], [22, 30, 31, 32]]
@@ -457,14 +424,12 @@ class TestScaler:
                 scaler.update()
             return session.step
 
-    def test_a_step_of_each_optimizer_is_one(self, tmp_path, caplog):
-        assert self.script(Attempt(tmp_path)) == 3
+    @pytest.mark.parametrize("overflows", [[], [0, 2]])
+    def test_the_steps_of_all_optimizers_are_one_also_if_it_skips_them(self, overflows, tmp_path, caplog):
+        assert self.script(Attempt(tmp_path), overflows=overflows) == 3
         assert "epoch-without-batches" not in slugs(caplog.text)
 
-    def test_a_skipped_step_counts(self, tmp_path):
-        assert self.script(Attempt(tmp_path), overflows=[0, 2]) == 3
-
-    def test_it_has_its_method_back_afterwards(self, tmp_path):
+    def test_its_method_is_restored_at_the_end(self, tmp_path):
         scaler = torch.amp.GradScaler("cpu")
         with Attempt(tmp_path).open(scaler=scaler):
             assert "step" in vars(scaler)

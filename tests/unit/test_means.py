@@ -3,8 +3,6 @@
 import contextlib
 import json
 import math
-import os
-import signal
 from fractions import Fraction
 
 import numpy as np
@@ -12,52 +10,34 @@ import pytest
 import torch
 from torch import nn
 
+from attempts import Attempt, terminate
 from messages import assert_warning, refused, slugs
-from slipway import Session, Stopped
+from session_runs import records, saved_step
+from slipway import Stopped
+from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.means import Means
 from slipway.overflow import Scalers
+from slipway.status import read_status
 from slipway.sums import Sum
 from slipway.window import Logged, Window
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 LOSSES = [0.1, 1e-3, 3.7, 2.5e5, 0.7, 1 / 3, 1e-9]
 WEIGHTS = [4, 4, 4, 4, 4, 4, 1]
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 class KilledError(Exception):
     """Ends a script where nothing can be saved any more."""
 
 
-class Script:
-    def __init__(self, folder, **options):
-        torch.manual_seed(0)
-        self.model = nn.Linear(1, 1)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder, **options)
-
-    def step(self):
-        self.optimizer.zero_grad()
-        self.model(torch.ones(1, 1)).square().mean().backward()
-        self.optimizer.step()
-
-
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def train(folder, *, epochs=2, kill=None, end=terminate, leave_at=None):
     """Train and validate; end at batch ``kill`` of an epoch, counted on through its passes. Return means by epoch."""
-    script, found = Script(folder, checkpoint_steps=1), {}
-    with contextlib.suppress(Stopped, KilledError), script.session as session:
+    attempt, found = Attempt(folder), {}
+    with contextlib.suppress(Stopped, KilledError), attempt.open(checkpoint_steps=1) as session:
         for epoch in session.epochs(epochs):
             for index, loss in enumerate(session.batches(LOSSES), session.batch):
-                script.step()
+                attempt.update()
                 session.mean("loss", torch.tensor(loss, dtype=torch.float32) * (epoch + 1), WEIGHTS[index])
                 session.mean("train only", loss)
                 if (epoch, index) == kill:
@@ -86,62 +66,59 @@ class TestAMeanOverStops:
             [sum(LOSSES[:3]) / 3, sum(LOSSES[:3]) / 3 - 1]
         )
         assert found[0][2] == pytest.approx(sum(LOSSES) / len(LOSSES))
+        left_by_break = train(tmp_path / "left", leave_at=4)
+        assert left_by_break[0][2] == pytest.approx(sum(LOSSES[:5]) / 5)
 
     @pytest.mark.parametrize("end", [terminate, kill_now])
-    @pytest.mark.parametrize("kill", [(0, 0), (0, 3), (1, 6), (1, 8)], ids=str)  # the last one is in a validation
-    def test_it_is_the_same_to_the_last_bit(self, kill, end, tmp_path):
-        whole = train(tmp_path / "whole")
-        first = train(tmp_path / "run", kill=kill, end=end)
-        again = train(tmp_path / "run")
-        assert first | again == whole
-        assert set(first) | set(again) == {0, 1}
-
-    def test_it_is_the_same_after_many_stops(self, tmp_path):
-        whole = train(tmp_path / "whole")
+    @pytest.mark.parametrize(
+        ("kills", "options"),
+        [
+            ([(0, 0)], {}),
+            ([(0, 3)], {}),
+            ([(1, 6)], {}),
+            ([(1, 8)], {}),  # in a validation
+            ([(0, 1), (0, 2), (0, 5), (1, 0), (1, 2), (1, 3)], {}),
+            ([(1, 2)], {"leave_at": 4}),
+        ],
+        ids=str,
+    )
+    def test_it_is_the_same_to_the_last_bit(self, kills, options, end, tmp_path):
         found = {}
-        for kill in [(0, 1), (0, 2), (0, 5), (1, 0), (1, 2), (1, 3)]:
-            found |= train(tmp_path / "run", kill=kill, end=kill_now)
-        assert found | train(tmp_path / "run") == whole
+        for kill in [*kills, None]:
+            found |= train(tmp_path / "run", kill=kill, end=end, **options)
+        assert found == train(tmp_path / "whole", **options)
 
-    def test_a_loop_that_was_left_by_break(self, tmp_path):
-        whole = train(tmp_path / "whole", leave_at=4)
-        assert whole[0][2] == pytest.approx(sum(LOSSES[:5]) / 5)
-        first = train(tmp_path / "run", leave_at=4, kill=(1, 2))
-        assert first | train(tmp_path / "run", leave_at=4) == whole
-
-    def test_it_is_read_behind_the_last_epoch_of_a_run_that_is_done(self, tmp_path):
+    def test_it_can_be_read_after_the_last_epoch_of_a_completed_run(self, tmp_path):
         def run():
-            script = Script(tmp_path)
-            with script.session as session:
+            attempt = Attempt(tmp_path)
+            with attempt.open() as session:
                 for _ in session.epochs(2):
                     for loss in session.batches(LOSSES):
-                        script.step()
+                        attempt.update()
                         session.mean("loss", loss)
                 return session.mean("loss")
 
         assert run() == run()
 
-    def test_a_checkpoint_of_a_version_without_means(self, tmp_path):
+    def test_a_checkpoint_of_a_version_without_means_is_resumed(self, tmp_path):
         train(tmp_path, kill=(0, 2))
-        manifest = (tmp_path / "checkpoints" / "latest").resolve() / "manifest.json"
-        from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint  # noqa: PLC0415
-
-        found = read_checkpoint(manifest.parent)
+        newest = (tmp_path / "checkpoints" / "latest").resolve()
+        found = read_checkpoint(newest)
         facts = {name: value for name, value in found.header.facts.items() if name != "means"}
         facts["window"] = {name: sums[:2] for part in facts["window"] for name, sums in part.items()}
         facts["feed"] = facts["feed"] | {"places": [place[:5] for place in facts["feed"]["places"]]}
-        write_checkpoint(manifest.parent, Checkpoint(found.tensors, found.header._replace(facts=facts)))
+        write_checkpoint(newest, Checkpoint(found.tensors, found.header._replace(facts=facts)))
         assert set(train(tmp_path)) == {0, 1}
 
 
 def logged(folder, kills):
     """Log the losses, the run killed at each of ``kills``; return what the last checkpoint holds of them."""
     for kill in [*kills, None]:
-        script = Script(folder, checkpoint_steps=1, log_interval=100)
-        with contextlib.suppress(Stopped, KilledError), script.session as session:
+        attempt = Attempt(folder)
+        with contextlib.suppress(Stopped, KilledError), attempt.open(checkpoint_steps=1) as session:
             for _ in session.epochs(1):
                 for index, loss in enumerate(session.batches(LOSSES), session.batch):
-                    script.step()
+                    attempt.update()
                     session.log(loss=loss / 3)
                     if index == kill:
                         (kill_now if kill % 2 else terminate)()
@@ -156,11 +133,11 @@ def test_what_is_logged_is_the_same_to_the_last_bit(tmp_path):
 
 
 def test_in_the_loop_it_is_the_mean_so_far(tmp_path):
-    script, seen = Script(tmp_path), []
-    with script.session as session:
+    attempt, seen = Attempt(tmp_path), []
+    with attempt.open() as session:
         for _ in session.epochs(2):
             for loss in session.batches([1.0, 2.0, 6.0]):
-                script.step()
+                attempt.update()
                 session.mean("loss", loss)
                 seen.append(session.mean("loss"))
     assert seen == 2 * [1.0, 1.5, 3.0]
@@ -168,10 +145,10 @@ def test_in_the_loop_it_is_the_mean_so_far(tmp_path):
 
 def test_steps_are_one_pass(tmp_path):
     def run(kill=None):
-        script = Script(tmp_path / str(kill), checkpoint_steps=1)
-        with contextlib.suppress(Stopped), script.session as session:
+        attempt = Attempt(tmp_path / str(kill))
+        with contextlib.suppress(Stopped), attempt.open(checkpoint_steps=1) as session:
             for step in session.steps(6):
-                script.step()
+                attempt.update()
                 session.mean("loss", LOSSES[step])
                 if step == kill:
                     terminate()
@@ -182,15 +159,15 @@ def test_steps_are_one_pass(tmp_path):
     assert run(kill=3) == whole
 
 
-@pytest.mark.parametrize("where", ["before", "between", "after break", "behind"])
+@pytest.mark.parametrize("where", ["before", "between", "after break", "after the epochs"])
 def test_a_value_outside_of_a_pass_is_refused(where, tmp_path):
-    script = Script(tmp_path)
-    with refused("mean-outside-batches", "loss"), script.session as session:
+    attempt = Attempt(tmp_path)
+    with refused("mean-outside-batches", "loss"), attempt.open() as session:
         for _ in session.epochs(2):
             if where == "before":
                 session.mean("loss", 1.0)
             for _ in session.batches(LOSSES):
-                script.step()
+                attempt.update()
                 if where == "after break":
                     break
             if where in {"between", "after break"}:
@@ -198,25 +175,25 @@ def test_a_value_outside_of_a_pass_is_refused(where, tmp_path):
         session.mean("loss", 1.0)
 
 
-def test_a_mean_of_nothing(tmp_path):
-    script = Script(tmp_path)
-    with refused("unknown-metric", "los"), script.session as session:
+def test_a_mean_without_values_is_refused(tmp_path):
+    attempt = Attempt(tmp_path)
+    with refused("unknown-metric", "los"), attempt.open() as session:
         for epoch in session.epochs(2):
             if epoch:
                 session.mean("loss")  # of the epoch before: a resumed one would not know it
             for loss in session.batches(LOSSES):
-                script.step()
+                attempt.update()
                 session.mean("loss", loss)
-    with refused("unknown-metric", "los"), Script(tmp_path).session as session:
+    with refused("unknown-metric", "los"), Attempt(tmp_path).open() as session:
         session.mean("los")
 
 
 def test_inf_and_weights_of_zero_count_as_they_are(tmp_path):
-    script = Script(tmp_path)
-    with script.session as session:
+    attempt = Attempt(tmp_path)
+    with attempt.open() as session:
         for _ in session.epochs(1):
             for loss in session.batches([1.0, math.inf]):
-                script.step()
+                attempt.update()
                 session.mean("loss", loss)
                 session.mean("none", loss, 0 if loss == 1 else 0.0)
         assert session.mean("loss") == math.inf
@@ -317,24 +294,33 @@ NUMBERS = [1, True, np.float32(1), np.int64(1), np.array(1.0), Fraction(1), torc
 
 @pytest.mark.parametrize("call", ["log", "metrics", "mean", "weight"])
 def test_what_is_no_number_is_refused_each_time_and_what_is_one_is_not(call, tmp_path):
-    script = Script(tmp_path)
+    attempt = Attempt(tmp_path)
     give = {
         "log": lambda session, value: session.log(v=value),
         "metrics": lambda session, value: session.metrics(v=value),
         "mean": lambda session, value: session.mean("v", value),
         "weight": lambda session, value: session.mean("v", 1.0, value),
     }[call]
-    with script.session as session:
+    with attempt.open() as session:
         for _ in session.epochs(1):
             for _ in session.batches([0]):
-                script.step()
+                attempt.update()
                 for value in NUMBERS:
                     give(session, value)
-                for value in [*NO_NUMBERS, *([-1, math.nan] if call == "weight" else [])]:
-                    with refused("not-a-number", "v" if call != "weight" else "weight"):
+                for value in NO_NUMBERS:
+                    kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+                    with refused("not-a-number", "v" if call != "weight" else "weight", kind):
                         give(session, value)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["v"] for line in lines if line["kind"] == "validation"] == ([1.0] * len(NUMBERS) * (call == "metrics"))
+    validations = [record["v"] for record in records(tmp_path) if record["kind"] == "validation"]
+    assert validations == [1.0] * len(NUMBERS) * (call == "metrics")
+
+
+@pytest.mark.parametrize("weight", [-1, math.nan])
+def test_a_weight_below_zero_is_refused(weight, tmp_path):
+    attempt = Attempt(tmp_path)
+    with refused("not-a-number", "weight"), attempt.open() as session:
+        for _ in session.batches([0]):
+            session.mean("v", 1.0, weight)
 
 
 TOTALS = [range(3), "3", 2.5, 3.0, -1, None, [3], torch.tensor(2.5)]
@@ -342,7 +328,7 @@ TOTALS = [range(3), "3", 2.5, 3.0, -1, None, [3], torch.tensor(2.5)]
 
 @pytest.mark.parametrize("call", ["epochs", "steps"])
 def test_totals_that_make_no_sense_are_refused_at_the_call(call, tmp_path):
-    with Script(tmp_path).session as session:
+    with Attempt(tmp_path).open() as session:
         for total in TOTALS:
             with refused("session-arguments", call):
                 getattr(session, call)(total)
@@ -351,7 +337,7 @@ def test_totals_that_make_no_sense_are_refused_at_the_call(call, tmp_path):
 
 
 def test_what_is_no_loader_is_refused(tmp_path):
-    with Script(tmp_path).session as session:
+    with Attempt(tmp_path).open() as session:
         for loader in (5, None, list, torch.utils.data.DataLoader, kill_now):
             with refused("session-arguments", "batches"):
                 session.batches(loader)
@@ -360,31 +346,30 @@ def test_what_is_no_loader_is_refused(tmp_path):
 class TestNumbersThatAreNotFinite:
     def train(self, folder, values, *, scale=None, **options):
         """Log a gradient norm in each step; where it is not finite the scaler, if any, skips the step."""
-        script = Script(folder, **{"checkpoint_steps": 1, "log_interval": 1, **options})
+        attempt = Attempt(folder)
         scaler = options.get("scaler")
-        with script.session as session:
+        with attempt.open(**{"checkpoint_steps": 1, "log_interval": 1, **options}) as session:
             for _ in session.epochs(1):
                 for value in session.batches(values):
-                    script.optimizer.zero_grad()
-                    loss = script.model(torch.ones(1, 1)).sum() * value
+                    attempt.both.zero_grad()
+                    loss = attempt.model(torch.ones(1, 2)).sum() * value
                     (scaler.scale(loss) if scaler else loss).backward()
                     if scaler:
-                        scaler.unscale_(script.optimizer)
-                        scaler.step(script.optimizer)
+                        scaler.unscale_(attempt.both)
+                        scaler.step(attempt.both)
                         scaler.update(scale)
                     else:
-                        script.optimizer.step()
+                        attempt.both.step()
                     session.log(grad_norm=torch.tensor(value), loss=1.0)
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return records(folder)
 
     def test_a_step_that_the_scaler_skips_is_no_divergence(self, tmp_path):
         values = [math.inf] * 12 + [1.0, math.nan, 2.0]
-        records = self.train(tmp_path, values, scaler=torch.amp.GradScaler("cpu"))
-        assert [record.get("grad_norm") for record in records[:15]] == [None] * 12 + [1, None, 2]
-        assert [record.get("grad_norm_nonfinite") for record in records[:15]] == [1] * 12 + [None, 1, None]
-        assert {record["loss"] for record in records} == {1.0}
-        assert all(math.isfinite(number) for record in records for number in record.values() if number != "train")
+        found = self.train(tmp_path, values, scaler=torch.amp.GradScaler("cpu"))
+        assert [record.get("grad_norm") for record in found[:15]] == [None] * 12 + [1, None, 2]
+        assert [record.get("grad_norm_nonfinite") for record in found[:15]] == [1] * 12 + [None, 1, None]
+        assert {record["loss"] for record in found} == {1.0}
+        assert all(math.isfinite(number) for record in found for number in record.values() if number != "train")
 
     def test_one_that_it_does_not_skip_is(self, tmp_path):
         with refused("diverged", "grad_norm", 2):
@@ -399,10 +384,12 @@ class TestNumbersThatAreNotFinite:
         with refused("diverged", "grad_norm", "Session(scaler=scaler)", "allow_nonfinite=True") as caught:
             self.train(tmp_path, [1.0, math.inf], **({"scaler": scaler} if scaler else {}))
         assert "loss" not in str(caught.value).split(":")[0]
+        assert saved_step(tmp_path) == 1
+        assert read_status(tmp_path).state == "failed"
 
     def test_where_they_are_allowed_the_others_make_the_mean(self, tmp_path):
-        records = self.train(tmp_path, [1.0, math.inf, 3.0], allow_nonfinite=True, log_interval=3)
-        assert (records[-1]["grad_norm"], records[-1]["grad_norm_nonfinite"]) == (2, 1)
+        found = self.train(tmp_path, [1.0, math.inf, 3.0], allow_nonfinite=True, log_interval=3)
+        assert (found[-1]["grad_norm"], found[-1]["grad_norm_nonfinite"]) == (2, 1)
 
     def test_a_scale_that_grows_and_falls_back_within_a_window(self):
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
@@ -427,12 +414,12 @@ class TestNumbersThatAreNotFinite:
 class TestARunWithoutSteps:
     def collect(self, folder, kill=None):
         """Draw numbers in two epochs, and train with as many in two more."""
-        script = Script(folder, checkpoint_steps=1)
-        with contextlib.suppress(Stopped), script.session as session:
+        attempt = Attempt(folder)
+        with contextlib.suppress(Stopped), attempt.open(checkpoint_steps=1) as session:
             for epoch in session.epochs(4):
                 for index, _ in enumerate(session.batches(range(3)), session.batch):
                     if epoch > 1:
-                        script.step()
+                        attempt.update()
                     if (epoch, index) == kill:
                         terminate()
         return session.step
@@ -445,18 +432,17 @@ class TestARunWithoutSteps:
         assert "no-optimizer-step" not in slugs(caplog.text)
 
     def test_another_optimiser_is_named_in_the_first_pass_and_refused_at_the_end(self, tmp_path, caplog):
-        script = Script(tmp_path)
-        script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)  # not the session's
-        with refused("no-optimizer-step", "optimizer"), script.session as session:
+        attempt = Attempt(tmp_path)
+        with refused("no-optimizer-step", "optimizer"), attempt.open(optimizer=attempt.first) as session:
             for _ in session.epochs(2):
                 for _ in session.batches(range(3)):
-                    script.step()
+                    attempt.update()
                 assert_warning(caplog.text, "no-optimizer-step", "optimizer")
         assert slugs(caplog.text).count("no-optimizer-step") == 1
 
     def test_a_run_that_changes_nothing_is_refused_at_its_end(self, tmp_path, caplog):
         for epochs in (1, 2):
-            with refused("no-optimizer-step"), Script(tmp_path).session as session:
+            with refused("no-optimizer-step"), Attempt(tmp_path).open() as session:
                 for _ in session.epochs(epochs):
                     for _ in session.batches(range(3)):
                         pass
@@ -465,12 +451,12 @@ class TestARunWithoutSteps:
 
     def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("slipway.loops.MOST_BATCHES", 3)
-        script = Script(tmp_path)
-        with contextlib.suppress(KilledError), script.session as session:
+        attempt = Attempt(tmp_path)
+        with contextlib.suppress(KilledError), attempt.open() as session:
             for _ in session.epochs(1):
                 for index in session.batches(range(5)):
                     with torch.no_grad():
-                        script.model.weight.add_(1)
+                        attempt.model[0].weight.add_(1)
                     if index == 4:
                         kill_now()
         assert slugs(caplog.text) == ["no-optimizer-step"]
@@ -480,11 +466,11 @@ class TestASessionBeforeTheRanksJoin:
     def test_it_is_refused_where_a_launcher_started_more(self, tmp_path, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")
         with refused("separate-processes", "WORLD_SIZE=2", "init_process_group", "hvd.init"):
-            Script(tmp_path).session.__enter__()
+            Attempt(tmp_path).open().__enter__()
 
     def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
-        script = Script(tmp_path)
-        with refused("separate-processes", 2, "init_process_group"), script.session as session:
+        attempt = Attempt(tmp_path)
+        with refused("separate-processes", 2, "init_process_group"), attempt.open() as session:
             monkeypatch.setattr("slipway.communicator.adopt.count_ranks", lambda: 2)
             for _ in session.epochs(1):
                 session.batches([1])
@@ -495,7 +481,7 @@ class TestASessionBeforeTheRanksJoin:
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             with refused("separate-processes", "WORLD_SIZE=2") as caught:
-                Script(tmp_path).session.__enter__()
+                Attempt(tmp_path).open().__enter__()
         finally:
             torch.distributed.destroy_process_group()
         assert "init_process_group" not in str(caught.value)

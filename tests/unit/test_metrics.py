@@ -55,6 +55,14 @@ def check_record(step):
     }
 
 
+def write(path, *written, step=0):
+    """Write records as an attempt does that resumes from ``step``."""
+    writer = JsonLines(path, step=step)
+    for record in written:
+        writer.write(record)
+    writer.close()
+
+
 class TestJsonLines:
     def test_each_record_is_a_line_that_is_there_at_once(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
@@ -67,22 +75,15 @@ class TestJsonLines:
 
     def test_on_resume_it_is_cut_back_to_the_step_resumed_from(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
-        writer = JsonLines(path, step=0)
-        for step in (1, 2, 3, 4):
-            writer.write(train_record(step))
-        writer.close()
-        writer = JsonLines(path, step=2)
-        writer.write(train_record(3))
-        writer.close()
+        write(path, *map(train_record, (1, 2, 3, 4)))
+        write(path, train_record(3), step=2)
         assert [record["step"] for record in read_records(path)] == [1, 2, 3]
 
     def test_a_last_line_that_was_cut_off_is_dropped(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
         path.write_text(json.dumps(train_record(1)) + "\n" + json.dumps(train_record(2))[:-7])
         assert read_records(path) == [train_record(1)]
-        writer = JsonLines(path, step=2)
-        writer.write(train_record(2))
-        writer.close()
+        write(path, train_record(2), step=2)
         assert read_records(path) == [train_record(1), train_record(2)]
 
     def test_a_file_with_damaged_lines_is_kept_beside_the_new_one(self, tmp_path, caplog):

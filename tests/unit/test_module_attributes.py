@@ -3,9 +3,7 @@
 import copy
 import itertools
 import logging
-import os
 import random
-import signal
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import SimpleNamespace
@@ -16,21 +14,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel
-from torch.utils.data import DataLoader, TensorDataset
 
+from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
-from slipway import Session, Stopped
+from slipway import Stopped
 from slipway.checkpoint.components import join, split
 from slipway.module_attributes import SMALL, ModuleAttributes
 from slipway.own_generators import is_generator
 from slipway.seeding import state_digest
+from slipway.state import components_of
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class Range(NamedTuple):
@@ -166,14 +160,18 @@ def shown(value):
     )
 
 
+def attached(model):
+    """Return a model and what saves its attributes."""
+    return model, ModuleAttributes({"model": model})
+
+
 def saved(part):
     return copy.deepcopy(join(*split(part.state_dict(), "attributes")))
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_script_changes_comes_back(change):
-    first, second = Part(), Part()
-    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    (first, one), (second, two) = attached(Part()), attached(Part())
     CHANGES[change](first)
     state = saved(one)
     for _ in range(2):
@@ -183,8 +181,7 @@ def test_what_a_script_changes_comes_back(change):
 
 
 def test_what_does_not_change_is_not_saved():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
-    part = ModuleAttributes({"model": model})
+    model, part = attached(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5)))
     model(torch.ones(2, 2)).sum().backward()
     assert saved(part) == {}
     model.eval()
@@ -194,9 +191,8 @@ def test_what_does_not_change_is_not_saved():
     assert saved(part) == {}
 
 
-def test_what_others_refer_to_is_restored_in_place():
-    model = Part()
-    part = ModuleAttributes({"model": model})
+def test_lists_buffers_and_tensors_are_restored_in_place():
+    model, part = attached(Part())
     state = saved(part)
     seen, mask, hidden, table = model.seen, model.mask, model.hidden, model.table
     contents(model)
@@ -212,8 +208,7 @@ def test_what_others_refer_to_is_restored_in_place():
 
 
 def test_containers_and_generators_are_restored_in_place():
-    first, second = Part(), Part()
-    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    (first, one), (second, two) = attached(Part()), attached(Part())
     names = ("kinds", "last", "window", "lists", "ordered", "torch", "numpy", "random", "state")
     before = {name: getattr(second, name) for name in names}
     containers(first)
@@ -225,19 +220,31 @@ def test_containers_and_generators_are_restored_in_place():
 
 
 def test_a_tensor_that_stood_in_several_places_gets_the_value_of_each():
-    first, second = Part(), Part()
-    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+    (first, one), (second, two) = attached(Part()), attached(Part())
     first.last = deque([torch.tensor([float(number)]) for number in range(3)], maxlen=3)
     two.load_state_dict(saved(one))
     assert [tensor.item() for tensor in second.last] == [0, 1, 2]
 
 
-def test_generators_that_were_not_seeded_come_back():
-    first, second = Part(), Part()
-    first.numpy, second.numpy = np.random.default_rng(), np.random.default_rng()
-    one, two = (ModuleAttributes({"model": model}) for model in (first, second))
+def unseeded_generator():
+    model = nn.Linear(1, 1)
+    model.noise = np.random.default_rng()
+    return model
+
+
+def unseeded_tensors():
+    model = nn.Linear(2, 2)
+    model.register_buffer("features", torch.randn(4), persistent=False)
+    model.noise = torch.randn(2)
+    return model
+
+
+@pytest.mark.parametrize("build", [unseeded_generator, unseeded_tensors])
+def test_what_was_drawn_without_a_seed_comes_back(build):
+    (first, one), (second, two) = attached(build()), attached(build())
+    assert content(second) != content(first)
     two.load_state_dict(saved(one))
-    assert draw(second) == draw(first)
+    assert content(second) == content(first)
 
 
 def test_global_generators_are_left_to_the_session():
@@ -287,8 +294,7 @@ def with_objects():
 
 @pytest.mark.parametrize("change", OBJECTS)
 def test_objects_that_change_and_cannot_be_saved_are_named_once(change, caplog):
-    model = with_objects()
-    part = ModuleAttributes({"model": model})
+    model, part = attached(with_objects())
     saved(part)
     assert slugs(caplog.text) == []
     OBJECTS[change](model)
@@ -324,19 +330,6 @@ def test_a_look_at_objects_is_bounded(caplog):
     model.huge.a1.append(1)
     saved(part)
     assert slugs(caplog.text) == []
-
-
-def test_small_buffers_that_were_drawn_without_a_seed_come_back():
-    def build():
-        model = nn.Linear(2, 2)
-        model.register_buffer("features", torch.randn(4), persistent=False)
-        model.noise = torch.randn(2)
-        return model, ModuleAttributes({"model": model})
-
-    (first, one), (second, two) = build(), build()
-    two.load_state_dict(saved(one))
-    assert torch.equal(second.features, first.features)
-    assert torch.equal(second.noise, first.noise)
 
 
 def large(value, *, change=False):
@@ -387,8 +380,7 @@ def test_parameters_results_and_objects_are_left_out():
 
 
 def test_wrappers_are_passed_over_except_for_their_mode():
-    first, second = nn.Linear(1, 1), DataParallel(nn.Sequential(nn.Linear(1, 1))[0])
-    one, two = ModuleAttributes({"model": first}), ModuleAttributes({"model": second})
+    (first, one), (second, two) = attached(nn.Linear(1, 1)), attached(DataParallel(nn.Linear(1, 1)))
     first.eval()
     first.weight.requires_grad_(False)
     two.load_state_dict(saved(one))
@@ -401,51 +393,6 @@ def test_of_what_the_model_does_not_have_nothing_is_made():
     model = Part()
     ModuleAttributes({"other": model}).load_state_dict(saved(part))
     assert not hasattr(model, "table.table")
-
-
-class Decaying(torch.optim.SGD):
-    """An optimizer that counts its steps in an attribute."""
-
-    steps = 0
-
-    def step(self, closure=None):
-        self.steps += 1
-        self.param_groups[0]["lr"] = 1e-4 / self.steps
-        return super().step(closure)
-
-
-class Script:
-    """A training whose second epoch unfreezes a layer, and whose model and optimizer count in attributes."""
-
-    def __init__(self, folder):
-        torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 1))
-        self.model.passes = 0
-        self.model.carried = torch.zeros(2)
-        self.model.noise, self.model.recent = np.random.default_rng(0), deque(maxlen=2)
-        self.model[0].requires_grad_(False)
-        self.optimizer = Decaying(self.model.parameters(), lr=1e-4, momentum=0.9)
-        self.loader = DataLoader(TensorDataset(torch.arange(24.0).view(12, 2) / 24), 4, shuffle=True)
-        self.session = Session(model=self.model, optimizer=self.optimizer, folder=folder)
-
-    def run(self, *, stop_at=None):
-        with self.session as session:
-            for epoch in session.epochs(4):
-                if epoch == 1:
-                    self.model[0].requires_grad_(True)
-                    self.model[1].momentum = 0.5
-                    self.model[2].p = 0.25
-                for (inputs,) in session.batches(self.loader):
-                    self.model.passes += 1
-                    self.model.carried = 0.5 * self.model.carried + inputs.mean(0)
-                    self.model.recent.append(self.model.noise.normal())
-                    self.optimizer.zero_grad()
-                    outputs = self.model(inputs + sum(self.model.recent))
-                    (outputs * self.model.passes + self.model.carried.sum()).square().mean().backward()
-                    self.optimizer.step()
-                    if session.step + 1 == stop_at:
-                        os.kill(os.getpid(), signal.SIGTERM)
-        return self
 
 
 class Counting(torch.optim.SGD):
@@ -567,29 +514,49 @@ def test_optimizers_of_torch_have_no_attributes_to_save(kind):
     assert saved(part) == {}
 
 
+class Decaying(torch.optim.SGD):
+    """An optimizer that counts its steps in an attribute."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        self.param_groups[0]["lr"] = 1e-4 / self.steps
+        return super().step(closure)
+
+
+def unfreezing(attempt):
+    """Unfreeze a layer in the second epoch, and train on what attributes of the model and the optimizer have become."""
+    model = attempt.model
+    model.passes, model.carried = 0, torch.zeros(2)
+    model.noise, model.recent = np.random.default_rng(0), deque(maxlen=2)
+    model[0].requires_grad_(False)
+    attempt.both = Decaying(model.parameters(), lr=1e-4, momentum=0.9)
+    with attempt.open() as session:
+        for epoch in session.epochs(4):
+            if epoch == 1:
+                model[0].requires_grad_(True)
+                model[1].p = 0.25
+            for number in session.batches(range(3)):
+                model.passes += 1
+                model.carried = 0.5 * model.carried + number
+                model.recent.append(model.noise.normal())
+                attempt.update(model.passes * number + model.carried.sum().item() + sum(model.recent))
+        return [attempt.result(session), content(model), attempt.both.steps]
+
+
 @pytest.mark.parametrize("stop_at", [2, 4, 6, 8])
 def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
-    whole = Script(tmp_path / "whole").run()
-    with pytest.raises(Stopped):
-        Script(tmp_path / "run").run(stop_at=stop_at)
-    resumed = Script(tmp_path / "run").run()
-    assert all(map(torch.equal, whole.model.state_dict().values(), resumed.model.state_dict().values()))
-    assert content(resumed.model) == content(whole.model)
-    assert resumed.optimizer.steps == whole.optimizer.steps == 12
+    whole_and_stopped(tmp_path, unfreezing, stop_at)
 
 
-def test_a_checkpoint_without_attributes_is_resumed(tmp_path, monkeypatch):
-    """Of an older version."""
+def test_a_checkpoint_of_a_version_without_attributes_is_resumed(tmp_path, monkeypatch):
+    def without_attributes(objects):
+        return {name: part for name, part in components_of(objects).items() if name != "attributes"}
+
     monkeypatch.setattr("slipway.session.components_of", without_attributes)
     with pytest.raises(Stopped):
-        Script(tmp_path / "run").run(stop_at=2)
+        unfreezing(Attempt(tmp_path, 2))
     monkeypatch.undo()
-    resumed = Script(tmp_path / "run").run()
+    unfreezing(resumed := Attempt(tmp_path))
     assert resumed.model.passes == 10
-
-
-def without_attributes(objects):
-    from slipway.state import components_of  # noqa: PLC0415
-
-    found = components_of(objects)
-    return {name: part for name, part in found.items() if name != "attributes"}

@@ -1,8 +1,6 @@
 """What a script changes and has not given, and what it computes again in a resumed epoch: named before it matters."""
 
 import copy
-import os
-import signal
 
 import pytest
 import torch
@@ -10,16 +8,11 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
-from attempts import Attempt, whole_and_stopped
-from messages import slugs
+from attempts import Attempt, terminate, whole_and_stopped
+from messages import refused, slugs
 from slipway import Session, Stopped
 
-
-@pytest.fixture(autouse=True)
-def agree_after_each_step(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class Centered(nn.Module):
@@ -68,6 +61,16 @@ OTHERS = {
 }
 
 
+def train(attempt, after_each=lambda: None, *, epochs=1, before_each=lambda _: None, **options):
+    """Train with two batches an epoch; call ``before_each`` epoch and ``after_each`` update."""
+    with attempt.open(checkpoint_steps=1, **options) as session:
+        for epoch in session.epochs(epochs):
+            before_each(epoch)
+            for _ in session.batches(range(2)):
+                attempt.update()
+                after_each()
+
+
 class TestModules:
     @pytest.mark.parametrize("kind", OTHERS)
     @pytest.mark.parametrize("given", [None, "model", "extra"])
@@ -76,49 +79,37 @@ class TestModules:
         attempt = Attempt(tmp_path)
         other = make(attempt.model)
         options = {"model": {"model": {"model": attempt.model, "other": other}}, "extra": {"extra": other}, None: {}}
-        with attempt.open(**options[given]) as session:
-            for _ in session.epochs(1):
-                for _ in session.batches(range(2)):
-                    attempt.update()
-                    update(other, attempt.model)
+        train(attempt, lambda: update(other, attempt.model), **options[given])
         assert slugs(caplog.text).count("module-not-given") == (given is None)
 
-    def test_modules_that_do_not_change_and_parts_of_models_are_none(self, tmp_path, caplog):
+    def test_modules_that_do_not_change_and_parts_of_models_are_not_named(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
-        teacher = copy.deepcopy(attempt.model)
+        teacher, anchors = copy.deepcopy(attempt.model), []
         parts = [attempt.model[0], nn.Sequential(attempt.model[0])]
-        with attempt.open(checkpoint_steps=1) as session:
-            for _ in session.epochs(2):
-                anchor = copy.deepcopy(attempt.model)
-                for _ in session.batches(range(2)):
-                    attempt.update()
-                    teacher(torch.ones(1, 2))
-                    anchor.load_state_dict(attempt.model.state_dict())
+
+        def use():
+            teacher(torch.ones(1, 2))
+            anchors[-1].load_state_dict(attempt.model.state_dict())
+
+        train(attempt, use, before_each=lambda _: anchors.append(copy.deepcopy(attempt.model)), epochs=2)
         assert not slugs(caplog.text)
         assert parts
 
-    def test_what_a_loss_has_computed_last_and_modes_are_no_change(self, tmp_path, caplog):
-        attempt = Attempt(tmp_path)
-        losses = [Warm("last", lambda _, outputs: outputs), Warm("tool", lambda *_: Warm)]
-        with attempt.open() as session:
-            for _ in session.epochs(1):
-                for _ in session.batches(range(2)):
-                    attempt.update()
-                    for loss in losses:
-                        loss(attempt.model(torch.ones(1, 2)))
-                losses[0].eval()
-        assert not slugs(caplog.text)
-
-    def test_attributes_of_installed_packages_are_left_out(self, tmp_path, caplog):
+    def test_the_last_results_of_a_loss_modes_and_attributes_of_installed_packages_are_no_change(
+        self, tmp_path, caplog
+    ):
         class Cached(Warm):
             __module__ = "pytest"
 
         attempt = Attempt(tmp_path)
-        loss = Cached()
-        with attempt.open() as session:
-            for _ in session.steps(2):
-                attempt.update()
+        losses = [Warm("last", lambda _, outputs: outputs), Warm("tool", lambda *_: Warm), Cached()]
+
+        def use():
+            for loss in losses:
                 loss(attempt.model(torch.ones(1, 2)))
+            losses[0].eval()
+
+        train(attempt, use)
         assert not slugs(caplog.text)
 
     def test_tensors_of_any_kind_are_looked_at(self, tmp_path, caplog):
@@ -135,10 +126,7 @@ class TestModules:
         ]
         others[0].register_buffer("sparse", torch.eye(3).to_sparse())
         others[0].register_buffer("quantized", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
-        attempt = Attempt(tmp_path)
-        with attempt.open(checkpoint_steps=1) as session:
-            for _ in session.steps(3):
-                attempt.update()
+        train(Attempt(tmp_path))
         assert not slugs(caplog.text)
         assert others
 
@@ -174,82 +162,69 @@ class TestSchedulers:
         attempt = Attempt(tmp_path)
         scheduler = make(attempt.both)
         of_another = make(attempt.first)
-        with attempt.open(**({given: scheduler} if given else {})) as session:
-            for _ in session.epochs(2):
-                for _ in session.batches(range(2)):
-                    attempt.update()
+        train(attempt, epochs=2, **({given: scheduler} if given else {}))
         assert slugs(caplog.text) == ([] if given else ["scheduler-not-given"])
         assert of_another
 
     def test_one_beside_another_is_named(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         plateau = lr_scheduler.ReduceLROnPlateau(attempt.both)
-        with attempt.open(scheduler=lr_scheduler.StepLR(attempt.both, 1)) as session:
-            for _ in session.steps(2):
-                attempt.update()
+        train(attempt, scheduler=lr_scheduler.StepLR(attempt.both, 1))
         assert slugs(caplog.text) == ["scheduler-not-given"]
         assert plateau
 
     def test_one_that_an_epoch_puts_in_the_place_of_the_given_one_is_named(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
-        scheduler = lr_scheduler.StepLR(attempt.both, 1)
-        with attempt.open(scheduler=scheduler) as session:
-            for epoch in session.epochs(3):
-                if epoch == 1:
-                    assert not slugs(caplog.text)
-                    scheduler = lr_scheduler.StepLR(attempt.both, 1)
-                for _ in session.batches(range(2)):
-                    attempt.update()
-                scheduler.step()
+        schedulers = [lr_scheduler.StepLR(attempt.both, 1)]
+
+        def replace(epoch):
+            if epoch == 1:
+                assert not slugs(caplog.text)
+                schedulers.append(lr_scheduler.StepLR(attempt.both, 1))
+
+        def step():
+            schedulers[-1].step()
+
+        train(attempt, step, before_each=replace, epochs=3, scheduler=schedulers[0])
         assert slugs(caplog.text) == ["scheduler-not-given"]
 
-    def test_what_trains_the_model_is_none(self, tmp_path, caplog):
+    def test_what_trains_the_model_is_no_scheduler(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         trainer = Halving(attempt.both)
         trainer.model = attempt.model
-        with attempt.open() as session:
-            for _ in session.steps(2):
-                attempt.update()
+        train(attempt)
         assert not slugs(caplog.text)
 
 
 class TestEarlyUse:
     @staticmethod
-    def script(attempt, *, only_at_first=False):
+    def script(attempt, part=lambda model: model, *, only_at_first=False):
         with attempt.open() as session:
             for _ in session.epochs(2):
                 if not (only_at_first and session.batch):
-                    attempt.model(torch.ones(1, 2))
+                    part(attempt.model)(torch.ones(1, 2))
                 for number in session.batches(range(4)):
                     attempt.update(number)
-                attempt.model(torch.ones(1, 2))
+                part(attempt.model)(torch.ones(1, 2))
 
-    @pytest.mark.parametrize(("stop_at", "count"), [(2, 1), (6, 1), (4, 0)])
-    def test_a_model_that_a_resumed_epoch_calls_before_its_batches_is_named(self, stop_at, count, tmp_path, caplog):
+    @pytest.mark.parametrize(
+        ("stop_at", "options", "count"),
+        [
+            (2, {}, 1),
+            (6, {}, 1),
+            (4, {}, 0),
+            (2, {"part": lambda model: model[0]}, 1),
+            (2, {"only_at_first": True}, 0),
+        ],
+    )
+    def test_a_model_that_a_resumed_epoch_calls_before_its_batches_is_named(
+        self, stop_at, options, count, tmp_path, caplog
+    ):
         with pytest.raises(Stopped):
-            self.script(Attempt(tmp_path, stop_at))
+            self.script(Attempt(tmp_path, stop_at), **options)
         assert not slugs(caplog.text)
-        self.script(Attempt(tmp_path))
+        self.script(attempt := Attempt(tmp_path), **options)
         assert slugs(caplog.text).count("model-before-batches") == count
-
-    def test_a_part_of_a_model_is_one_too(self, tmp_path, caplog):
-        def script(attempt):
-            with attempt.open() as session:
-                for _ in session.epochs(2):
-                    attempt.model[0](torch.ones(1, 2))
-                    for number in session.batches(range(4)):
-                        attempt.update(number)
-
-        with pytest.raises(Stopped):
-            script(Attempt(tmp_path, 2))
-        script(Attempt(tmp_path))
-        assert slugs(caplog.text) == ["model-before-batches"]
-
-    def test_what_is_computed_at_the_beginning_of_the_epoch_is_not(self, tmp_path, caplog):
-        with pytest.raises(Stopped):
-            self.script(Attempt(tmp_path, 2), only_at_first=True)
-        self.script(attempt := Attempt(tmp_path), only_at_first=True)
-        assert "model-before-batches" not in slugs(caplog.text)
         assert not any(module._forward_pre_hooks for module in attempt.model.modules())
 
     def test_a_scripted_model_is_resumed(self, tmp_path):
@@ -266,7 +241,7 @@ class TestFolds:
     """Models that are made between two sessions of a process."""
 
     @staticmethod
-    def train(folder, *, stop_in=None):
+    def folds(folder, *, stop_in=None):
         torch.manual_seed(0)
         found = []
         for fold in range(3):
@@ -280,7 +255,7 @@ class TestFolds:
                         optimizer.step()
                         optimizer.zero_grad()
                         if fold == stop_in:
-                            os.kill(os.getpid(), signal.SIGTERM)
+                            terminate()
                     if fold == 1:
                         break
                 found.append(torch.rand(1).item())
@@ -289,18 +264,16 @@ class TestFolds:
 
     @pytest.mark.parametrize("stop_in", [1, 2])
     def test_they_are_the_same_if_the_folds_before_are_done_already(self, stop_in, tmp_path):
-        whole = self.train(tmp_path / "whole")
+        whole = self.folds(tmp_path / "whole")
         with pytest.raises(Stopped):
-            self.train(tmp_path / "run", stop_in=stop_in)
-        assert self.train(tmp_path / "run") == whole
-        assert self.train(tmp_path / "whole") == whole
+            self.folds(tmp_path / "run", stop_in=stop_in)
+        assert self.folds(tmp_path / "run") == whole
+        assert self.folds(tmp_path / "whole") == whole
 
 
 def test_a_session_of_a_process_without_a_script_needs_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr("__main__.__file__", raising=False)
-    attempt = Attempt(None)
-    with pytest.raises(Exception, match="folder") as caught, attempt.open():
-        pass
-    assert caught.value.slug == "session-arguments"
+    with refused("session-arguments", "folder"):
+        Attempt(None).open().__enter__()
     assert not [*tmp_path.iterdir()]

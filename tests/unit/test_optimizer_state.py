@@ -12,7 +12,11 @@ from slipway.checkpoint.components import join, split
 from slipway.schedulers import unscheduled
 from slipway.state import components_of
 
-GROUPS = ("optimizer", "scheduler", "scaler", "extra")
+
+def parts_of(model, optimizer, **others):
+    """Return what saves a model, an optimizer and other objects of a session, by name."""
+    others = {"scheduler": {}, "scaler": {}, "extra": {}, **others}
+    return components_of({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
 
 
 class Script:
@@ -22,8 +26,7 @@ class Script:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
         self.optimizer = Adam(self.model[2].parameters(), lr=0.1)
-        given = {"model": {"model": self.model if of_model else self.model[2]}, **{kind: {} for kind in GROUPS}}
-        self.parts = components_of({**given, "optimizer": {"optimizer": self.optimizer}})
+        self.parts = parts_of(self.model if of_model else self.model[2], self.optimizer)
 
     def train(self, steps=2):
         for _ in range(steps):
@@ -154,21 +157,13 @@ def test_a_state_without_groups_is_left_to_the_optimizer():
     (first, model), (second, other) = build(), build()
     model(torch.ones(1, 1)).sum().backward()
     first.step()
-    objects = {"scheduler": {}, "scaler": {}, "extra": {}}
-    one, two = (
-        components_of({"model": {"model": m}, "optimizer": {"optimizer": o}, **objects})["optimizer"]
-        for o, m in ((first, model), (second, other))
-    )
+    one, two = parts_of(model, first)["optimizer"], parts_of(other, second)["optimizer"]
     two.load_state_dict(join(*split(one.state_dict(), "optimizer")))
     assert second.velocity == first.velocity
 
 
 def optimizer():
     return SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-
-
-def by_hand(given):
-    given.param_groups[0]["initial_lr"] = 0.1
 
 
 @pytest.mark.parametrize(
@@ -195,22 +190,18 @@ def test_a_scheduler_of_another_library_counts_for_any_optimizer():
             return {}
 
     given = optimizer()
-    by_hand(given)
+    given.param_groups[0]["initial_lr"] = 0.1
     assert unscheduled(given, [])
     assert not unscheduled(given, [Warmup()])
 
 
-@pytest.mark.parametrize(("where", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])
-def test_the_session_names_the_optimizer_whose_scheduler_it_does_not_have(where, found, caplog):
+@pytest.mark.parametrize(("kind", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])
+def test_a_save_names_the_optimizer_whose_scheduler_is_not_given(kind, found, caplog):
     model = nn.Linear(1, 1)
     given = SGD(model.parameters(), lr=0.1)
-    scheduler = lr_scheduler.StepLR(given, 1)
-    objects = {"model": {"model": model}, "optimizer": {"optimizer": given}, "scheduler": {}, "scaler": {}}
-    objects["extra"] = {"extra.numbers": {"state_dict": None}, "extra.generator": torch.Generator()}
-    del objects["extra"]["extra.numbers"]
-    if where:
-        objects[where][where] = scheduler
-    part = components_of(objects)["optimizer"]
+    objects = {"scheduler": {}, "extra": {"extra.generator": torch.Generator()}, None: {}}
+    objects[kind]["one"] = lr_scheduler.StepLR(given, 1)
+    part = parts_of(model, given, scheduler=objects["scheduler"], extra=objects["extra"])["optimizer"]
     for _ in range(2):
         part.state_dict()
     assert slugs(caplog.text) == found

@@ -4,15 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from attempts import Attempt, whole_and_stopped
+from attempts import Attempt, in_session, whole_and_stopped
 from slipway import Session
 
-
-@pytest.fixture(autouse=True)
-def agree_after_each_step(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def saved(folder):
@@ -28,22 +23,22 @@ def two(attempt):
 class TestExact:
     """Each script ends as one that was not stopped, to the last bit."""
 
-    @pytest.mark.parametrize("by_position", [False, True])
+    @pytest.mark.parametrize("kind", ["count", "position", "flush"])
     @pytest.mark.parametrize("stops", [(4, 1), (6, 2), (5,)], ids=str)
-    def test_what_an_epoch_leaves_over(self, by_position, stops, tmp_path):
-        def script(attempt):
+    def test_what_an_epoch_leaves_over(self, kind, stops, tmp_path):
+        @in_session()
+        def script(attempt, session):
             pending = 0
-            with attempt.open() as session:
-                for _ in session.epochs(3):
-                    for number in session.batches(range(6)):
-                        attempt.backward(number)
-                        pending = (session.batch + 1) % 4 if by_position else (pending + 1) % 4
-                        if pending == 0:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
-                    for number in session.batches(range(2)):
-                        attempt.seen.append(attempt.model(torch.full((1, 2), float(number))).item())
-                return attempt.result(session)
+            for _ in session.epochs(3):
+                for number in session.batches(range(6)):
+                    attempt.backward(number)
+                    pending = (pending + 1) % 4 if kind == "count" else (session.batch + 1) % 4
+                    if pending == 0:
+                        attempt.apply()
+                if kind == "flush":
+                    attempt.apply()
+                for number in session.batches(range(2)):
+                    attempt.seen.append(attempt.model(torch.full((1, 2), float(number))).item())
 
         whole_and_stopped(tmp_path, script, *stops)
 
@@ -54,13 +49,13 @@ class TestExact:
                     for number in session.batches(range(6)):
                         attempt.backward(number)
                         if session.batch % 4 == 3:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
+                            attempt.apply()
             return attempt.result(session)[:2]
 
         expected = script(Attempt(tmp_path / "whole"), 3)
         script(Attempt(tmp_path / "parts"), 2)
         assert saved(tmp_path / "parts") == [2]
+        assert len([*(tmp_path / "parts" / "checkpoints").glob("step_*")]) == 1  # none of the end of the first epoch
         assert script(Attempt(tmp_path / "parts"), 3) == expected
 
     @pytest.mark.parametrize("loop", ["steps", "batches"])
@@ -81,49 +76,41 @@ class TestExact:
     @pytest.mark.parametrize("stops", [(1,), (2, 1), (4,)], ids=str)
     @pytest.mark.parametrize("kind", ["never", "late", "some"])
     def test_gradients_that_are_used_again(self, kind, stops, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for number in session.steps(7):
-                    if kind == "late" and number:
-                        attempt.both.step()
-                        attempt.both.zero_grad()
-                    attempt.backward(number)
-                    if kind == "late":
-                        continue
-                    attempt.both.step()
-                    if kind == "some":
-                        attempt.model[0].zero_grad()
-                        attempt.model[2].weight.grad.mul_(0.5)
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(7):
+                if kind == "late" and number:
+                    attempt.apply()
+                attempt.backward(number)
+                if kind == "late":
+                    continue
+                attempt.both.step()
+                if kind == "some":
+                    attempt.model[0].zero_grad()
+                    attempt.model[2].weight.grad.mul_(0.5)
 
         whole_and_stopped(tmp_path, script, *stops if kind != "late" else (s + 1 for s in stops))
 
     @pytest.mark.parametrize("stops", [(2,), (3, 2)], ids=str)
     def test_a_body_of_several_steps_that_leaves_some_over(self, stops, tmp_path):
-        def script(attempt):
-            count = 0
-            with attempt.open() as session:
-                for number in session.steps(6):
-                    for part in range(5):
-                        attempt.backward(number + part)
-                        if (5 * number + part) % 3 == 2:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
-                            count += 1
-                return attempt.result(session)
+        @in_session()
+        def script(attempt, session):
+            for number in session.steps(6):
+                for part in range(5):
+                    attempt.backward(number + part)
+                    if (5 * number + part) % 3 == 2:
+                        attempt.apply()
 
         whole_and_stopped(tmp_path, script, *(5 * stop for stop in stops))
 
-    def test_epochs_with_a_loop_of_the_script_s_own(self, tmp_path):
-        def script(attempt):
-            with attempt.open() as session:
-                for epoch in session.epochs(4):
-                    for number in range(5):
-                        attempt.backward(number)
-                        if (5 * epoch + number) % 3 == 2:
-                            attempt.both.step()
-                            attempt.both.zero_grad()
-                return attempt.result(session)
+    def test_epochs_with_a_loop_of_the_script(self, tmp_path):
+        @in_session()
+        def script(attempt, session):
+            for epoch in session.epochs(4):
+                for number in range(5):
+                    attempt.backward(number)
+                    if (5 * epoch + number) % 3 == 2:
+                        attempt.apply()
 
         whole_and_stopped(tmp_path, script, 2, 3)
 
@@ -218,15 +205,9 @@ class TestSize:
                 optimizer.step(closure)
         assert saved(tmp_path) == [1]
 
-    def test_full_batches_without_a_loader(self, tmp_path):
-        attempt = Attempt(tmp_path)
-        with attempt.open(keep=99) as session:
-            for _ in session.epochs(4):
-                attempt.update()
-        assert saved(tmp_path) == [1]
-
-    def test_what_is_known_holds_in_the_next_attempt(self, tmp_path):
-        for epochs in (2, 4):
+    @pytest.mark.parametrize("attempts", [[4], [2, 4]])
+    def test_full_batches_without_a_loader_in_one_attempt_or_several(self, attempts, tmp_path):
+        for epochs in attempts:
             attempt = Attempt(tmp_path)
             with attempt.open(keep=99) as session:
                 for _ in session.epochs(epochs):

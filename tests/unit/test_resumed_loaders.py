@@ -2,15 +2,12 @@
 
 import functools
 import gc
-import os
 import random
-import signal
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -26,28 +23,28 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
-from slipway import Session, Stopped
+from slipway import Stopped
 from slipway.held_data import digest_of_data
 from slipway.workers import end_workers
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 SAMPLES = 12
-EPOCHS = 2
 
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)  # after each step, so that tests know where a run stops
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+def end_of_workers():
+    """End the workers that are left, as the garbage collector takes five seconds for each."""
     yield
-    for left in gc.get_objects():  # as the garbage collector takes five seconds for each worker
-        if type(left) is _MultiProcessingDataLoaderIter:
-            left._shutdown_workers()
+    for found in gc.get_objects():
+        if type(found) is _MultiProcessingDataLoaderIter:
+            found._shutdown_workers()
 
 
 def draw_of_numpy():
-    return np.random.rand()  # noqa: NPY002 -- the global one
+    return np.random.randn()  # noqa: NPY002 -- the global one
 
 
 class Samples(Dataset):
@@ -57,7 +54,7 @@ class Samples(Dataset):
         return SAMPLES
 
     def __getitem__(self, index):
-        return torch.tensor([index, random.random(), draw_of_numpy(), torch.rand(1).item(), self.draw()])
+        return torch.tensor([index, random.gauss(), draw_of_numpy(), torch.rand(1).item(), self.draw()])
 
     def draw(self):
         return 0.0
@@ -179,15 +176,16 @@ def seed_by_id(worker):
     get_worker_info().dataset.generator = np.random.default_rng(get_worker_info().seed)
 
 
-class ByWorker(Samples):
-    scale = 1
+class Leveled(Samples):
+    def __init__(self):
+        self.level = 0
 
     def draw(self):
-        return self.scale
+        return self.level
 
 
-def scale_by_worker(worker):
-    get_worker_info().dataset.scale = 0.5 + worker
+def set_level_by_worker(worker):
+    get_worker_info().dataset.level = 0.5 + worker
 
 
 def noisy_collate(generator):
@@ -218,7 +216,7 @@ LOADERS = {
     "worker": lambda: DataLoader(Drawing(rng()), 4, shuffle=True, collate_fn=NoisyCollate(), **WORKER),
     "persistent worker": lambda: DataLoader(Drawing(rng()), 4, shuffle=True, collate_fn=NoisyCollate(), **PERSISTENT),
     "seeded by its number": lambda: DataLoader(Drawing(rng()), 4, worker_init_fn=seed_by_id, **PERSISTENT),
-    "worker by worker": lambda: DataLoader(ByWorker(), 4, num_workers=2, worker_init_fn=scale_by_worker),
+    "worker by worker": lambda: DataLoader(Leveled(), 4, num_workers=2, worker_init_fn=set_level_by_worker),
     "stream": lambda: DataLoader(Stream(), 3),
     "stream with a generator": lambda: DataLoader(Stream(random.Random(1)), 3),
     "stream, worker": lambda: DataLoader(Stream(random.Random(1)), 3, **WORKER),
@@ -246,44 +244,30 @@ LOADERS = {
 }
 
 
-def train(folder, make_loader, *, stop_at=None, epochs=EPOCHS, between=None, limit=None, extra=None, body=None):
-    """Train on the batches of ``make_loader()``, which may make an iterable for each epoch; return what was seen."""
-    torch.manual_seed(0)
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(attempt, make_loader, *, epochs=2, between=None, limit=None, extra=None, body=None):
+    """Train on the batches of ``make_loader()``, which may make an iterable for each epoch."""
     make = make_loader()
-    seen = []
-    with Session(model=model, optimizer=optimizer, folder=folder, extra=extra) as session:
+    with attempt.open(extra=extra) as session:
         for epoch in session.epochs(epochs):
             if between:
                 between(epoch, make)
             for batch in session.batches(make() if callable(make) else make):
-                seen.append(repr(batch) + str(body and body(make)))
-                optimizer.zero_grad()
-                (model(torch.ones(1, 1)) + torch.rand(1) + draw_of_numpy()).square().mean().backward()
-                optimizer.step()
-                if session.step + 1 == stop_at:
-                    os.kill(os.getpid(), signal.SIGTERM)
+                attempt.update(torch.rand(1).item() + draw_of_numpy() + random.gauss())
+                attempt.seen.append(repr(batch) + str(body and body(make)))
                 if session.batch + 1 == limit:
                     break
-    return seen, model.weight.item()
+        return attempt.result(session)
 
 
-def assert_resumes(tmp_path, make_loader, stops, **options):
-    whole, weight = train(tmp_path / "whole", make_loader, **options)
-    assert whole
-    for stop_at in stops:
-        folder = tmp_path / f"stopped{stop_at}"
-        with pytest.raises(Stopped):
-            train(folder, make_loader, stop_at=stop_at, **options)
-        seen, again = train(folder, make_loader, **options)
-        assert (seen, again) == (whole[stop_at:], weight), f"stopped at {stop_at}"
-    return whole
+def assert_resumes(tmp_path, make_loader, stop_at, **options):
+    """Return the batches that a whole run sees, and that the attempts of a stopped run see together."""
+    seen = whole_and_stopped(tmp_path, functools.partial(train, make_loader=make_loader, **options), stop_at)
+    return [*chain(*seen)][1::2]
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_resumed_run_sees_the_batches_of_the_whole_one(name, tmp_path):
-    whole = assert_resumes(tmp_path, LOADERS[name], [4 if name == "worker by worker" else 5])
+    whole = assert_resumes(tmp_path, LOADERS[name], 4 if name == "worker by worker" else 5)
     assert len(set(whole)) == len(whole) or name == "list"
 
 
@@ -295,8 +279,11 @@ class Backwards(list):
 @pytest.mark.parametrize("kind", [range, tuple, Backwards])
 def test_batches_that_are_there_already_are_not_read_again(kind, tmp_path, caplog):
     batches = range(4) if kind is range else kind(range(4))
-    assert_resumes(tmp_path, lambda: batches, [2], epochs=1)
-    assert slugs(caplog.text).count("slow-resume") == (kind is Backwards)
+    assert_resumes(tmp_path, lambda: batches, 2, epochs=1)
+    if kind is Backwards:
+        assert_warning(caplog.text, "slow-resume", 2)
+    else:
+        assert "slow-resume" not in slugs(caplog.text)
 
 
 @pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
@@ -309,17 +296,9 @@ def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeyp
         assert_resumes(
             tmp_path / str(number),
             lambda draw=draw: DataLoader(Samples(), sampler=kind(draw), **options),
-            [9] if number else [12],
+            9 if number else 12,
             limit=11,
         )
-
-
-class Leveled(Samples):
-    def __init__(self):
-        self.level = 0
-
-    def draw(self):
-        return self.level
 
 
 class Counting(Leveled):
@@ -356,24 +335,6 @@ def halve(items):
     return torch.stack(items) / 2
 
 
-def once(epoch, loader):
-    if epoch == 1:
-        loader.collate_fn = halve
-
-
-def each_time(epoch, loader):
-    loader.collate_fn = halve if epoch else torch.stack
-
-
-def augment_once(epoch, loader):
-    if epoch == 1:
-        loader.dataset.level = 1
-
-
-def raise_level(epoch, loader):
-    loader.dataset.level = epoch
-
-
 class Labeled(Samples):
     def __init__(self, labels):
         self.labels = labels
@@ -390,84 +351,85 @@ class Alternating:
         return self.loaders[self.epoch % 2]
 
 
-def relabel_once(epoch, loader):
-    if epoch == 1:
-        loader.dataset.labels[0] += 1
-
-
-def replace_once(epoch, loader):
-    if epoch == 1:
-        loader.dataset.labels = np.ones(1)
-
-
 def relabel(epoch, loader):
     loader.dataset.labels[0] = epoch
-
-
-def weigh_once(epoch, loader):
-    if epoch == 1:
-        loader.sampler.weights = loader.sampler.weights * torch.arange(SAMPLES)
-
-
-def grow_once(epoch, loader):
-    if epoch == 1:
-        loader.dataset.indices += [3] * 4
-
-
-def alternate(epoch, loaders):
-    loaders.epoch = epoch
 
 
 def weighted():
     return DataLoader(Samples(), 4, sampler=WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))
 
 
-def nothing(_epoch, _loader):
-    pass
+def plain():
+    return DataLoader(Samples(), 4)
+
+
+def once(change):
+    """Return what changes a loader before the second epoch alone."""
+    return lambda epoch, loader: change(loader) if epoch == 1 else None
+
+
+halve_once = once(lambda loader: setattr(loader, "collate_fn", halve))
+raise_once = once(lambda loader: setattr(loader.dataset, "level", 1))
+relabel_once = once(lambda loader: loader.dataset.labels.add_(1))
+replace_once = once(lambda loader: setattr(loader.dataset, "labels", np.ones(1)))
+weigh_once = once(lambda loader: setattr(loader.sampler, "weights", loader.sampler.weights * torch.arange(SAMPLES)))
+grow_once = once(lambda loader: loader.dataset.indices.extend([3] * 4))
 
 
 @pytest.mark.parametrize("workers", [{}, PERSISTENT], ids=["rank", "workers"])
-def test_a_change_takes_effect_in_the_next_pass(workers, tmp_path):
-    plain, _ = train(tmp_path / "plain", lambda: DataLoader(Counting(), 4, **workers))
-    for number, change in enumerate((once, augment_once)):
-        seen, _ = train(tmp_path / str(number), lambda: DataLoader(Counting(), 4, **workers), between=change)
-        assert [was == now for was, now in zip(plain, seen, strict=True)] == [True] * 3 + [False] * 3
+@pytest.mark.parametrize("change", [halve_once, raise_once], ids=["loader", "data"])
+def test_a_change_takes_effect_in_the_next_pass(change, workers, tmp_path):
+    found = []
+    for between in (None, change):
+        train(
+            attempt := Attempt(tmp_path / str(between)), lambda: DataLoader(Counting(), 4, **workers), between=between
+        )
+        found.append(attempt.seen[1::2])
+    assert [was == now for was, now in zip(*found, strict=True)] == [True] * 3 + [False] * 3
 
 
-CHANGES = {
-    "in the epoch itself": (once, lambda: DataLoader(Samples(), 4), 5, ""),
-    "once, within a later epoch": (once, lambda: DataLoader(Samples(), 4), 7, "collate_fn"),
-    "once, between epochs": (once, lambda: DataLoader(Samples(), 4), 6, "collate_fn"),
-    "once, with workers": (once, lambda: DataLoader(Samples(), 4, **WORKER), 7, "collate_fn"),
-    "in each epoch": (each_time, lambda: DataLoader(Samples(), 4), 7, ""),
-    "once, of the data set": (augment_once, lambda: DataLoader(Leveled(), 4), 7, "dataset.level"),
-    "in each epoch, of the data set": (raise_level, lambda: DataLoader(Leveled(), 4), 6, ""),
-    "once, of a tensor": (relabel_once, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7, "dataset.labels"),
-    "once, of an array": (replace_once, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6, "dataset.labels"),
-    "once, of weights, between epochs": (weigh_once, weighted, 6, "sampler.weights"),
-    "once, of a list": (grow_once, lambda: DataLoader(Subset(Samples(), [*range(SAMPLES)]), 4), 7, "dataset.indices"),
-    "in each epoch, of a tensor": (relabel, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7, ""),
-    "in each epoch, of an array, between": (relabel, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6, ""),
-    "loaders that take turns": (alternate, Alternating, 6, ""),
-    "counted while samples are fetched": (nothing, lambda: DataLoader(Counting(), 4), 2, "dataset.fetched"),
-    "counted by a stream": (nothing, lambda: DataLoader(CountingStream(), 3), 5, "dataset.passes"),
-    "counted by a sampler": (nothing, lambda: DataLoader(Samples(), 2, sampler=CountingOrder()), 3, "sampler.passes"),
+MADE_AGAIN = {
+    "in the epoch itself": (halve_once, plain, 5),
+    "in each epoch": (lambda epoch, loader: setattr(loader, "collate_fn", halve if epoch else torch.stack), plain, 7),
+    "of the data set": (
+        lambda epoch, loader: setattr(loader.dataset, "level", epoch),
+        lambda: DataLoader(Leveled()),
+        6,
+    ),
+    "of a tensor": (relabel, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7),
+    "of an array, between epochs": (relabel, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6),
+    "loaders that take turns": (lambda epoch, loaders: setattr(loaders, "epoch", epoch), Alternating, 6),
+}
+LACKING = {
+    "within a later epoch": (halve_once, plain, 7, "collate_fn"),
+    "between epochs": (halve_once, plain, 6, "collate_fn"),
+    "with workers": (halve_once, lambda: DataLoader(Samples(), 4, **WORKER), 7, "collate_fn"),
+    "of the data set": (raise_once, lambda: DataLoader(Leveled(), 4), 7, "dataset.level"),
+    "of a tensor": (relabel_once, lambda: DataLoader(Labeled(torch.zeros(1)), 4), 7, "dataset.labels"),
+    "of an array": (replace_once, lambda: DataLoader(Labeled(np.zeros(1)), 4), 6, "dataset.labels"),
+    "of weights, between epochs": (weigh_once, weighted, 6, "sampler.weights"),
+    "of a list": (grow_once, lambda: DataLoader(Subset(Samples(), [*range(SAMPLES)]), 4), 7, "dataset.indices"),
+    "counted while samples are fetched": (None, lambda: DataLoader(Counting(), 4), 2, "dataset.fetched"),
+    "counted by a stream": (None, lambda: DataLoader(CountingStream(), 3), 5, "dataset.passes"),
+    "counted by a sampler": (None, lambda: DataLoader(Samples(), 2, sampler=CountingOrder()), 3, "sampler.passes"),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
-    change, make_loader, stop_at, named = CHANGES[name]
-    whole, _ = train(tmp_path / "whole", make_loader, between=change, epochs=3)
-    with pytest.raises(Stopped):
-        train(tmp_path / "run", make_loader, between=change, epochs=3, stop_at=stop_at)
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_a_change_that_a_resumed_attempt_makes_again_is_exact(name, tmp_path, caplog):
+    change, make_loader, stop_at = MADE_AGAIN[name]
+    assert_resumes(tmp_path, make_loader, stop_at, between=change, epochs=3)
     assert "changed-loader" not in slugs(caplog.text)
-    seen, _ = train(tmp_path / "run", make_loader, between=change, epochs=3)
-    if named:
-        assert_warning(caplog.text, "changed-loader", named)
-    else:
-        assert "changed-loader" not in slugs(caplog.text)
-        assert seen == whole[stop_at:]
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
+    change, make_loader, stop_at, named = LACKING[name]
+    with pytest.raises(Stopped):
+        train(Attempt(tmp_path, stop_at), make_loader, between=change, epochs=3)
+    assert "changed-loader" not in slugs(caplog.text)
+    train(Attempt(tmp_path), make_loader, between=change, epochs=3)
+    assert_warning(caplog.text, "changed-loader", named)
 
 
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros, lambda shape: torch.zeros(shape[::-1]).T])
@@ -487,26 +449,28 @@ def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
     assert not digest_of_data(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
 
 
-@pytest.mark.parametrize("copies", [True, False])
-@pytest.mark.parametrize("stop_at", [2, 5])
-def test_a_list_that_the_script_shuffles_in_each_epoch(stop_at, copies, tmp_path, caplog):
-    def run(folder, stop_at=None):
-        batches = [torch.full((2, 1), float(number)) for number in range(3)]
+@pytest.mark.parametrize(("copies", "stop_at"), [(True, 2), (True, 5), (False, 2)])
+def test_a_list_that_the_script_shuffles_in_each_epoch_is_exact(copies, stop_at, tmp_path):
+    assert_resumes(tmp_path, lambda: shuffling(copies=copies), stop_at)
 
-        def shuffled():
-            order = [*batches] if copies else batches
-            random.shuffle(order)
-            return order
 
-        return train(folder, lambda: shuffled, stop_at=stop_at)
-
-    whole = run(tmp_path / "whole")
+def test_a_list_that_the_script_shuffles_in_place_is_named_in_a_later_epoch(tmp_path, caplog):
     with pytest.raises(Stopped):
-        run(tmp_path / "run", stop_at)
-    again = run(tmp_path / "run")
-    is_exact = again == (whole[0][stop_at:], whole[1])
-    assert is_exact or "different-data" in slugs(caplog.text)
-    assert is_exact >= copies
+        train(Attempt(tmp_path, 5), lambda: shuffling(copies=False))
+    train(Attempt(tmp_path), lambda: shuffling(copies=False))
+    assert "different-data" in slugs(caplog.text)
+
+
+def shuffling(*, copies):
+    """Return what shuffles a list of batches, or a copy of it, in each epoch."""
+    batches = [torch.full((2, 1), float(number)) for number in range(3)]
+
+    def shuffled():
+        order = [*batches] if copies else batches
+        random.shuffle(order)
+        return order
+
+    return shuffled
 
 
 class Weighted(Shuffled):
@@ -525,62 +489,57 @@ class Weighted(Shuffled):
 
 @pytest.mark.parametrize("within", [True, False])
 def test_a_sampler_in_extra_that_changes_within_the_epoch_is_named(within, tmp_path, caplog):
-    def run(folder, stop_at=None):
+    def script(attempt):
         sampler = Weighted()
 
         def weigh(epoch):
             sampler.chances = torch.arange(float(SAMPLES)) + epoch
 
         return train(
-            folder,
+            attempt,
             lambda: DataLoader(Samples(), 4, sampler=sampler),
             extra=sampler,
-            stop_at=stop_at,
             body=(lambda _: weigh(2.0)) if within else None,
             between=lambda epoch, _: None if within else weigh(epoch),
         )
 
-    whole = run(tmp_path / "whole")
-    with pytest.raises(Stopped):
-        run(tmp_path / "run", stop_at=2)
-    again = run(tmp_path / "run")
-    assert (again == (whole[0][2:], whole[1])) != within
+    if within:
+        with pytest.raises(Stopped):
+            script(Attempt(tmp_path, 2))
+        script(Attempt(tmp_path))
+    else:
+        whole_and_stopped(tmp_path, script, 2)
     assert slugs(caplog.text).count("changed-loader") == within
 
 
 def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
-    def attempt(stop_at=None):
-        train(tmp_path, lambda: DataLoader(Samples(), 4), between=once, epochs=3, stop_at=stop_at)
-
-    for stop_at in (5, 7):  # in the epoch of the change, and in the next one
+    for stop_at in (5, 2):  # in the epoch of the change, and in the next one
         with pytest.raises(Stopped):
-            attempt(stop_at)
+            train(Attempt(tmp_path, stop_at), plain, between=halve_once, epochs=3)
     assert "changed-loader" not in slugs(caplog.text)
-    attempt()
+    train(Attempt(tmp_path), plain, between=halve_once, epochs=3)
     assert_warning(caplog.text, "changed-loader", "collate_fn")
 
 
 @pytest.mark.parametrize("make_data", [lambda: Drawing(rng()), lambda: Stream(random.Random(1))], ids=["map", "stream"])
 def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
-    def run(folder, stop_at=None):
-        loader, found = DataLoader(make_data(), 3, worker_init_fn=seed_by_id, **PERSISTENT), []
+    def script(attempt):
+        loader = DataLoader(make_data(), 3, worker_init_fn=seed_by_id, **PERSISTENT)
+        validations = []
         try:
             train(
-                folder,
+                attempt,
                 lambda: [torch.ones(2)] * 3,
-                between=lambda *_: found.append([repr(batch) for batch in loader]),
-                stop_at=stop_at,
+                between=lambda *_: validations.append([repr(batch) for batch in loader]),
                 epochs=3,
             )
         finally:
             end_workers(loader)
-        return found
+        return validations[-2:]
 
-    whole = run(tmp_path / "whole")
-    assert whole[0] != whole[1] != whole[2]
-    with pytest.raises(Stopped):
-        run(tmp_path / "run", stop_at=4)
-    assert run(tmp_path / "run") == whole[1:]
+    first, second = script(Attempt(tmp_path / "seen"))
+    assert first != second
+    whole_and_stopped(tmp_path, script, 4)
 
 
 @pytest.mark.parametrize("kind", ["continues", "seeded", "saved"])
@@ -594,7 +553,7 @@ def test_a_generator_that_is_not_restored_is_named(kind, tmp_path, caplog):
         list(loader)
 
     extra = generator if kind == "saved" else None
-    train(tmp_path, lambda: [torch.ones(2)] * 3, between=validate, epochs=3, extra=extra)
+    train(Attempt(tmp_path), lambda: [torch.ones(2)] * 3, between=validate, epochs=3, extra=extra)
     assert slugs(caplog.text).count("unsaved-generator") == (kind == "continues")
 
 
@@ -611,4 +570,4 @@ def test_the_body_may_draw_from_a_generator_of_the_loader(options, endless, tmp_
     def draw(loader):
         return torch.rand(1, generator=loader.generator).item(), loader.dataset.draw()
 
-    assert_resumes(tmp_path, make_loader, [5], body=draw, limit=4 if endless else None)
+    assert_resumes(tmp_path, make_loader, 5, body=draw, limit=4 if endless else None)

@@ -1,13 +1,11 @@
 """What a checkpoint cannot hold is refused at the opening, by component and tensor, or at the save that meets it."""
 
-import os
-import signal
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from attempts import Attempt
 from messages import refused, slugs
 from slipway import Session, Stopped
 from slipway.checkpoint.components import split
@@ -15,14 +13,9 @@ from slipway.checkpoint.savable import obstacle
 from slipway.errors import SlipwayError
 from slipway.status import read_status
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 class Named(torch.Tensor):
@@ -108,17 +101,12 @@ class Compressed(torch.optim.SGD):
             self.state[self.param_groups[0]["params"][0]]["exp_avg"] = scaled()
 
 
-def train(folder, *, after, stop=None, steps=4):
-    model = nn.Linear(2, 1)
-    optimizer = Compressed(model.parameters(), after=after)
-    with Session(model=model, optimizer=optimizer, folder=folder, checkpoint_steps=1) as session:
-        for _ in session.epochs(1):
-            for number, inputs in enumerate(session.batches([torch.ones(1, 2)] * steps)):
-                optimizer.zero_grad()
-                model(inputs).sum().backward()
-                optimizer.step()
-                if number + 1 == stop:
-                    os.kill(os.getpid(), signal.SIGTERM)
+def train(folder, *, after, stop_at=None):
+    attempt = Attempt(folder, stop_at)
+    attempt.both = Compressed(attempt.model.parameters(), after=after)
+    with attempt.open(checkpoint_steps=1) as session:
+        for _ in session.steps(4):
+            attempt.update()
 
 
 def test_a_state_that_appears_with_the_first_step_ends_the_attempt_there(tmp_path):
@@ -127,10 +115,10 @@ def test_a_state_that_appears_with_the_first_step_ends_the_attempt_there(tmp_pat
     assert read_status(tmp_path / "run").verdict.startswith("failed")
 
 
-@pytest.mark.parametrize("stop", [3, None])
-def test_a_state_that_appears_later_is_named_at_each_save_and_the_attempt_trains_on(stop, tmp_path, caplog):
+@pytest.mark.parametrize("stop_at", [3, None])
+def test_a_state_that_appears_later_is_named_at_each_save_and_the_attempt_trains_on(stop_at, tmp_path, caplog):
     with pytest.raises(SlipwayError) as caught:
-        train(tmp_path / "run", after=2, stop=stop)
+        train(tmp_path / "run", after=2, stop_at=stop_at)
     assert caught.value.slug == "unsavable-state"
     assert not isinstance(caught.value, Stopped)
     assert set(slugs(caplog.text)) == {"unsavable-state"}

@@ -36,14 +36,16 @@ class Holder:
 
 
 def objects_of(comm, given):
-    return SavedObjects({name: component(name, value) for name, value in given.items()}, given, comm)
+    """Return what saves ``given``: objects of a script, or parts of a session as they are."""
+    parts = {name: value if name == ATTRIBUTES else component(name, value) for name, value in given.items()}
+    return parts, SavedObjects(parts, given, comm)
 
 
 def save(size, make, folder, *, wait=False):
     """Return the checkpoint that ``size`` ranks save of what ``make`` returns for each."""
 
     def action(comm):
-        objects = objects_of(comm, make(comm.world.rank))
+        _, objects = objects_of(comm, make(comm.world.rank))
         facts = objects.collect(gradients_wait=wait, within_pass=False)
         return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
 
@@ -57,8 +59,7 @@ def load(size, make, checkpoint, *, between=lambda _: None):
 
     def action(comm):
         given = make(comm.world.rank)
-        parts = {name: component(name, value) for name, value in given.items()}
-        objects = SavedObjects(parts, given, comm)
+        parts, objects = objects_of(comm, given)
         if comm.world.is_root:
             require_restorable(checkpoint.header, parts, size)
         objects.restore(checkpoint if comm.world.is_root else None)
@@ -85,8 +86,8 @@ def draw(given):
     return (
         torch.rand(3, generator=given["extra.torch"]).tolist(),
         given["extra.numpy"].random(3).tolist(),
-        given["extra.python"].random(),
-        given["extra.state"].random(3).tolist(),
+        given["extra.python"].gauss(),  # it keeps a second number
+        given["extra.state"].randn(3).tolist(),
     )
 
 
@@ -164,19 +165,18 @@ class TestStateOfEachRank:
 
     def test_an_object_that_fails_on_one_rank_ends_all(self, tmp_path):
         def action(comm):
-            objects = objects_of(comm, {"extra": Holder({"a": object() if comm.world.rank else 1})})
+            _, objects = objects_of(comm, {"extra": Holder({"a": object() if comm.world.rank else 1})})
             with pytest.raises(Exception, match="object"):
                 objects.collect(gradients_wait=False, within_pass=False)
 
         on_ranks(2, action)
 
     def test_what_is_too_large_is_named_at_the_save_and_not_resumed(self, tmp_path, monkeypatch, caplog):
+        def make(rank):
+            return {"extra.a": Holder({"x": torch.full((300,), rank)}), "extra.b": Holder({"x": rank})}
+
         monkeypatch.setattr(per_rank, "LIMIT", 1000)
-        checkpoint = save(
-            2,
-            lambda rank: {"extra.a": Holder({"x": torch.full((300,), rank)}), "extra.b": Holder({"x": rank})},
-            tmp_path,
-        )
+        checkpoint = save(2, make, tmp_path)
         assert_warning(caplog.text, "rank-state-not-saved", "extra.a")
         assert {"ranks.extra.b"} == {name for name in checkpoint.header.trees if name.startswith("ranks")}
         with refused("rank-state-not-saved", "extra.a"):
@@ -197,30 +197,7 @@ def noisy(seed, rank=0):
     """Return the part of a module with generators: of each rank, alike, and numpy's of each rank."""
     model = nn.Linear(1, 1)
     model.noise = [random.Random(seed), random.Random(7), np.random.default_rng(100 + rank)]
-    return ModuleAttributes({"model": model})
-
-
-def save_attributes(size, make, folder):
-    def action(comm):
-        objects = SavedObjects({ATTRIBUTES: make(comm.world.rank)}, {}, comm)
-        facts = objects.collect(gradients_wait=False, within_pass=False)
-        return comm.world.is_root and objects.capture(Header(Position(3), facts={"world_size": size, **facts}))
-
-    write_checkpoint(folder / "step_3", on_ranks(size, action)[0])
-    return read_checkpoint(folder / "step_3")
-
-
-def load_attributes(size, checkpoint):
-    """Return the modules of ``noisy`` on ``size`` ranks."""
-
-    def action(comm):
-        part = noisy(0)
-        if comm.world.is_root:
-            require_restorable(checkpoint.header, {ATTRIBUTES: part}, size)
-        SavedObjects({ATTRIBUTES: part}, {}, comm).restore(checkpoint if comm.world.is_root else None)
-        return part._models["model"]
-
-    return on_ranks(size, action)
+    return {ATTRIBUTES: ModuleAttributes({"model": model})}
 
 
 class TestAnotherNumberOfRanks:
@@ -234,15 +211,12 @@ class TestAnotherNumberOfRanks:
         assert_warning(caplog.text, "rank-state-changed", "extra.numpy", 2, 4)
 
     def test_generators_in_modules_are_too_but_not_those_that_were_alike(self, tmp_path, caplog):
-        checkpoint = save_attributes(2, lambda rank: noisy(100 + rank, rank), tmp_path)
-        found = [
-            {name: value.random() for name, value in zip("abc", model.noise, strict=True)}
-            for model in load_attributes(4, checkpoint)
-        ]
-        assert [each["a"] for each in found[:2]] == [random.Random(100 + rank).random() for rank in range(2)]
-        assert len({each["a"] for each in found}) == 4
-        assert {each["b"] for each in found} == {random.Random(7).random()}
-        assert len({each["c"] for each in found}) == 4
+        checkpoint = save(2, lambda rank: noisy(100 + rank, rank), tmp_path)
+        models = [given[ATTRIBUTES]._models["model"] for given in load(4, lambda _: noisy(0), checkpoint)]
+        of_ranks, alike, of_numpy = ([model.noise[kind].random() for model in models] for kind in range(3))
+        assert of_ranks[:2] == [random.Random(100 + rank).random() for rank in range(2)]
+        assert len({*of_ranks}) == len({*of_numpy}) == 4
+        assert {*alike} == {random.Random(7).random()}
         assert_warning(caplog.text, "rank-state-changed", "attributes", 2, 4)
 
     @pytest.mark.parametrize("size", [1, 2, 3])
@@ -251,9 +225,9 @@ class TestAnotherNumberOfRanks:
             model = nn.Linear(1, 1)
             part = ModuleAttributes({"model": model})
             model.world, model.other, model.flag, model.pair = 2, 3, True, torch.ones(1)
-            return part
+            return {ATTRIBUTES: part}
 
-        warn_of_world_size(save_attributes(2, make, tmp_path).header, size)
+        warn_of_world_size(save(2, make, tmp_path).header, size)
         assert slugs(caplog.text) == (["rank-state-changed"] if size != 2 else [])
         if size != 2:
             assert_warning(caplog.text, "rank-state-changed", "world of model", 2, size)
@@ -265,22 +239,27 @@ class TestAnotherNumberOfRanks:
         with refused("different-ranks", "extra.a", 2, size):
             require_restorable(checkpoint.header, {"extra.a": Holder(), "extra.b": Holder()}, size)
 
-    def test_buffers_may_be_those_of_rank_0_but_not_parameters(self, tmp_path, caplog):
-        model = nn.BatchNorm1d(2)
-        header = Header(
-            Position(),
-            facts={"world_size": 2},
-            trees={"ranks.model": {"dict": [[1, {"dict": [["running_mean", {"tensor": "x"}]]}]]}},
-        )
-        require_restorable(header, {"model": component("model", model)}, 3)
-        assert slugs(caplog.text) == ["rank-state-changed"]
-        caplog.clear()
-        header.facts["synchronized"] = ["model"]
-        require_restorable(header, {"model": component("model", model)}, 3)
-        assert not slugs(caplog.text)
-        header.trees["ranks.model"]["dict"][0][1]["dict"][0][0] = "weight"
+    @pytest.mark.parametrize(
+        ("tensor", "facts", "found"),
+        [
+            ("running_mean", {}, ["rank-state-changed"]),
+            ("running_mean", {"synchronized": ["model"]}, []),
+        ],
+    )
+    def test_buffers_are_those_of_rank_0(self, tensor, facts, found, caplog):
+        require_restorable(*of_one_tensor(tensor, facts), 3)
+        assert slugs(caplog.text) == found
+
+    def test_parameters_that_differ_are_refused(self):
         with refused("different-ranks", "model"):
-            require_restorable(header, {"model": component("model", model)}, 3)
+            require_restorable(*of_one_tensor("weight", {"synchronized": ["model"]}), 3)
+
+
+def of_one_tensor(name, facts):
+    """Return the header of a checkpoint of two ranks that differ in one tensor of a model, and the model's part."""
+    trees = {"ranks.model": {"dict": [[1, {"dict": [[name, {"tensor": "x"}]]}]]}}
+    header = Header(Position(), facts={"world_size": 2, **facts}, trees=trees)
+    return header, {"model": component("model", nn.BatchNorm1d(2))}
 
 
 def network(seed=0):
@@ -372,10 +351,8 @@ class TestGradients:
 
     def test_another_model_is_refused(self, tmp_path):
         checkpoint = save(1, lambda _: accumulate(network()), tmp_path, wait=True)
-        model = nn.Linear(2, 2)
-        given = {"other": model}
         with refused("different-state", "conv.weight"):
-            load(1, lambda _: given, checkpoint)
+            load(1, lambda _: {"other": nn.Linear(2, 2)}, checkpoint)
 
     def test_too_large_for_the_memory_of_rank_0(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(per_rank, "available_memory", lambda: 1000)
@@ -428,7 +405,7 @@ class TestRestoredAgain:
     def test_nothing_where_a_run_begins(self):
         def action(comm):
             given = {"model": nn.Linear(2, 2)}
-            objects = objects_of(comm, given)
+            _, objects = objects_of(comm, given)
             objects.restore(None)
             with torch.no_grad():
                 given["model"].weight.fill_(2)

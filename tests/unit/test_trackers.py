@@ -1,9 +1,7 @@
 """Experiment trackers of a session: what they show, over all attempts, and that nothing of theirs ends a run."""
 
 import json
-import os
 import random
-import signal
 import sys
 import threading
 import types
@@ -13,35 +11,29 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
+from attempts import Attempt
 from messages import assert_warning, refused, slugs
 from slipway import Session, Stopped, trackers
 from slipway.environment import read_environment
 from slipway.status import read_status
 from slipway.trackers import Background, named_trackers
 
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
+
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE", "SLIPWAY_TRACKERS", "WANDB_MODE", "WANDB_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+def no_tracker_in_the_environment(monkeypatch):
+    for name in ("SLIPWAY_TRACKERS", "WANDB_MODE", "WANDB_NAME", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
 
 
 def train(folder, *, stop_at=None, steps=4, **options):
     """Train, with a record for each step and the one of a validation."""
-    torch.manual_seed(0)
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Session(model=model, optimizer=optimizer, folder=folder, log_interval=1, **options) as session:
+    attempt = Attempt(folder, stop_at)
+    with attempt.open(log_interval=1, **options) as session:
         for step in session.steps(steps):
             session.log(loss=float(step))
-            optimizer.zero_grad()
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-            if session.step + 1 == stop_at:
-                os.kill(os.getpid(), signal.SIGTERM)
+            attempt.update()
         session.metrics(accuracy=0.5)
 
 
@@ -140,11 +132,11 @@ def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
     assert fake.seen == [False]
 
 
-def test_wandb_is_offline_by_default_and_goes_on_under_the_same_id(tmp_path, monkeypatch):
+def test_wandb_is_offline_by_default_and_continues_under_the_same_id(tmp_path, monkeypatch):
     """Of a library in its place, which keeps what it is given; the next test needs the real one."""
-    begun, logged = [], []
+    begun, logged, ended = [], [], []
     run = types.SimpleNamespace(
-        log=lambda numbers, *, step: logged.append((step, numbers)), finish=lambda **given: logged.append(given)
+        log=lambda numbers, *, step: logged.append((step, numbers)), finish=lambda **given: ended.append(given)
     )
     library = types.ModuleType("wandb")
     library.__spec__ = types.SimpleNamespace(origin="wandb/__init__.py")
@@ -157,13 +149,8 @@ def test_wandb_is_offline_by_default_and_goes_on_under_the_same_id(tmp_path, mon
     assert [given["mode"] for given in begun] == ["offline", "offline", "online"]
     assert {given["id"] for given in begun} == {json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"]}
     assert begun[0]["settings"].given == {"console": "off", "init_timeout": trackers.START_LIMIT}
-    found = [(step, numbers["train/loss"]) for step, numbers in filter(None, map(loss, logged))]
-    assert found == [*LOSSES, (5, 4.0)]
-    assert logged[-1] == {"exit_code": 0}
-
-
-def loss(logged):
-    return logged if type(logged) is tuple and "train/loss" in logged[1] else None
+    assert [(step, numbers["train/loss"]) for step, numbers in logged if "train/loss" in numbers] == [*LOSSES, (5, 4.0)]
+    assert ended[-1] == {"exit_code": 0}
 
 
 def test_real_wandb_makes_a_folder_for_each_attempt_of_one_id(tmp_path):
@@ -186,7 +173,7 @@ def test_real_mlflow_shows_one_run_over_all_attempts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_real_trackers_draw_nothing_from_the_global_generators_while_a_run_goes_on(name, tmp_path):
+def test_real_trackers_draw_nothing_from_the_global_generators_during_a_run(name, tmp_path):
     pytest.importorskip(name)
     drawn = []
     for given in ((), name):

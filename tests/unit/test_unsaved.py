@@ -11,11 +11,7 @@ from attempts import Attempt
 from messages import assert_warning, refused, slugs
 from slipway import Session
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def train(attempt, body, **options):
@@ -69,33 +65,28 @@ class Slow(Sharp):
 
 
 class TestOptimizersThatAreNotGiven:
-    def test_one_within_another_is_named(self, tmp_path, caplog):
+    @pytest.mark.parametrize(
+        ("kind", "options", "given", "named"),
+        [
+            (Sharp, {"momentum": 0.5}, ["outer"], ["SGD", "within optimizer.outer"]),
+            (Sharp, {"momentum": 0.5}, ["base"], ["Sharp"]),
+            (Sharp, {"momentum": 0.5}, ["outer", "base"], []),
+            (Sharp, {}, ["outer"], []),
+            (Shared, {"momentum": 0.5}, ["outer"], []),
+            (Slow, {"momentum": 0.5}, ["outer"], []),
+        ],
+        ids=["inner", "wrapper", "both are given", "inner without state", "state is shared", "state is in the outer"],
+    )
+    def test_an_optimizer_within_another_is_named_if_its_state_is_not_saved(
+        self, kind, options, given, named, *, tmp_path, caplog
+    ):
         attempt = Attempt(tmp_path)
-        optimizer = Sharp(attempt.model.parameters(), momentum=0.5)
-        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer)
-        assert slugs(caplog.text).count("optimizer-not-given") == 1
-        assert_warning(caplog.text, "optimizer-not-given", "SGD", "within optimizer")
-
-    @pytest.mark.parametrize("kind", [Shared, Slow])
-    def test_one_whose_state_is_saved_within_another_is_not(self, kind, tmp_path, caplog):
-        attempt = Attempt(tmp_path)
-        optimizer = kind(attempt.model.parameters(), momentum=0.5)
-        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer)
-        assert "optimizer-not-given" not in slugs(caplog.text)
-
-    @pytest.mark.parametrize("options", [{}, {"momentum": 0.5}])
-    def test_one_that_is_given_beside_the_other_or_keeps_nothing_is_not(self, options, tmp_path, caplog):
-        attempt = Attempt(tmp_path)
-        optimizer = Sharp(attempt.model.parameters(), **options)
-        given = {"outer": optimizer, "base": optimizer.base} if options else optimizer
-        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=given)
-        assert "optimizer-not-given" not in slugs(caplog.text)
-
-    def test_the_wrapper_of_one_that_is_given_is_named(self, tmp_path, caplog):
-        attempt = Attempt(tmp_path)
-        optimizer = Sharp(attempt.model.parameters(), momentum=0.5)
-        train(attempt, lambda _: optimizer.step(closure_of(attempt, optimizer)), optimizer=optimizer.base)
-        assert_warning(caplog.text, "optimizer-not-given", "Sharp")
+        outer = kind(attempt.model.parameters(), **options)
+        optimizers = {name: optimizer for name, optimizer in (("outer", outer), ("base", outer.base)) if name in given}
+        train(attempt, lambda _: outer.step(closure_of(attempt, outer)), optimizer=optimizers)
+        assert slugs(caplog.text).count("optimizer-not-given") == bool(named)
+        if named:
+            assert_warning(caplog.text, "optimizer-not-given", *named)
 
     def test_a_second_one_is_named_at_the_first_save(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
@@ -111,7 +102,7 @@ class TestOptimizersThatAreNotGiven:
         assert slugs(caplog.text).count("optimizer-not-given") == 1
 
     @pytest.mark.parametrize("scheduled", [False, True])
-    def test_those_of_an_inner_loop_are_not(self, scheduled, tmp_path, caplog):
+    def test_those_of_an_inner_loop_are_not_named(self, scheduled, tmp_path, caplog):
         attempt = Attempt(tmp_path)
 
         def body(number):
@@ -127,7 +118,7 @@ class TestOptimizersThatAreNotGiven:
         train(attempt, body)
         assert "optimizer-not-given" not in slugs(caplog.text)
 
-    def test_the_hook_goes_with_the_session(self, tmp_path):
+    def test_the_hook_is_removed_at_the_end_of_the_session(self, tmp_path):
         hooks = _global_optimizer_post_hooks
         before = len(hooks)
         with Attempt(tmp_path).open():

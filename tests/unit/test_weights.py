@@ -17,11 +17,7 @@ from slipway.communicator.collectives import run_on_root
 from slipway.model_state import Model
 from slipway.weights import read_weights
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE", "SLIPWAY_TRACKERS"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def built():
@@ -54,7 +50,7 @@ def alike(found, expected):
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
-def test_a_run_begins_from_a_file_and_goes_on_from_its_own_checkpoint(name, tmp_path):
+def test_a_run_begins_from_a_file_and_resumes_from_its_checkpoint(name, tmp_path):
     path = saved(tmp_path / name, tensors())
     assert alike(opened(tmp_path / "run", built(), path), tensors())
     path.unlink()
@@ -137,7 +133,7 @@ def test_a_torch_that_reads_no_pickle_safely_reads_none(tmp_path, monkeypatch):
     opened(tmp_path / "run", built(), plain)
 
 
-def test_all_ranks_get_what_rank_0_reads_its_errors_too(tmp_path):
+def test_all_ranks_get_what_rank_0_reads_and_its_errors(tmp_path):
     path = saved(tmp_path / "weights.pt", tensors())
 
     def begin(comm):
