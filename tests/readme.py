@@ -284,7 +284,7 @@ ELSEWHERE = {
     ),
     "make wheelhouse VARIANT=cpu": ("tests/cluster/test_builds.py", '"make", "wheelhouse", "VARIANT=cpu"'),
     "USE_CONTAINER=0 SLIPWAY_VARIANT=cpu SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_CONFIG=configs/cpu.toml sbatch "
-    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "--site", "example", "--set", "venv=local"'),
+    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "example", "venv=local"'),
     # docs/tutorials/containers-horovod.md
     "jobgen submit horovod --site mine": ("tests/cluster/test_table.py", '("horovod.job", "horovod")'),
     "USE_CONTAINER=0 SLIPWAY_VENV=.venv-horovod jobgen submit horovod --site mine": (
@@ -306,7 +306,7 @@ NOWHERE = {
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",
     "make locks": "asks an index for the newest packages, and changes the locks",
-    "qstat --version": "needs a PBS; tests/cluster/test_openpbs.py has one, under other paths",
+    "qstat --version": "needs a PBS; tests/cluster/test_openpbs_jobs.py has one, under other paths",
     "pbsnodes -a": "likewise",
     "module avail": "needs environment modules",
     "module avail apptainer": "needs environment modules",
