@@ -115,6 +115,7 @@ ELSEWHERE = {
         '"venv_build.job", SLIPWAY_HOROVOD="1"',
     ),
     "sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "image_build.job"),
+    "jobgen submit image_build --site mine": ("tests/stubrun/test_builds.py", "image_build.job"),
     "make image": ("build/test", "build/image"),
     'make test PARTS="image in-image cluster" SYSTEM=1': (".ci/run", "image in-image cluster"),
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
@@ -258,7 +259,7 @@ ELSEWHERE = {
     # docs/tutorials/slurm-gpus.md
     "USE_CONTAINER=0 sbatch eight.job": (
         "tests/cluster/test_split.py",
-        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+        'job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
     ),
     "USE_CONTAINER=0 SLIPWAY_SCRIPT=main.py sbatch eight.job --groups_size 2 --group_per_node 4": (
         "tests/cluster/test_split.py",
@@ -276,7 +277,7 @@ ELSEWHERE = {
     ),
     "USE_CONTAINER=0 sbatch mine-split.job": (
         "tests/cluster/test_split.py",
-        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+        'job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
     ),
     "trainer configs/split-toy.toml --nproc-per-node auto": (
         "tests/unit/test_device.py",
@@ -289,7 +290,7 @@ ELSEWHERE = {
     "jobgen submit horovod --site mine": ("tests/cluster/test_table.py", '("horovod.job", "horovod")'),
     "USE_CONTAINER=0 SLIPWAY_VENV=.venv-horovod jobgen submit horovod --site mine": (
         "tests/cluster/test_table.py",
-        'for way in ("venv", "container")',
+        '("venv", "container"), ("library", "standalone")',
     ),
     "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_table.py", '("ddp-mpirun.job", "ddp")'),
     # docs/adding.md

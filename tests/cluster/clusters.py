@@ -228,6 +228,10 @@ class Cluster:
         until(lambda: not self.processes(pattern, nodes=nodes), limit=limit, pause=0.5)
         return self.processes(pattern, nodes=nodes)
 
+    def local_folders(self, job: Job) -> list[Path]:
+        """Return what a job has on the nodes' local disks."""
+        return sorted(self.folder.glob(f"tmp.node*/slipway-{job.number}.*"))
+
     def close(self) -> None:
         self.control("down")
         self.lease.close()
@@ -322,10 +326,10 @@ class OpenPbs:
         return PbsJob(self.cluster, number)
 
 
-def rendered(folder, spec, site, *settings):
+def rendered(folder, spec, site, *settings, standalone=False):
     """Return the script of a spec at a site, in ``folder``."""
-    path = folder / f"{spec}.{'pbs' if site in {'pbs', 'torque'} else 'job'}"
-    words = [word for setting in settings for word in ("--set", setting)]
+    path = folder / f"{spec}.{'pbs' if site == 'pbs' else 'job'}"
+    words = [word for setting in settings for word in ("--set", setting)] + ["--standalone"] * standalone
     assert main(["render", spec, "--site", site, *words, "--output", str(path)]) == 0
     return path
 

@@ -33,7 +33,7 @@ def test_every_step_starts_with_options_on_the_command_line(  # noqa: PLR0917 --
     settings = {"SLIPWAY_LIB": str(LIBRARY), "SLIPWAY_CONFIG": config(2)}
     job = cluster.submit(str(script), out=tmp_path / "run", sbatch=sbatch, **settings)
     fields, distance = job.proven(tmp_path / "run", alone, ranks=4)
-    assert not list(cluster.folder.glob(f"tmp.node*/slipway-{job.number}.*"))
+    assert cluster.local_folders(job) == []
     table(f"sbatch {' '.join(sbatch)}", [[*sbatch, fields["JobState"], fields["RunTime"], f"{distance:.1e}"]])
 
 
@@ -74,11 +74,10 @@ def test_the_next_attempt_removes_what_deaf_ranks_left_after_scancel(cluster, tm
     cluster.run("scancel", job.number)
     job.ends(JobState="CANCELLED", Restarts="0")
     assert cluster.left_over(f"{OF_A_JOB}|deaf.py", limit=40) == []
-    folders = f"tmp.node*/slipway-{job.number}.*"
-    assert len([*cluster.folder.glob(folders)]) == 2
+    assert len(cluster.local_folders(job)) == 2
     again = cluster.resubmit(out, folder=tmp_path)
     again.until("deaf", times=4)
-    assert not [*cluster.folder.glob(folders)], again.output
+    assert cluster.local_folders(job) == [], again.output
     cluster.run("scancel", "--full", "--signal=KILL", again.number)
 
 

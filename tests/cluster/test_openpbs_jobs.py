@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from clusters import AS_ROOT, LIBRARY, REPORT, rendered, seen_by_ranks
-from jobgen.cli import main
 from support import ROOT, digest, status
 
 pytestmark = pytest.mark.prove
@@ -58,9 +57,7 @@ def test_ranks_form_the_planned_world(openpbs, user, table, script, backend, for
     settings, folder = user
     path = ROOT / "jobscripts" / script
     if form == "standalone":
-        path = folder / script
-        words = ["render", script.partition(".")[0], "--site", "pbs", "--standalone", "--output", str(path)]
-        assert main(words) == 0
+        path = rendered(folder, script.partition(".")[0], "pbs", standalone=True)
         settings = {**settings, "SLIPWAY_LIB": ""}
     way = settings.get("USE_CONTAINER") == "1"
     job = openpbs.submit(path, out=folder / "run", SLIPWAY_SCRIPT=REPORT, BACKEND=backend, **settings)
