@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from messages import assert_names, slugs
+from messages import slugs
 from session_runs import records, saved_step, words
 from support import started, status, verdict
 
@@ -99,22 +99,6 @@ def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_pa
     assert state(stopped) == state(whole)
     for rank in range(ranks):
         assert seen(stopped, rank) == seen(whole, rank)
-
-
-@pytest.mark.prove
-def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
-    folder = tmp_path / "run"
-
-    def second_then_stop(_launch):
-        assert "error[folder-in-use]" in run("under_lightning", 1, folder, code=1)
-        (folder / "STOP").write_text("user")
-
-    run("under_lightning", 2, folder, "--pause", "0.5", until=lambda _, out: saved_step(out) > 0, act=second_then_stop)
-    assert status(folder)["reason"] == "user"
-    said = run("under_lightning", 2, folder, "--forget", code=1)
-    assert "error[not-resumed]" in said
-    assert_names(said, folder, "trainer.fit(model, ckpt_path=callback.ckpt_path)")
-    assert status(folder)["reason"] == "user"
 
 
 def test_fabric_ends_as_a_run_that_went_through(tmp_path):

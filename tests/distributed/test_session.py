@@ -90,15 +90,6 @@ def test_under_horovod(tmp_path):
     assert content(broken) == content(whole)
 
 
-def test_ranks_that_have_not_joined_are_refused(tmp_path):
-    """Each would train alone, on the same folder."""
-    command = launch_words("torchrun", 2, program=[str(SCRIPTS / "mnist.py")])[:-1]
-    with started(command, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
-        assert launch.wait() == 1
-    assert set(slugs(launch.output)) == {"separate-processes"}
-    assert_names(launch.output, "WORLD_SIZE=2", "torchrun", SLUGS["separate-processes"].remedy)
-
-
 def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
     out = tmp_path / "run"
     flags = ["--epochs", "3000"]
