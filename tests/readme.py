@@ -199,7 +199,7 @@ ELSEWHERE = {
     ),
     "trainer --dataset mnist --download --dry-run --data-dir data": (
         "tests/distributed/test_download.py",
-        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+        'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer --dataset mnist --data-dir data --nproc-per-node 2": (
         "tests/distributed/test_tutorials.py",
@@ -212,7 +212,7 @@ ELSEWHERE = {
     # docs/tutorials/mnist-slurm.md
     "trainer configs/mnist-tutorial.toml --download --dry-run --data-dir data": (
         "tests/distributed/test_download.py",
-        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+        'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer configs/mnist-tutorial.toml --data-dir data --nproc-per-node 2 --epochs 1": (
         "tests/distributed/test_tutorials.py",

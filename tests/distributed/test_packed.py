@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support import DIGITS, TRAINER, digest, last_step, launch_words, started, train
+from support import TRAINER, digest, last_step, train, training
 
 FLAGS = [
     *("--dataset", "imagefolder", "--image-size", "24", "--resized-crop", "--flip", "--workers", "1", "--arch", "mlp"),
@@ -30,19 +30,16 @@ def data(tmp_path_factory):
     return folder, packed
 
 
-def test_killed_and_resumed_from_the_other_it_ends_as_the_folder_does(data, tmp_path, table):
+def test_a_run_that_is_resumed_from_the_folder_and_from_its_archive_in_turn_has_the_same_weights(data, tmp_path, table):
     folder, packed = map(str, data)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train("spawn", 2, whole, "--data-dir", folder, *FLAGS)
-    words = [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(broken), *FLAGS, "--data-dir"]
-    with started([*words, packed], tmp_path / "1.log") as launch:
-        launch.until(lambda: last_step(broken) >= 10, "step 10")
-        launch.kill()
-    killed = [last_step(broken)]
-    with started([*words, folder, "--resume", "auto"], tmp_path / "2.log") as launch:
-        launch.until(lambda: last_step(broken) >= 24, "step 24")
-        launch.kill()
-    killed.append(last_step(broken))
+    killed = []
+    for source, step in ((packed, 10), (folder, 24)):
+        with training("spawn", 2, broken, *FLAGS, "--data-dir", source, "--resume", "auto") as launch:
+            launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
+            launch.kill()
+        killed.append(last_step(broken))
     said = train("spawn", 2, broken, "--data-dir", packed, *FLAGS, "--resume", "auto")
     assert "data.data_dir" in said
     assert killed[1] < 6 * 8
