@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from messages import assert_error, assert_names, assert_warning, slugs
 from support import (
@@ -35,6 +34,7 @@ from support import (
     unshared,
     verdict,
 )
+from trainer.data.make import write_aerial
 
 NO_SHARED_MEMORY = "unable to allocate shared memory"
 """As torch says it."""
@@ -339,10 +339,7 @@ def test_the_wait_for_a_missing_horovod_rank_ends_at_the_limit_or_at_a_signal(tm
 @pytest.fixture
 def photos(tmp_path):
     """Return flags for a training on images that workers decode."""
-    for number in range(64):
-        folder = tmp_path / "images" / ("dark" if number % 2 else "bright")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (500, 400), (20 + number if number % 2 else 190 + number,) * 3).save(folder / f"{number}.png")
+    write_aerial(tmp_path / "images", per_class=3, image_size=64, seed=0)
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--arch", "mlp", "--batch-size", "4"]
     return [*flags, "--image-size", "128", "--workers", "1", *LONG]
 
