@@ -115,6 +115,7 @@ ELSEWHERE = {
         '"venv_build.job", SLIPWAY_HOROVOD="1"',
     ),
     "sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "image_build.job"),
+    "jobgen submit image_build --site mine": ("tests/stubrun/test_builds.py", "image_build.job"),
     "make image": ("build/test", "build/image"),
     'make test PARTS="image in-image cluster" SYSTEM=1': (".ci/run", "image in-image cluster"),
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
@@ -198,7 +199,7 @@ ELSEWHERE = {
     ),
     "trainer --dataset mnist --download --dry-run --data-dir data": (
         "tests/distributed/test_download.py",
-        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+        'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer --dataset mnist --data-dir data --nproc-per-node 2": (
         "tests/distributed/test_tutorials.py",
@@ -211,7 +212,7 @@ ELSEWHERE = {
     # docs/tutorials/mnist-slurm.md
     "trainer configs/mnist-tutorial.toml --download --dry-run --data-dir data": (
         "tests/distributed/test_download.py",
-        'flags = ["--dataset", dataset, "--download", "--data-dir", str(data), "--dry-run"]',
+        'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer configs/mnist-tutorial.toml --data-dir data --nproc-per-node 2 --epochs 1": (
         "tests/distributed/test_tutorials.py",
@@ -258,7 +259,7 @@ ELSEWHERE = {
     # docs/tutorials/slurm-gpus.md
     "USE_CONTAINER=0 sbatch eight.job": (
         "tests/cluster/test_split.py",
-        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+        'job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
     ),
     "USE_CONTAINER=0 SLIPWAY_SCRIPT=main.py sbatch eight.job --groups_size 2 --group_per_node 4": (
         "tests/cluster/test_split.py",
@@ -276,7 +277,7 @@ ELSEWHERE = {
     ),
     "USE_CONTAINER=0 sbatch mine-split.job": (
         "tests/cluster/test_split.py",
-        'job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
+        'job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)',
     ),
     "trainer configs/split-toy.toml --nproc-per-node auto": (
         "tests/unit/test_device.py",
@@ -284,12 +285,12 @@ ELSEWHERE = {
     ),
     "make wheelhouse VARIANT=cpu": ("tests/cluster/test_builds.py", '"make", "wheelhouse", "VARIANT=cpu"'),
     "USE_CONTAINER=0 SLIPWAY_VARIANT=cpu SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_CONFIG=configs/cpu.toml sbatch "
-    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "--site", "example", "--set", "venv=local"'),
+    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "example", "venv=local"'),
     # docs/tutorials/containers-horovod.md
     "jobgen submit horovod --site mine": ("tests/cluster/test_table.py", '("horovod.job", "horovod")'),
     "USE_CONTAINER=0 SLIPWAY_VENV=.venv-horovod jobgen submit horovod --site mine": (
         "tests/cluster/test_table.py",
-        'for way in ("venv", "container")',
+        '("venv", "container"), ("library", "standalone")',
     ),
     "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_table.py", '("ddp-mpirun.job", "ddp")'),
     # docs/adding.md
@@ -306,7 +307,7 @@ NOWHERE = {
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",
     "make locks": "asks an index for the newest packages, and changes the locks",
-    "qstat --version": "needs a PBS; tests/cluster/test_openpbs.py has one, under other paths",
+    "qstat --version": "needs a PBS; tests/cluster/test_openpbs_jobs.py has one, under other paths",
     "pbsnodes -a": "likewise",
     "module avail": "needs environment modules",
     "module avail apptainer": "needs environment modules",

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -208,6 +208,22 @@ def started(
         launch.kill()
 
 
+def output_of(words: list[str], log: Path, *, code: int = 0, imports: bool = False, **env: str) -> str:
+    """Start a run, wait for its end, expect exit ``code``, and return its output."""
+    with started(words, log, imports=imports, **env) as launch:
+        actual = launch.wait()
+    assert actual == code, f"exit code {actual} instead of {code}:\n{launch.output}"
+    return launch.output
+
+
+def training(
+    launcher: str, ranks: int, out: Path, *flags: str, config: Path = DIGITS, imports: bool = False, **env: str
+) -> AbstractContextManager[Launch]:
+    """Start the trainer as ``started`` does; its log is beside ``out``."""
+    words = [*launch_words(launcher, ranks), str(config), "--output-dir", str(out), *flags]
+    return started(words, _log(out), imports=imports, **env)
+
+
 def train(
     launcher: str,
     ranks: int,
@@ -218,13 +234,13 @@ def train(
     imports: bool = False,
     **env: str,
 ) -> str:
-    """Run the trainer to its end, expect exit ``code``, and return what it said."""
+    """Run the trainer to its end, expect exit ``code``, and return its output."""
     words = [*launch_words(launcher, ranks), str(config), "--output-dir", str(out), *flags]
-    log = out.with_name(f"{out.name}.{time.monotonic_ns()}.log")
-    with started(words, log, imports=imports, **env) as launch:
-        actual = launch.wait()
-    assert actual == code, f"exit code {actual} instead of {code}:\n{launch.output}"
-    return launch.output
+    return output_of(words, _log(out), code=code, imports=imports, **env)
+
+
+def _log(out: Path) -> Path:
+    return out.with_name(f"{out.name}.{time.monotonic_ns()}.log")
 
 
 def train_many(launcher: str, ranks: int, trainings: Mapping[Path, Sequence[str]], log: Path) -> list[str]:

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,9 @@ EXPORTED = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER"
 TOOLS = ("slurmctld", "slurmd", "munged", "nsenter", "unshare", "ip")
 REPORT = str(Path(__file__).parent / "foreign" / "report.py")
 """A program whose ranks print what they see, for ``seen_by_ranks``."""
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
+JOBGEN = [sys.executable, "-m", "jobgen"]
+OF_A_JOB = r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun|guard\.sh|slurm_script|[Aa]pptainer"
+"""Of the command line of a process that belongs to a job."""
 
 CONFIG = """
 [data]
@@ -58,10 +61,22 @@ log_interval = 10
 """In float32, so that weights are the same for every number of ranks, but for the order of sums."""
 
 
+def until(condition: Callable[[], object], *, limit: float = 240, pause: float = 0.1) -> float | None:
+    """Return the seconds until ``condition``, looking every ``pause`` seconds; None if not within ``limit`` seconds."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() > began + limit:
+            return None
+        time.sleep(pause)
+    return time.monotonic() - began
+
+
 class Job:
     """One job of the cluster."""
 
-    ended = ENDED
+    ended = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"})
+    success = {"JobState": "COMPLETED"}
+    state_field = "JobState"
 
     def __init__(self, cluster: "Cluster", number: str, log: Path) -> None:
         self.cluster, self.number, self.log = cluster, number, log
@@ -72,7 +87,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        return self.fields["JobState"]
+        return self.fields[self.state_field]
 
     @property
     def output(self) -> str:
@@ -80,24 +95,23 @@ class Job:
 
     def until(self, text: str, *, times: int = 1, limit: float = 200) -> None:
         """Wait until the job has said ``text`` so often."""
-        deadline = time.monotonic() + limit
-        while self.output.count(text) < times:
-            assert self.state not in self.ended, f"ended before {text!r}:\n{self.output}"
-            assert time.monotonic() < deadline, f"no {text!r} within {limit} s:\n{self.output}"
-            time.sleep(0.2)
+        until(lambda: self.output.count(text) >= times or self.state in self.ended, limit=limit, pause=0.2)
+        assert self.output.count(text) >= times, f"{self.state}, and no {text!r} within {limit} s:\n{self.output}"
 
-    def wait(self, limit: float = 280) -> dict[str, str]:
-        """Wait for the job's end and return what Slurm knows of it."""
+    def ends(self, *, limit: float = 280, **expected: str) -> dict[str, str]:
+        """Wait for the job's end, expect these of the scheduler's fields, or success; return all fields."""
         deadline = time.monotonic() + limit
-        while (fields := self.fields)["JobState"] not in ENDED:
-            assert time.monotonic() < deadline, f"{fields['JobState']} after {limit} s:\n{self.output}"
+        while (fields := self.fields)[self.state_field] not in self.ended:
+            assert time.monotonic() < deadline, f"{fields[self.state_field]} after {limit} s:\n{self.output}"
             time.sleep(0.3)
+        expected = expected or self.success
+        found = {name: fields.get(name) for name in expected}
+        assert found == expected, f"{found} instead of {expected}:\n{self.output}"
         return fields
 
     def proven(self, out: Path, alone: dict, *, ranks: int) -> tuple[dict[str, str], float]:
         """Wait for a run of so many ranks; return the job's fields and the distance of its weights from one rank's."""
-        fields = self.wait()
-        assert fields["JobState"] == "COMPLETED", self.output
+        fields = self.ends()
         assert json.loads((out / "run.json").read_text())["world_size"] == ranks
         trained = weights(out / "checkpoints" / "latest")
         distance = max(float((trained[name] - alone[name]).abs().max()) for name in alone)
@@ -155,9 +169,12 @@ class Cluster:
     def run(self, *words: str, **env: str) -> str:
         return self.control("run", *words, **env)
 
+    def jobgen(self, *words: str | Path, folder: Path = ROOT, **env: str) -> str:
+        return self.run("env", f"--chdir={folder}", *JOBGEN, *map(str, words), **env)
+
     def submit(
         self,
-        script: str,
+        script: str | Path,
         *arguments: str,
         out: Path,
         folder: Path = ROOT,
@@ -191,19 +208,36 @@ class Cluster:
 
     def cancel_jobs(self) -> None:
         """Cancel all jobs, and wait until the nodes are free."""
-        deadline = time.monotonic() + 60
-        while (left := self.run("squeue", "--noheader", "--format=%A").split()) and time.monotonic() < deadline:
-            self.run("scancel", *left)
-            time.sleep(1)
+
+        def no_job_is_left() -> bool:
+            if left := self.run("squeue", "--noheader", "--format=%A").split():
+                self.run("scancel", *left)
+            return not left
+
+        until(no_job_is_left, limit=60, pause=1)
+
+    def processes(self, pattern: str = OF_A_JOB, *, nodes: Iterable[str] = ("node1", "node2")) -> list[str]:
+        """Return the processes of nodes whose command lines match a pattern."""
+        lines = [(node, line) for node in nodes for line in self.control("on", node, "ps", "-eo", "args").splitlines()]
+        return [f"{node}: {line[:100]}" for node, line in lines if re.search(pattern, line) and line != "ps -eo args"]
+
+    def left_over(
+        self, pattern: str = OF_A_JOB, *, nodes: Iterable[str] = ("node1", "node2"), limit: float = 120
+    ) -> list[str]:
+        """Return such processes that a job has left, once it had so many seconds to end them."""
+        until(lambda: not self.processes(pattern, nodes=nodes), limit=limit, pause=0.5)
+        return self.processes(pattern, nodes=nodes)
+
+    def local_folders(self, job: Job) -> list[Path]:
+        """Return what a job has on the nodes' local disks."""
+        return sorted(self.folder.glob(f"tmp.node*/slipway-{job.number}.*"))
 
     def close(self) -> None:
         self.control("down")
         self.lease.close()
 
 
-def started(
-    shared: Path, *, nodes: int = 2, gpus: int = 2, slurmd_timeout: int = 10, select: str = "CR_Core"
-) -> Iterator[Cluster]:
+def started(shared: Path, **options: Any) -> Iterator[Cluster]:
     """Yield a cluster that ends afterwards; its nodes see ``shared``. A skip where it cannot be started."""
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
@@ -211,15 +245,21 @@ def started(
         pytest.skip("only root may make the namespaces of the cluster's nodes")
     # not in pytest's own folder, which is root's alone
     with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
-        cluster = Cluster(Path(folder), shared, nodes=nodes, gpus=gpus, slurmd_timeout=slurmd_timeout, select=select)
+        cluster = Cluster(Path(folder), shared, **options)
         yield cluster
         cluster.close()
 
 
 class PbsJob(Job):
-    """One job of OpenPBS, or one of an array (``12[1].head``)."""
+    """One job of OpenPBS, or one of an array (``12[1].head``).
+
+    Its states are the letters of qstat: Q, H, R, E, or F once it has ended (of an array: B while it runs). Its
+    Exit_status is the script's, or 256 more than the signal that ended it, or below 0 if PBS ended it.
+    """
 
     ended = frozenset("F")
+    success = {"Exit_status": "0"}
+    state_field = "job_state"
 
     def __init__(self, cluster: Cluster, number: str) -> None:
         self.cluster, self.number = cluster, number
@@ -228,17 +268,6 @@ class PbsJob(Job):
     def fields(self) -> dict[str, str]:
         said = self.cluster.run("/opt/pbs/bin/qstat", "-x", "-f", "-w", self.number)
         return dict(re.findall(r"^ {4}(\S+) = (.*)$", said, flags=re.MULTILINE))
-
-    @property
-    def state(self) -> str:
-        """Return the letter of qstat: Q, H, R, E, or F once it has ended (of an array: B while it runs)."""
-        return self.fields["job_state"]
-
-    @property
-    def exit_code(self) -> int | None:
-        """Return the script's own exit code; 256 more than the signal that ended it; below 0 where PBS did."""
-        code = self.fields.get("Exit_status")
-        return None if code is None else int(code)
 
     @property
     def log(self) -> Path:
@@ -252,14 +281,6 @@ class PbsJob(Job):
         node = self.fields.get("exec_host", "head").partition("/")[0]
         spooled = f"/var/spool/pbs/spool/{self.number}.OU"
         return self.cluster.control("on", node, "sh", "-c", 'cat "$0" 2>/dev/null || :', spooled)
-
-    def wait(self, limit: float = 280) -> dict[str, str]:
-        """Wait for the job's end and return what PBS knows of it."""
-        deadline = time.monotonic() + limit
-        while (fields := self.fields)["job_state"] != "F":
-            assert time.monotonic() < deadline, f"{fields['job_state']} after {limit} s:\n{self.output}"
-            time.sleep(0.3)
-        return fields
 
 
 class OpenPbs:
@@ -305,10 +326,10 @@ class OpenPbs:
         return PbsJob(self.cluster, number)
 
 
-def rendered(folder, spec, site, *settings):
+def rendered(folder, spec, site, *settings, standalone=False):
     """Return the script of a spec at a site, in ``folder``."""
-    path = folder / f"{spec}.{'pbs' if site in {'pbs', 'torque'} else 'job'}"
-    words = [word for setting in settings for word in ("--set", setting)]
+    path = folder / f"{spec}.{'pbs' if site == 'pbs' else 'job'}"
+    words = [word for setting in settings for word in ("--set", setting)] + ["--standalone"] * standalone
     assert main(["render", spec, "--site", site, *words, "--output", str(path)]) == 0
     return path
 

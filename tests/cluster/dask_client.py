@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from clusters import AS_ROOT, CLUSTER, LIBRARY, Cluster
+from clusters import AS_ROOT, CLUSTER, LIBRARY, Cluster, until
 from support import ROOT
 
 
@@ -33,18 +33,13 @@ class DaskClient:
 
     def until(self, text: str, *, times: int = 1, limit: float = 150) -> None:
         """Wait until the client has said ``text`` so often."""
-        deadline = time.monotonic() + limit
-        while self.output.count(text) < times:
-            assert self.process.poll() is None, f"ended before {text!r}:\n{self.output}"
-            assert time.monotonic() < deadline, f"no {text!r} within {limit} s:\n{self.output}"
-            time.sleep(0.2)
+        until(lambda: self.output.count(text) >= times or self.process.poll() is not None, limit=limit, pause=0.2)
+        assert self.output.count(text) >= times, f"no {text!r} within {limit} s, or before its end:\n{self.output}"
 
     def wait(self, *codes: int, limit: float = 280) -> str:
         """Wait for the client's end with one of ``codes``; return what it has said."""
-        try:
-            assert self.process.wait(limit) in codes, self.output
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still runs after {limit} s:\n{self.output}") from None
+        until(lambda: self.process.poll() is not None, limit=limit)
+        assert self.process.poll() in codes, self.output
         return self.output
 
     def folder(self, attempt: int = 1) -> Path:
@@ -79,8 +74,3 @@ class DaskClient:
         if self.process.poll() is None:
             self.signal("TERM")
             self.process.wait(90)
-
-
-def is_own(path: Path) -> bool:
-    """Return whether only its owner can read a file or folder."""
-    return not path.stat().st_mode & 0o077

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import recovery
-from clusters import Cluster, Job
-from recovery import MOMENTS, RANK, Kill, Outcome, last_step, left_over, until
+from clusters import Cluster, Job, until
+from recovery import MOMENTS, RANK, Kill, Outcome, last_step
 from support import digest
 
 SEED = 19
@@ -44,9 +44,9 @@ collective_timeout = {collective_timeout}
 STEPS_PER_EPOCH = 10
 EPOCH_SECONDS = 2
 EPOCHS_FOR_A_KILL = 5
-GOES_ON = 60
-"""Seconds after which a job that still saves checkpoints counts as one that goes on: with a long SlurmdTimeout
-nobody misses a slurmd for minutes."""
+UNDISTURBED = 60
+"""Seconds after which a job that still saves checkpoints counts as undisturbed: with a long SlurmdTimeout, Slurm does
+not miss a slurmd for minutes."""
 
 
 def plan(seed: int = SEED) -> list[list[Kill]]:
@@ -76,7 +76,7 @@ def in_container(job: int) -> bool:
 def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
     """Return for how long a job has to train, so that all ``kills`` reach it."""
     slurmds = sum(kill.what == "slurmd" for kill in kills)  # it trains on until Slurm misses that
-    unnoticed = min(slurmd_timeout + 30, GOES_ON + 10)
+    unnoticed = min(slurmd_timeout + 30, UNDISTURBED + 10)
     return 4 + EPOCHS_FOR_A_KILL * len(kills) + slurmds * unnoticed // EPOCH_SECONDS
 
 
@@ -188,7 +188,7 @@ class Campaign:
                 self._poll(lambda step=step: last_step(self.out) != step)
                 outcome.trains_again = time.monotonic() - began
                 return
-            if outcome.noticed is None and time.monotonic() > began + GOES_ON and self._saves_still():
+            if outcome.noticed is None and time.monotonic() > began + UNDISTURBED and self._saves_still():
                 break
             if time.monotonic() > began + 3 * outcome.slurmd_timeout + 180:
                 outcome.failure = "hangs"
@@ -222,7 +222,7 @@ class Campaign:
             if how == "network":
                 self.cluster.control("reconnect", node)
         nodes = (f"node{number}" for number in range(1, NODES + 2))
-        return left_over(self.cluster, [node for node in nodes if self.gone.get(node) not in {"node", BATCH_HOST}])
+        return self.cluster.left_over(nodes=[node for node in nodes if self.gone.get(node) not in {"node", BATCH_HOST}])
 
 
 def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, whole: str) -> None:
@@ -236,12 +236,8 @@ def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, w
         campaign.watch(outcome)
         if outcome.failure:
             return
-    fields = campaign.job.wait(limit=900)
-    failure = ""
-    if fields["JobState"] != "COMPLETED":
-        failure = f"{fields['JobState']} {fields['ExitCode']}"
-    elif digest(campaign.out / "checkpoints" / "latest") != whole:
-        failure = "other weights"
+    campaign.job.ends(limit=900)
+    failure = "" if digest(campaign.out / "checkpoints" / "latest") == whole else "other weights"
     if left := campaign.left_over():
         failure += f" left: {left}"
     for outcome in outcomes:

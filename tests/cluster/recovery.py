@@ -4,19 +4,12 @@ PYTHONPATH=tests:tests/cluster:src python tests/cluster/recovery.py REPORT...  #
 """
 
 import json
-import re
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from clusters import Cluster
-
-LEFT = re.compile(r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun|guard\.sh|slurm_script|[Aa]pptainer")
-"""Of the command line of a process that belongs to a job."""
-
+from clusters import Cluster, until
 
 KILLED = ("rank", "launcher", "apptainer", "mpirun", "mom", "slurmd", "node", "network", "batch host")
 RANK = ("--oldest", "--full", "^[^ ]*python[^ ]* -u -m trainer ")
@@ -82,16 +75,6 @@ def repair(cluster: Cluster, what: str, node: str) -> None:
         cluster.control("boot", node)
 
 
-def until(condition: Callable[[], bool], *, limit: float = 240, pause: float = 0.1) -> float | None:
-    """Return the seconds until ``condition``, looking every ``pause`` seconds; None if not within ``limit`` seconds."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() > began + limit:
-            return None
-        time.sleep(pause)
-    return time.monotonic() - began
-
-
 def trains(out: Path, attempt: int) -> bool:
     """Whether that attempt of the run in ``out``, or a later one, has logged a step of its own.
 
@@ -112,20 +95,6 @@ def last_step(out: Path) -> int:
     except FileNotFoundError:
         return 0
     return max((json.loads(line)["step"] for line in lines[-3:] if line.endswith(b"}")), default=0)
-
-
-def left_over(cluster: Cluster, nodes: Iterable[str], *, limit: float = 120) -> list[str]:
-    """Return what a job has left on ``nodes``, which had so many seconds to clean up."""
-    nodes = list(nodes)
-
-    def processes() -> list[str]:
-        lines = [
-            (node, line) for node in nodes for line in cluster.control("on", node, "ps", "-eo", "args").splitlines()
-        ]
-        return [f"{node}: {line[:100]}" for node, line in lines if LEFT.search(line)]
-
-    until(lambda: not processes(), limit=limit)
-    return processes()
 
 
 def append(report: Path, outcomes: list[Outcome]) -> None:

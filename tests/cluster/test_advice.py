@@ -4,20 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from clusters import EXPORTED, until
 from report_page import Page
 
 BOTTLENECKS = Path(__file__).parent / "foreign" / "bottlenecks.py"
-JOBGEN = [sys.executable, "-m", "jobgen"]
-SETTINGS = {
-    "SLIPWAY_DEVICE": "cpu",
-    "SLIPWAY_VENV": sys.prefix,
-    "USE_CONTAINER": "0",
-}
 WAITS, SPEAKS, NOTHING = "waits for data:", "is communication", "No bottleneck"
 FEW, MANY = ["--arch", "bottlenecks:few_weights"], ["--arch", "bottlenecks:many_weights"]
 FAST, SLOW, SLOWER = (["--dataset", f"bottlenecks:{name}"] for name in ("images", "slow", "slower"))
@@ -59,19 +53,16 @@ def test_the_bottleneck_of_a_study_is_named(cluster, tmp_path, table, cable, cas
     if rate:
         cable(rate)
 
-    def jobgen(*words):
-        return cluster.run("env", f"--chdir={tmp_path}", *JOBGEN, *words, **SETTINGS)
+    def shown():
+        return cluster.jobgen("status", "study", folder=tmp_path)
 
     for ranks in ("1", "1,2"):  # one job after the other
         words = ["study", "ddp", "--site", "example", "--set", "gpus_per_node=1", "--output", "study", "--cpus", "1"]
         words += ["--ranks", ranks, "--scaling", "weak", "--batch", str(batch), "--steps", "40"]
         trained = [*flags, "--no-figures", "--log-interval", "10", "--epochs", "999"]
-        jobgen(*words, "--", *trained)
-        deadline = time.monotonic() + 150
-        while re.search(r" (waiting|running) ", shown := jobgen("status", "study")):
-            assert time.monotonic() < deadline, shown
-            time.sleep(1)
-        assert "failed" not in shown, shown
+        cluster.jobgen(*words, "--", *trained, folder=tmp_path, **EXPORTED)
+        until(lambda: not re.search(r" (waiting|running) ", shown()), limit=150, pause=1)
+        assert not re.search(r" (waiting|running|failed) ", shown())
     page = tmp_path / "report.html"
     subprocess.run([sys.executable, "-m", "trainer", "report", tmp_path / "study", "--output", page], check=True)
     said = re.search(r'<p class="advice">(.*?)</p>', Page(page).source)[1].replace("<br>", "\n").splitlines()

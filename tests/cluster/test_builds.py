@@ -1,11 +1,10 @@
 """Environments that are built on the nodes of a real Slurm cluster, which have no network but the cluster's own."""
 
-import os
 import subprocess
-import sys
 
 import pytest
 
+from clusters import rendered
 from support import ROOT
 
 pytestmark = pytest.mark.prove
@@ -30,26 +29,18 @@ def test_a_node_without_a_network_builds_what_jobs_then_run_in(cluster, tmp_path
     venv = tmp_path / "shared disk" / "environment"
     venv.parent.mkdir()
     build = cluster.submit("venv_build.job", out=tmp_path / "build", **offline, SLIPWAY_VENV=str(venv))
-    built = build.wait(limit=900)
-    assert built["JobState"] == "COMPLETED", build.output
+    built = build.ends(limit=900)
     assert venv.is_symlink()
-    job = cluster.submit("cpu.job", *SMALL, out=tmp_path / "run", SLIPWAY_VENV=str(venv))
-    fields = job.wait()
-    assert fields["JobState"] == "COMPLETED", job.output
+    fields = cluster.submit("cpu.job", *SMALL, out=tmp_path / "run", SLIPWAY_VENV=str(venv)).ends()
     rows = [(name, row["JobState"], row["RunTime"]) for name, row in (("venv_build.job", built), ("cpu.job", fields))]
     table("an environment from the wheelhouse, network cut off", rows)
 
 
 def test_a_site_builds_on_the_local_disk_at_each_start(cluster, tmp_path, table, offline):
-    script = tmp_path / "cpu.job"
-    words = ["render", "cpu", "--site", "example", "--set", "venv=local", "--set", "nodes=2", "--output", str(script)]
-    subprocess.run([sys.executable, "-m", "jobgen", *words], cwd=ROOT, check=True)
-    # Each of the two nodes has a /tmp of its own. An empty setting is the script's default.
-    path = os.path.relpath(script, ROOT / "jobscripts")
-    job = cluster.submit(path, *SMALL, out=tmp_path / "run", **offline, SLIPWAY_VENV="")
-    fields = job.wait(limit=1000)
-    assert fields["JobState"] == "COMPLETED", job.output
+    script = rendered(tmp_path, "cpu", "example", "venv=local", "nodes=2")
+    # Each of the two nodes has a separate /tmp. An empty setting is the script's default.
+    job = cluster.submit(script, *SMALL, out=tmp_path / "run", **offline, SLIPWAY_VENV="")
+    fields = job.ends(limit=1000)
     assert job.output.count("setup: slipway, editable") == 2
-    for node in ("node1", "node2"):
-        assert f"slipway-{job.number}." not in cluster.control("on", node, "ls", "/tmp")  # noqa: S108 -- the node's own
+    assert cluster.local_folders(job) == []
     table("cpu.job, venv = local", [[fields["JobState"], fields["NodeList"], fields["RunTime"]]])

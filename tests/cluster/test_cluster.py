@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
+from clusters import until
 from support import status
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def processes_of(folder):
     return found
 
 
-def test_no_process_is_left_where_the_test_run_is_killed(tmp_path):
+def test_a_killed_test_run_leaves_no_process_of_its_cluster(tmp_path):
     program = f"""
         import sys, time
         from pathlib import Path
@@ -40,26 +40,7 @@ def test_no_process_is_left_where_the_test_run_is_killed(tmp_path):
         assert run.stdout.readline() == "up\n"
         assert any("slurmctld" in command for command in processes_of(tmp_path))
         os.kill(run.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while (left := processes_of(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
-
-
-def test_jobgen_submits_and_says_the_number_last(cluster, tmp_path, config):
-    env = {
-        "SLIPWAY_DEVICE": "cpu",
-        "USE_CONTAINER": "0",
-        "SLIPWAY_VENV": sys.prefix,
-        "SLIPWAY_RUN_DIR": str(tmp_path / "run"),
-    }
-    job = ("jobgen", "submit", "ddp", "--site", "example", "--set", f"options.output={tmp_path}/log")
-    said = cluster.run(*job, "--test-only", SLIPWAY_CONFIG=config(1), **env)
-    assert said == ""  # Slurm answers on standard error
-    number = cluster.run(*job, "--", "--seed", "7", SLIPWAY_CONFIG=config(1), **env).splitlines()[-1]
-    fields = cluster.job(number, tmp_path / "log").wait()
-    assert fields["JobState"] == "COMPLETED", (tmp_path / "log").read_text()
-    assert "seed = 7" in (tmp_path / "run" / "config.toml").read_text()
+    assert until(lambda: not processes_of(tmp_path), limit=20) is not None, processes_of(tmp_path)
 
 
 def test_a_task_of_an_array_is_requeued_by_its_own_number(cluster, tmp_path, config):
@@ -72,12 +53,8 @@ def test_a_task_of_an_array_is_requeued_by_its_own_number(cluster, tmp_path, con
         SLIPWAY_OUTPUT=str(tmp_path),
     )
     folder = tmp_path / f"cpu-{job.number}_4"
-    deadline = time.monotonic() + 90
-    while not (folder / "checkpoints" / "latest").exists():
-        assert time.monotonic() < deadline, job.output
-        time.sleep(0.2)
+    assert until((folder / "checkpoints" / "latest").exists, limit=90) is not None, job.output
     cluster.run("scancel", "--batch", "--signal=USR1", f"{job.number}_4")
-    tasks = {number: cluster.job(f"{job.number}_{number}", job.log).wait() for number in (3, 4)}
-    assert [fields["JobState"] for fields in tasks.values()] == ["COMPLETED"] * 2, job.output
-    assert [fields["Restarts"] for fields in tasks.values()] == ["0", "1"]
+    for number, restarts in ((3, "0"), (4, "1")):
+        cluster.job(f"{job.number}_{number}", job.log).ends(JobState="COMPLETED", Restarts=restarts)
     assert [status(tmp_path / f"cpu-{job.number}_{number}")["attempt"] for number in (3, 4)] == [1, 2]

@@ -5,14 +5,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from clusters import LIBRARY, REPORT, seen_by_ranks
-from dask_client import DaskClient, is_own
+from clusters import LIBRARY, REPORT, seen_by_ranks, until
+from dask_client import DaskClient
 from jobgen.cli import main
 from messages import assert_names, assert_warning
 from support import digest, status
@@ -22,7 +21,6 @@ SITE = {
     "pbs": 'name = "here"\nscheduler = "pbs"\ngpus_per_node = 2\n[options]\nq = "gpu"\n',
 }
 FIND = {"slurm": ("squeue", "--noheader", "--format=%A %T"), "pbs": ("/opt/pbs/bin/qselect",)}
-CANCEL = {"slurm": "scancel", "pbs": "/opt/pbs/bin/qdel"}
 CONFIG = """
 [data]
 dataset = "imagefolder"
@@ -126,20 +124,12 @@ def nothing_is_left(cluster, queue):
     """Return a function that waits until there is no job, and no process of one; it returns how long that took."""
 
     def nothing_is_left(limit):
-        start = time.monotonic()
-        while True:
-            jobs = queue()
-            left = [
-                row
-                for node in ("head", "node1", "node2")
-                for row in cluster.control("on", node, "ps", "-eo", "pid,args").splitlines()
-                if re.search("trainer|dask|torchrun", row) and "ps -eo" not in row
-            ]
-            taken = time.monotonic() - start
-            if not jobs and not left:
-                return taken
-            assert taken < limit, f"left after {taken:.0f} s: jobs {jobs}, processes {left}"
-            time.sleep(0.5)
+        def left():
+            return queue() + cluster.processes("trainer|dask|torchrun", nodes=("head", "node1", "node2"))
+
+        taken = until(lambda: not left(), limit=limit, pause=0.5)
+        assert taken is not None, left()
+        return taken
 
     return nothing_is_left
 
@@ -173,23 +163,13 @@ def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(c
 
 
 @pytest.mark.prove
-def test_a_node_that_the_scheduler_takes_back_ends_the_attempt(request, client, config, nothing_is_left, cluster):
-    scheduler, queue = request.getfixturevalue("scheduler"), request.getfixturevalue("queue")
-    one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
-    one.until("epoch 2/")
-    cluster.run(CANCEL[scheduler], queue()[0])
-    assert "to continue: bash" in one.wait(1, 75)
-    nothing_is_left(60)
-
-
-@pytest.mark.prove
 def test_only_who_has_the_key_gets_in(client, config, cluster, folder):
     one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
     one.until("epoch 1/")
     files = one.folder()
-    assert is_own(files)
-    assert all(is_own(path) for path in files.glob("*.pem"))
-    assert len([*files.glob("*.pem")]) == 3
+    keys = [*files.glob("*.pem")]
+    assert len(keys) == 3
+    assert not any(path.stat().st_mode & 0o077 for path in (files, *keys))
     address = one.connection()["scheduler"]
     assert address.startswith("tls://10.77.0.1:")
     script = folder / "intruder.py"
@@ -274,7 +254,7 @@ def test_too_few_nodes(client, config, nothing_is_left, queue):
 
 
 @pytest.mark.prove
-def test_jobs_that_end_before_their_worker_came_end_the_wait(client, config, nothing_is_left):
+def test_jobs_that_end_before_their_worker_connects_end_the_wait(client, config, nothing_is_left):
     settings = ("interface=none0",)  # which no node has
     one = client("run", settings=settings, SLIPWAY_CONFIG=config(3), SLIPWAY_WAIT_SECONDS="600", **THREADS)
     said = one.wait(78)
@@ -320,8 +300,7 @@ def test_the_client_may_be_a_small_job_itself(cluster, config, torchrun, nothing
         SLIPWAY_LIB=str(LIBRARY),
         **THREADS,
     )
-    fields = job.wait()
-    assert fields["JobState"] == "COMPLETED", job.output
+    job.ends()
     nothing_is_left(40)
     assert json.loads((folder / "run/run.json").read_text())["world_size"] == 4
     assert digest(folder / "run/checkpoints/latest") == torchrun(3)

@@ -1,14 +1,13 @@
 """`jobgen site --detect` on a real Slurm and a real OpenPBS: the drafts load, and the schedulers take their scripts."""
 
 import shutil
-import sys
 
 import pytest
 
+from clusters import JOBGEN
 from jobgen.load import load
 from jobgen.model import Site
 
-JOBGEN = [sys.executable, "-m", "jobgen"]
 TOOLS = ("id", "ip", "bash", "unshare")
 """Programs that are asked besides the scheduler's."""
 
@@ -30,7 +29,7 @@ def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
     assert "No answer" not in text
     assert "KillWait=15 sec" in text
     script = str(path.with_name("ddp.job"))
-    cluster.run(*JOBGEN, "render", "ddp", "--site", str(path), "--output", script)
+    cluster.jobgen("render", "ddp", "--site", path, "--output", script)
     cluster.run("sbatch", "--test-only", script)  # fails where it would never start
 
 
@@ -46,7 +45,7 @@ def test_openpbs_tells_what_its_nodes_have(cluster, openpbs, users_folder):
     assert (site.options, site.cpu_options) == ({"q": "gpu"}, {"q": "cpu"})
     assert "No answer" not in text
     script = str(path.with_name("ddp.pbs"))
-    cluster.run(*JOBGEN, "render", "ddp", "--site", str(path), "--output", script)
+    cluster.jobgen("render", "ddp", "--site", path, "--output", script)
     number = openpbs.run("qsub", "-h", script).strip()
     assert openpbs.job(number).fields["Resource_List.ngpus"] == "4"
     openpbs.run("qdel", number)

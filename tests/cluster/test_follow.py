@@ -2,31 +2,30 @@
 
 import re
 import subprocess
-import sys
 
+from clusters import CLUSTER, JOBGEN
 from messages import assert_error
 from support import ROOT, status
 
-JOBGEN = [sys.executable, "-m", "jobgen"]
 SMALL = ["--arch", "mlp", "--no-figures"]
 
 
 def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
     held = cluster.submit("ddp.job", *SMALL, "--epochs", "6", out=tmp_path / "run", sbatch=("--hold",))
-    waiting = cluster.run(*JOBGEN, "status", held.number)
+    waiting = cluster.jobgen("status", held.number)
     assert re.match(rf"job {held.number}: PENDING\b.* JobHeldUser\b", waiting)
-    words = [ROOT / "tests" / "cluster" / "cluster", "run", *JOBGEN, "logs", "--follow", held.number]
+    words = [CLUSTER, "run", *JOBGEN, "logs", "--follow", held.number]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, cwd=ROOT, env=cluster.env, text=True, **pipes) as follower:
         assert re.match(rf"jobgen: job {held.number}\b.* PENDING\b.* JobHeldUser\n", follower.stderr.readline())
         cluster.run("scontrol", "release", held.number)
         held.until("epoch 2/6")
-        running = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
+        running = cluster.jobgen("status", tmp_path / "run")
         out, _ = follower.communicate(timeout=120)
     assert "epoch 6/6" in out
     assert "validation accuracy" in out
     assert out == held.output
-    ended = cluster.run(*JOBGEN, "status", str(tmp_path / "run"))
+    ended = cluster.jobgen("status", tmp_path / "run")
     assert f"job {held.number}: RUNNING on node[1-2] for " in running
     assert "attempt 1 running, step " in running
     assert f"job {held.number}: COMPLETED after " in ended
@@ -37,15 +36,14 @@ def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
 def test_a_cancelled_job_has_saved(cluster, tmp_path):
     job = cluster.submit("ddp.job", *SMALL, "--epochs", "400", out=tmp_path / "run")
     job.until("epoch 2/400")
-    cluster.run(*JOBGEN, "cancel", job.number)
-    assert job.wait()["JobState"] == "CANCELLED", job.output
-    follower = cluster.run(*JOBGEN, "logs", "--follow", job.number)
-    assert "epoch 2/400" in follower
+    cluster.jobgen("cancel", job.number)
+    job.ends(JobState="CANCELLED")
+    assert "epoch 2/400" in cluster.jobgen("logs", "--follow", job.number)
     said = status(tmp_path / "run")
     assert (said["state"], said["reason"]) == ("stopped", "signal")
 
 
-def test_a_job_that_nobody_knows_is_answered_in_a_line(cluster):
+def test_an_unknown_job_is_answered_in_one_line(cluster):
     said = cluster.run("bash", "-c", '"$@" 2>&1 || echo "exit code $?"', "bash", *JOBGEN, "status", "999999")
     line, code = said.splitlines()
     assert code == "exit code 78"

@@ -1,15 +1,17 @@
 """The committed scripts, unedited, on a real Slurm cluster of two nodes."""
 
+import functools
 import itertools
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from clusters import rendered
+from clusters import rendered, until
+from session_runs import SCRIPTS, content
 from support import digest, last_step, status
 
+prove = functools.partial(pytest.param, marks=pytest.mark.prove)
 FOREIGN = Path(__file__).parent / "foreign"
 EPOCHS_OF_MINUTES = 400
 """Longer than the shortest time limit that Slurm knows."""
@@ -51,18 +53,49 @@ def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config,
     table(f"cluster: {script}, {way}", [[script, way, *row]])
 
 
-def test_a_run_out_of_time_is_saved_requeued_and_ends_as_if_never_stopped(cluster, tmp_path, config):
-    whole = cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(40))
-    assert whole.wait()["JobState"] == "COMPLETED", whole.output
-    job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=config(40))
-    job.until("epoch 2/40")
+OVER_MPI = ("horovod.job", "horovod-gloo.job", "ddp-mpirun.job")
+SESSION = {"SLIPWAY_SCRIPT": str(SCRIPTS / "classifier.py")}
+HOROVOD = {
+    "SLIPWAY_SCRIPT": str(SCRIPTS / "under_horovod.py"),
+    "BACKEND": "horovod",
+    "HOROVOD_FUSION_THRESHOLD": "0",
+}
+"""Fusion would sum the gradients of four ranks in the order of their arrival."""
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "container"),
+    [
+        pytest.param("ddp.job", {}, False, id="trainer"),
+        prove("ddp.job", SESSION, False, id="session"),
+        prove("ddp-ranks.job", SESSION, False, id="session-ddp-ranks"),
+        prove("ddp.job", HOROVOD, False, id="session-horovod"),
+        prove("ddp.job", SESSION, True, id="session-container"),
+        prove("ddp.job", HOROVOD, True, id="session-horovod-container"),
+    ],
+)
+def test_a_run_at_its_time_limit_is_requeued_and_ends_as_an_uninterrupted_one(  # noqa: PLR0917 -- fixtures
+    request, cluster, tmp_path, config, script, settings, container
+):
+    flags = ["--epochs", "60"] if settings else []
+    settings = {**(settings or {"SLIPWAY_CONFIG": config(40)})}
+    settings |= request.getfixturevalue("image") if container else {}
+    cluster.submit(script, *flags, out=tmp_path / "whole", **settings).ends()
+    job = cluster.submit(script, *flags, out=tmp_path / "run", **settings)
+    job.until("step 50 " if flags else "epoch 2/40")
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # what --signal=B:USR1@180 does, in time for a test
-    fields = job.wait()
-    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    job.ends(JobState="COMPLETED", Restarts="1")
     assert "resumed at step" in job.output
-    latest = "checkpoints/latest"
-    assert digest(tmp_path / "run" / latest) == digest(tmp_path / "whole" / latest)
-    assert len(files_beside_checkpoints(tmp_path / "run")) <= 70 + 2 * (10 + 2), "as its header says"
+    if flags:
+        assert content(tmp_path / "run") == content(tmp_path / "whole")
+    else:
+        assert_same_weights(tmp_path)
+        assert len(files_beside_checkpoints(tmp_path / "run")) <= 70 + 2 * (10 + 2), "as its header says"
+
+
+def assert_same_weights(folder: Path) -> None:
+    run, whole = (digest(folder / name / "checkpoints" / "latest") for name in ("run", "whole"))
+    assert run == whole
 
 
 def files_beside_checkpoints(run: Path) -> list[Path]:
@@ -73,27 +106,33 @@ def files_beside_checkpoints(run: Path) -> list[Path]:
 @pytest.mark.prove
 def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_path, config, table):
     """The real thing, minutes long: Slurm's own limit and its own warning, several times."""
-    whole = cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))
-    assert whole.wait(500)["JobState"] == "COMPLETED", whole.output
+    cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES)).ends(limit=500)
     short = ("--time=2", "--signal=B:USR1@30")  # Slurm looks every 30 s, so it comes 60 to 90 s after the start
     job = cluster.submit("ddp.job", out=tmp_path / "run", sbatch=short, SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))
-    fields = job.wait(600)
-    assert fields["JobState"] == "COMPLETED", job.output
+    fields = job.ends(limit=600)
     assert int(fields["Restarts"]) >= 1
     said = [line for line in job.output.splitlines() if "out of time" in line or "resumed at step" in line]
     table("time limit of two minutes", [[line] for line in said])
-    latest = "checkpoints/latest"
-    assert digest(tmp_path / "run" / latest) == digest(tmp_path / "whole" / latest)
+    assert_same_weights(tmp_path)
 
 
-def test_the_bound_on_requeues_holds_and_the_run_can_be_continued(cluster, tmp_path, config):
+@pytest.mark.parametrize(
+    ("script", "requeues"),
+    [("ddp.job", 0), *(prove(script, 1) for script in OVER_MPI)],
+)
+def test_a_job_is_requeued_no_more_often_than_allowed(cluster, tmp_path, config, script, requeues):
     out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(400), SLIPWAY_MAX_REQUEUES="0")
-    job.until("epoch 2/400")
-    cluster.run("scancel", "--batch", "--signal=USR1", job.number)
-    fields = job.wait()
-    assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
+    job = cluster.submit(script, out=out, SLIPWAY_CONFIG=config(4000), SLIPWAY_MAX_REQUEUES=str(requeues))
+    for attempt in range(1, requeues + 2):
+        job.until("samples/s", times=2 * attempt)
+        cluster.run("scancel", "--batch", "--signal=USR1", job.number)
+        if attempt <= requeues:
+            job.until("resumed at step", times=attempt)
+    job.ends(JobState="FAILED", ExitCode="75:0", Restarts=str(requeues))
     assert f"to continue: sbatch --nodes=2 {out}/job.sh" in job.output
+    said = status(out)
+    assert said["step"] > said["start_step"]
+    assert (said["start_step"] > 0) == (requeues > 0)
 
 
 OF_ANOTHER_JOB = {
@@ -124,7 +163,7 @@ def test_the_ranks_get_the_same_from_inside_another_job(cluster_with_memory, tmp
             SLIPWAY_SCRIPT=str(FOREIGN / "allocation.py"),
             **env,
         )
-        assert job.wait(100)["JobState"] == "COMPLETED", job.output
+        job.ends(limit=100)
         rows = [json.loads(line.partition("SEEN ")[2]) for line in job.output.splitlines() if "SEEN " in line]
         seen.append(sorted(rows, key=lambda row: row["rank"]))
     assert seen[0] == seen[1]
@@ -134,66 +173,64 @@ def test_the_ranks_get_the_same_from_inside_another_job(cluster_with_memory, tmp
     table(f"inside another job: {Path(script).name}", [[str(value) for value in row.values()] for row in seen[1]])
 
 
-STANDSTILL = """
-import os
-if os.environ["RANK"] == "0":
-    with open("{RUN_DIR}/verdict.{TRAINER_ATTEMPT}".format(**os.environ), "w") as file:
-        file.write("stopped 7 time-limit\\n")
-"""
+RUNS: dict[str, tuple] = {
+    "ddp.job": ("ddp.job", {}),
+    "ddp, node by node": (("ddp", "example", "placement=node-by-node"), {}),
+    "session": ("ddp.job", SESSION),
+    **{script: (script, {}) for script in OVER_MPI},
+}
+ENDED_BY_USER = {("ddp.job", "scancel"), ("ddp, node by node", "scancel"), ("session", "scancel"), ("session", "STOP")}
+"""Pairs that `make test` runs; the product is `make prove`'s."""
 
 
-def test_a_run_that_gains_no_step_is_not_requeued(cluster, tmp_path):
-    (tmp_path / "standstill.py").write_text(STANDSTILL)
-    job = cluster.submit("ddp-ranks.job", out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "standstill.py"))
-    fields = job.wait()
-    assert (fields["JobState"], fields["ExitCode"], fields["Restarts"]) == ("FAILED", "75:0", "0"), job.output
+def ended_by_user():
+    for case in itertools.product(RUNS, ("scancel", "STOP")):
+        yield pytest.param(*case, marks=[] if case in ENDED_BY_USER else [pytest.mark.prove])
 
 
-@pytest.mark.parametrize("way", ["scancel", "STOP"])
-def test_a_user_ends_it_for_good(cluster, tmp_path, config, way):
-    out = tmp_path / "run"
-    job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(400))
-    job.until("epoch 2/400")
+@pytest.mark.parametrize(("run", "way"), list(ended_by_user()))
+def test_a_run_ended_by_its_user_is_saved_and_not_requeued(cluster, tmp_path, config, run, way):
+    out, (script, settings) = tmp_path / "run", RUNS[run]
+    path = script if isinstance(script, str) else rendered(tmp_path, *script)
+    # a worker beside each rank of the session gets the signals too
+    flags = ["--epochs", "400", "--workers", "1"] if settings else []
+    job = cluster.submit(path, *flags, out=out, **(settings or {"SLIPWAY_CONFIG": config(4000)}))
+    job.until("step 50 " if settings else "epoch 2/")
     if way == "scancel":
         cluster.run("scancel", job.number)
     else:
         (out / "STOP").write_text("user\n")
-    fields = job.wait()
-    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED" if way == "scancel" else "FAILED", "0"), job.output
-    deadline = time.monotonic() + 30  # the ranks may save after Slurm calls the job cancelled
-    while status(out)["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.2)
+    job.ends(JobState="CANCELLED" if way == "scancel" else "FAILED", Restarts="0")
+    until(lambda: status(out)["state"] != "running", limit=60)  # ranks may save after Slurm calls the job cancelled
     said = status(out)
-    assert (said["state"], said["reason"]) == ("stopped", "signal" if way == "scancel" else "user")
-    assert said["step"] >= 23
+    assert (said["state"], said["requeue"]) == ("stopped", False), job.output
+    assert said["reason"] in ({"user"} if way == "STOP" else {"signal", "user"} if script in OVER_MPI else {"signal"})
+    assert said["step"] >= (50 if settings else 23)
+    assert cluster.left_over(limit=60) == []
 
 
 @pytest.mark.prove
-def test_a_preempted_run_comes_back_once(cluster, tmp_path, config):
+def test_a_preempted_run_is_requeued_once(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     words = ("--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 1", f"--output={tmp_path}/urgent.log")
     cluster.run("sbatch", *words)
-    fields = job.wait()
-    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    job.ends(JobState="COMPLETED", Restarts="1")
     assert job.output.count("resumed at step") == 1
     assert status(out)["attempt"] == 2
 
 
 @pytest.mark.prove
-def test_a_lost_node_is_survived(cluster, tmp_path, config):
+def test_a_run_that_loses_a_node_is_requeued_and_continues(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     cluster.control("kill", "node2")
-    deadline = time.monotonic() + 90
-    while "down" not in cluster.run("sinfo", "--noheader", "--nodes=node2", "--format=%T"):  # it boots no sooner
-        assert time.monotonic() < deadline, "Slurm has not noticed"
-        time.sleep(0.5)
+    state = ("sinfo", "--noheader", "--nodes=node2", "--format=%T")
+    assert until(lambda: "down" in cluster.run(*state), limit=90) is not None, "Slurm has not noticed"
     cluster.control("boot", "node2")
-    fields = job.wait()
-    assert fields["JobState"] == "COMPLETED", job.output
+    job.ends()
     assert last_step(out) == 40 * 23
     assert status(out)["start_step"] > 0
 
@@ -204,8 +241,7 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
     jobs = [
         cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, SLIPWAY_CONFIG=config(10)) for name in ("a", "b")
     ]
-    fields = [job.wait() for job in jobs]
-    assert [field["JobState"] for field in fields] == ["COMPLETED"] * 2, "\n".join(job.output for job in jobs)
+    fields = [job.ends() for job in jobs]
     assert fields[0]["NodeList"] == fields[1]["NodeList"] == "node[1-2]"
     assert max(field["StartTime"] for field in fields) < min(field["EndTime"] for field in fields)
 
@@ -213,5 +249,5 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
 @pytest.mark.parametrize("script", ["ddp.job", pytest.param("ddp-ranks.job", marks=pytest.mark.prove)])
 def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / "plain_ddp.py"))
-    assert job.wait()["JobState"] == "COMPLETED", job.output
+    job.ends()
     assert "4 ranks, final loss 0.0000" in job.output

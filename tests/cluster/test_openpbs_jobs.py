@@ -1,14 +1,16 @@
-"""The committed PBS scripts on a real OpenPBS of two nodes: as root in the environment, as alice in the image."""
+"""The committed PBS scripts on a real OpenPBS of two nodes: as root in the environment, as alice in the image.
+
+`build/openpbs` compiles it; without that, or OPENPBS_SOURCE to do it from, all of this is skipped.
+"""
 
 import re
+import shlex
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from clusters import AS_ROOT, LIBRARY, REPORT, seen_by_ranks
-from jobgen.cli import main
+from clusters import AS_ROOT, LIBRARY, REPORT, rendered, seen_by_ranks
 from support import ROOT, digest, status
 
 pytestmark = pytest.mark.prove
@@ -29,10 +31,24 @@ def user(request, cluster, users_folder):
     return {**image, "user": user, "SLIPWAY_LIB": str(LIBRARY)}, users_folder
 
 
-def ended(job, *, code=0):
-    fields = job.wait()
-    assert fields["Exit_status"] == str(code), job.output
-    return fields
+NODES = """#!/usr/bin/env bash
+#PBS -q gpu -j oe -l select=2:ncpus=8:ngpus=2:mpiprocs=2 -l place=scatter
+cd "$PBS_O_WORKDIR" && id --user --name && pwd
+for node in $(sort --unique "$PBS_NODEFILE"); do ssh "$node" hostname; done
+printf '%s' "$SLIPWAY_ARGS" >"$PBS_JOBID.arguments"
+"""
+
+
+@pytest.mark.parametrize("name", ["alice", "root"])
+def test_a_job_has_both_nodes_and_its_settings(openpbs, users_folder, name):
+    script, arguments = users_folder / "job.pbs", ["--name", "it's a \"test\", isn't it?", "$HOME", "two\nlines"]
+    script.write_text(NODES)
+    job = openpbs.submit(script, *arguments, out=users_folder / "run", user=name)
+    fields = job.ends()
+    assert job.output.splitlines() == [name, str(users_folder), "node1", "node2"]
+    assert job.log == users_folder / f"job.pbs.o{job.number.removesuffix('.head')}"
+    assert fields["Resource_List.ngpus"] == "4"
+    assert shlex.split((users_folder / f"{job.number}.arguments").read_text()) == arguments
 
 
 @pytest.mark.parametrize("form", ["library", "standalone"])
@@ -41,19 +57,17 @@ def test_ranks_form_the_planned_world(openpbs, user, table, script, backend, for
     settings, folder = user
     path = ROOT / "jobscripts" / script
     if form == "standalone":
-        path = folder / script
-        words = ["render", script.partition(".")[0], "--site", "pbs", "--standalone", "--output", str(path)]
-        assert main(words) == 0
+        path = rendered(folder, script.partition(".")[0], "pbs", standalone=True)
         settings = {**settings, "SLIPWAY_LIB": ""}
     way = settings.get("USE_CONTAINER") == "1"
     job = openpbs.submit(path, out=folder / "run", SLIPWAY_SCRIPT=REPORT, BACKEND=backend, **settings)
-    fields = ended(job)
+    fields = job.ends()
     assert seen_by_ranks(job.output, ranks=4) == {(4, backend, way)}
     row = [script, f"BACKEND={backend}", settings["user"], form, fields["resources_used.walltime"], "0"]
     if form == "library":
         words = {name: settings[name] for name in ("user", "PATH", "APPTAINER_BIND") if name in settings}
         again = openpbs.resubmit(folder / "run", **words)
-        fields = ended(again)
+        fields = again.ends()
         assert seen_by_ranks(again.output, ranks=4) == {(4, backend, way)}
         row += ["job.sh again", fields["resources_used.walltime"], "0"]
     table(f"OpenPBS: {script}, BACKEND={backend}, {settings['user']}, {form}", [row])
@@ -64,21 +78,16 @@ def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config
     shutil.copy(config(400), folder / "run.toml")
     settings = {**settings, "SLIPWAY_CONFIG": str(folder / "run.toml")}
     # The next job of a chain gets no environment but what the site's file says.
-    script = folder / "ddp.pbs"
     machine = {**AS_ROOT, "APPTAINER_BIND": settings.get("APPTAINER_BIND", "")}
-    words = [word for name, value in machine.items() for word in ("--set", f"env.{name}='{value}'")]
-    assert main(["render", "ddp", "--site", "pbs", *words, "--output", str(script)]) == 0
-    whole = openpbs.submit(script, out=folder / "whole", **settings)
-    assert whole.wait(500)["Exit_status"] == "0", whole.output
+    script = rendered(folder, "ddp", "pbs", *(f"env.{name}='{value}'" for name, value in machine.items()))
+    openpbs.submit(script, out=folder / "whole", **settings).ends(limit=500)
     job = openpbs.submit(script, out=folder / "run", qsub=LATE, **settings)
-    asked, output = job.wait(), job.output
-    assert asked["Exit_status"] == "75", output
-    fields = asked
+    asked = fields = job.ends(Exit_status="75")
+    output = job.output
     while fields["Exit_status"] == "75":
-        number = re.search(r"continued by job (\d+)", job.output)
-        assert number, output
-        job = openpbs.job(f"{number[1]}.head")
-        fields = job.wait()
+        number = re.search(r"continued by job (\d+)", job.output)[1]
+        job = openpbs.job(f"{number}.head")
+        fields = job.ends(job_state="F")
         output += job.output
         same = ("queue", "Resource_List.walltime", "Resource_List.select", "Account_Name", "Join_Path")
         assert [fields.get(name) for name in same] == [asked.get(name) for name in same]
@@ -94,13 +103,11 @@ def test_qdel_saves_and_ends_it_for_good(openpbs, user, config, cluster):
     job = openpbs.submit("ddp.pbs", out=folder / "run", SLIPWAY_CONFIG=str(folder / "run.toml"), **settings)
     job.until("samples/s", times=2)
     openpbs.run("qdel", job.number, user=settings["user"])
-    job.wait()
+    job.ends(job_state="F")
     said = status(folder / "run")
     assert (said["state"], said["requeue"]) == ("stopped", False), job.output
-    deadline = time.monotonic() + 30  # mpirun may end before the last rank of the other node does
-    while any("-m trainer" in cluster.control("on", node, "ps", "-eo", "args") for node in ("node1", "node2")):
-        assert time.monotonic() < deadline, "ranks were left behind"
-        time.sleep(0.5)
+    # mpirun may end before the last rank of the other node does
+    assert cluster.left_over("-m trainer", limit=30) == []
 
 
 def test_an_array_task_has_a_folder_without_brackets(openpbs, users_folder, users_image):
@@ -110,5 +117,5 @@ def test_an_array_task_has_a_folder_without_brackets(openpbs, users_folder, user
                          **{**settings, "SLIPWAY_RUN_DIR": ""})  # fmt: skip
     number = job.number.partition("[")[0]
     for task in (1, 2):
-        openpbs.job(f"{number}[{task}].head").wait()
+        openpbs.job(f"{number}[{task}].head").ends(job_state="F")
         assert (Path(users_folder) / f"ddp-{number}_{task}" / "logs" / "1" / "job").exists()

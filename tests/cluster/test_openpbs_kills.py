@@ -13,8 +13,8 @@ import pytest
 
 import kills
 import recovery
-from clusters import LIBRARY, OpenPbs, rendered, started
-from recovery import RANK, Kill, Outcome, append, left_over, trains, until
+from clusters import LIBRARY, OpenPbs, rendered, started, until
+from recovery import RANK, Kill, Outcome, append, trains
 from support import digest
 
 pytestmark = pytest.mark.prove
@@ -56,9 +56,9 @@ def submit(pbs):
 
 @pytest.fixture(scope="module")
 def whole(submit):
-    """Return the digest of a run that nobody touched."""
+    """Return the digest of an undisturbed run."""
     job, out = submit("whole")
-    assert job.wait()["Exit_status"] == "0", job.output
+    job.ends()
     return digest(out / "checkpoints" / "latest")
 
 
@@ -68,13 +68,13 @@ def repair(pbs, what, node):
 
 
 @pytest.mark.parametrize("number", range(len(KILLS)))
-def test_a_job_ends_as_if_nothing_had_happened(pbs, submit, whole, number):
+def test_a_job_with_a_kill_ends_with_the_weights_of_an_undisturbed_run(pbs, submit, whole, number):
     kill, cluster = KILLS[number], pbs.cluster
     job, out = submit(f"job-{number}")
     assert until((out / "checkpoints" / "latest").is_symlink) is not None, job.output
     time.sleep(4 * kill.delay)
     node = job.fields["exec_host"].split("+")[int(kill.place)].partition("/")[0]
-    outcome = Outcome(number, kill, failure="not reached")
+    outcome = Outcome(number, kill, failure="not survived")
     began = time.monotonic()
     try:
         recovery.strike(cluster, kill.what, node, *PATTERNS.get(kill.what, ()))
@@ -89,11 +89,9 @@ def test_a_job_ends_as_if_nothing_had_happened(pbs, submit, whole, number):
             outcome.how = "requeue" if job.fields.get("run_count") != "1" else "restart"
         elif job.state in job.ended:
             outcome.how = "went on"
-        fields = job.wait(limit=300)
-        outcome.failure = "" if fields["Exit_status"] == "0" else f"exit code {fields['Exit_status']}"
-        if not outcome.failure and digest(out / "checkpoints" / "latest") != whole:
-            outcome.failure = "other weights"
-        if left := left_over(cluster, [name for name in NODES if kill.what != "node" or name != node]):
+        job.ends(limit=300)
+        outcome.failure = "" if digest(out / "checkpoints" / "latest") == whole else "other weights"
+        if left := cluster.left_over(nodes=[name for name in NODES if kill.what != "node" or name != node]):
             outcome.failure += f" left: {left}"
         output = job.output
     finally:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from clusters import FIXED, Cluster, Job, rendered, started
-from recovery import left_over, repair, strike, trains, until
+from clusters import FIXED, Cluster, Job, rendered, started, until
+from recovery import repair, strike, trains
 from support import digest
 
 pytestmark = pytest.mark.prove
@@ -86,9 +86,9 @@ def submit(cluster, tmp_path_factory, resiliency):
 
 @pytest.fixture(scope="module")
 def whole(submit):
-    """Return the digest of a run that nobody touched."""
+    """Return the digest of an undisturbed run."""
     job, out = submit("slipway", "whole")
-    assert job.wait()["JobState"] == "COMPLETED", job.output
+    job.ends()
     return digest(out / "checkpoints" / "latest")
 
 
@@ -101,12 +101,10 @@ PATTERNS = {
 def choose_node(cluster: Cluster, job: Job, what: str) -> str:
     """Return the node to be hit: the job's first, or another one with a rank."""
     host = job.fields["BatchHost"]
-    return host if what == "batch host" else next(node for node in NODES if node != host and _has_a_rank(cluster, node))
-
-
-def _has_a_rank(cluster: Cluster, node: str) -> bool:
-    lines = cluster.control("on", node, "ps", "-eo", "args").splitlines()
-    return any("slow_steps" in line and "rdzv" not in line for line in lines)
+    if what == "batch host":
+        return host
+    rank = "^(?!.*rdzv).*slow_steps"
+    return next(node for node in NODES if node != host and cluster.processes(rank, nodes=[node]))
 
 
 @pytest.mark.parametrize("time_", range(TIMES))
@@ -132,7 +130,7 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
             gone = node if what in {"node", "batch host"} else None
             if what == "network":
                 cluster.control("reconnect", node)
-            row["left"] = left_over(cluster, [name for name in NODES if name != gone])
+            row["left"] = cluster.left_over(nodes=[name for name in NODES if name != gone])
     finally:
         if report := os.environ.get("PEERS_REPORT"):
             with Path(report).open("a", encoding="utf-8") as file:

@@ -5,19 +5,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from clusters import started
-from readme import ASKED, ON_CLUSTER, ON_NODE, SCRIPT, fresh_clone
+from clusters import started, until
+from readme import ASKED, ON_CLUSTER, ON_NODE, fresh_clone
 
 pytestmark = pytest.mark.prove
 SHORT = " --epochs 1 --arch mlp --no-figures"
 FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0"}
-BUILD = '#!/bin/bash\nset -eu\nmkdir -p "$SCRATCH"\necho "built by $ROUTES" >"$IMAGE_FOLDER/slipway-$VARIANT.sif"\n'
-"""In place of build/image, which takes half an hour and a network."""
 NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
 """What a reader puts in for what stands in capitals."""
 
@@ -34,9 +31,7 @@ def place(tmp_path):
     folder = fresh_clone(tmp_path / "clone")
     for name in (".venv", ".venv-horovod"):
         (folder / name).symlink_to(sys.prefix)
-    (
-        folder / "slipway.sif"
-    ).touch()  # jobs find the image before they are submitted; USE_CONTAINER=0 keeps them out of it
+    (folder / "slipway.sif").touch()  # jobs look for the image at submission; USE_CONTAINER=0 keeps them out of it
     shutil.copy(folder / "jobscripts/sites/example.toml", folder / "jobscripts/sites/mine.toml")
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "mine").symlink_to(sys.prefix)
@@ -68,7 +63,7 @@ def job(cluster, place):
 
 
 def completed(job):
-    assert job.wait()["JobState"] == "COMPLETED", job.output
+    job.ends()
     return job.output
 
 
@@ -79,7 +74,7 @@ def local(command, place):
     return command
 
 
-TRAINS = [command for command in ON_CLUSTER if "4711" not in command and "image_build" not in command]
+TRAINS = [command for command in ON_CLUSTER if "4711" not in command]
 FOLLOWS = [command for command in ON_CLUSTER if "4711" in command]
 
 
@@ -118,23 +113,9 @@ def test_a_command_follows_a_job(at_login, job, command):
         assert "attempt 2 in " in again.output
         return
     said = at_login(line)
-    ended = "CANCELLED" if "cancel" in command else "COMPLETED"
-    assert followed.wait()["JobState"] == ended, followed.output
+    followed.ends(JobState="CANCELLED" if "cancel" in command else "COMPLETED")
     expected = {"status": f"run runs/ddp-{followed.number}: ", "logs": "epoch 1/1", "cancel": ""}
     assert expected[command.split()[1]] in said
-
-
-def test_the_image_is_built_where_the_reader_is_told_to(place, at_login, job):
-    command = "jobgen submit image_build --site mine"
-    assert command in ON_CLUSTER
-    (place / "build" / "image").write_text(BUILD)
-    (place / "bin").mkdir()
-    (place / "bin" / "apptainer").write_text("#!/bin/sh\n")
-    (place / "bin" / "apptainer").chmod(0o755)
-    (place / "slipway.sif").unlink()
-    said = completed(job(at_login(f'PATH="$PWD/bin:$PATH" && {command}')))
-    assert "slipway.sif is ready" in said
-    assert (place / "slipway.sif").read_text() == "built by registry\n"
 
 
 @pytest.mark.parametrize("command", ASKED)
@@ -171,14 +152,7 @@ def test_jupyter(cluster, place, at_login):
     root = " --allow-root --IdentityProvider.token=secret"
     at_login(f"({command}{root} >jupyter.log 2>&1 &)")
     log = place / "jupyter.log"
-    deadline = time.monotonic() + 80
-    while "http://127.0.0.1:8899/" not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.3)
+    assert until(lambda: "http://127.0.0.1:8899/" in log.read_text(), limit=80) is not None, log.read_text()
     ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8899/api/kernelspecs?token=secret').read())"
     assert "python3" in cluster.control("on", "node1", sys.executable, "-c", ask)
     assert "shell: on node1, in " in log.read_text()
-
-
-def test_the_script_of_the_readme_is_what_a_clone_holds(place):
-    assert (place / "my_train.py").read_text() == SCRIPT

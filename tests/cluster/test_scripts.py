@@ -44,7 +44,7 @@ def test_the_world_that_is_formed_is_the_one_that_was_planned_or_the_job_says_so
     case = CASES[name]
     env = {"SLIPWAY_SCRIPT": str(SCRIPTS / case.script), **case.env}
     job = cluster.submit(case.job, out=tmp_path / "run", sbatch=case.sbatch, **env)
-    assert job.wait()["JobState"] == case.state, job.output
+    job.ends(JobState=case.state)
     said = next((line for line in job.output.splitlines() if case.line in line), "")
     assert said, job.output
     formed = {tuple(map(int, found)) for found in re.findall(r"joined as (\d) of (\d)", job.output)}

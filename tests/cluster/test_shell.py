@@ -38,11 +38,12 @@ def shell(
     return said
 
 
-def test_a_command_on_a_node(cluster, tmp_path):
+@pytest.mark.parametrize(("settings", "gpus"), [([], "1: 0\n"), (["--set", "device=cpu"], "0: ")], ids=["GPU", "CPU"])
+def test_a_command_on_a_node(cluster, tmp_path, settings, gpus):
     words = ("sh", "-c", 'echo "$(hostname) has $GPUS_PER_NODE: $CUDA_VISIBLE_DEVICES"; echo "$OUT"; exit 7')
-    said = shell(cluster, tmp_path, "--", *words, OUT="of the user")
-    assert "\nnode1 has 1: 0\nof the user\n" in said
-    assert said.endswith("ended with 7\n")
+    said = shell(cluster, tmp_path, *settings, "--", *words, OUT="of the user")
+    assert f"\nnode1 has {gpus}" in said
+    assert said.endswith("\nof the user\nended with 7\n")
 
 
 def test_an_interactive_shell_trains_and_starts_steps_of_its_own(cluster, tmp_path, config):
@@ -52,11 +53,6 @@ def test_an_interactive_shell_trains_and_starts_steps_of_its_own(cluster, tmp_pa
     assert "here: node1 42" in said
     assert (tmp_path / "run" / "verdict.1").read_text().startswith("done "), said
     assert said.endswith("ended with 5\n"), said
-
-
-def test_a_node_without_gpus(cluster, tmp_path):
-    said = shell(cluster, tmp_path, "--set", "device=cpu", "--", "sh", "-c", "echo $GPUS_PER_NODE GPUs")
-    assert "\n0 GPUs\n" in said
 
 
 def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):

@@ -13,7 +13,7 @@ import pytest
 from clusters import FIXED, Cluster, Job
 from jobgen.cli import main
 from messages import assert_error, assert_names, assert_warning, slugs
-from support import ROOT, weights
+from support import ROOT
 
 SETTINGS = {**FIXED, "SLIPWAY_VENV": sys.prefix}
 
@@ -34,33 +34,26 @@ class TestEnvironmentThatIsNotHandedOn:
         run = submit(
             cluster, "ddp", out=tmp_path / "run", SBATCH_EXPORT="NONE", SLIPWAY_CONFIG=config(1), SLIPWAY_STAGE="1"
         )
-        assert run.wait()["JobState"] == "COMPLETED", run.output
+        run.ends()
         said = next(line for line in run.output.splitlines() if "set at submission: " in line)
-        for setting in (
-            "USE_CONTAINER='0'",
-            "SLIPWAY_DEVICE='cpu'",
-            f"SLIPWAY_VENV='{sys.prefix}'",
-            "SLIPWAY_STAGE='1'",
-        ):
-            assert setting in said
-        again = cluster.resubmit(tmp_path / "run", folder=tmp_path, SBATCH_EXPORT="NONE")
-        assert again.wait()["JobState"] == "COMPLETED", again.output
+        settings = ("USE_CONTAINER='0'", "SLIPWAY_DEVICE='cpu'", f"SLIPWAY_VENV='{sys.prefix}'", "SLIPWAY_STAGE='1'")
+        assert_names(said, *settings)
+        cluster.resubmit(tmp_path / "run", folder=tmp_path, SBATCH_EXPORT="NONE").ends()
 
     @pytest.mark.prove
     def test_a_path_of_the_site_brings_the_container_runtime(self, cluster, tmp_path, config, image):
         folder = Path(shutil.which("apptainer", path=image["PATH"])).parent
         env = {**image, "SLIPWAY_CONFIG": config(1), "SBATCH_EXPORT": "NONE"}
         without = submit(cluster, "ddp", out=tmp_path / "none", **env)
-        assert without.wait()["ExitCode"] == "78:0", without.output
+        without.ends(ExitCode="78:0")
         assert_error(without.output, "no-container-runtime", "apptainer", "USE_CONTAINER=0")
         assert_warning(without.output, "environment-left", "PATH")
         words = ("--set", f'path=["{folder}"]', "--set", f'env.APPTAINER_BIND="{image["APPTAINER_BIND"]}"')
-        run = submit(cluster, "ddp", *words, out=tmp_path / "run", **env)
-        assert run.wait()["JobState"] == "COMPLETED", run.output
+        submit(cluster, "ddp", *words, out=tmp_path / "run", **env).ends()
 
     def test_a_committed_script_says_that_they_have_not_come(self, cluster, tmp_path):
         job = cluster.submit("ddp.job", out=tmp_path / "run", SBATCH_EXPORT="NONE")
-        assert job.wait()["ExitCode"] == "78:0", job.output
+        job.ends(ExitCode="78:0")
         assert_warning(job.output, "environment-left", "--export=NONE", "SBATCH_EXPORT", "--export=ALL")
 
 
@@ -75,7 +68,7 @@ class TestEnvironmentThatIsNotHandedOn:
 def test_gpus_as_the_site_requests_them(cluster, tmp_path, config, settings, ranks):
     """A rank for each GPU that Slurm has given, by whatever option it was asked."""
     job = submit(cluster, "ddp", *settings, out=tmp_path / "run", SLIPWAY_CONFIG=config(1))
-    assert job.wait()["JobState"] == "COMPLETED", job.output
+    job.ends()
     assert f": {ranks} rank(s), {ranks // 2} on each of 2 node(s)" in job.output
     assert "idle-gpus" not in slugs(job.output)
 
@@ -94,8 +87,7 @@ class TestSalloc:
         said = self.run(cluster, tmp_path, "bash", "-c", words, SLIPWAY_CONFIG=config(2), SLIPWAY_DEVICE="cpu")
         assert said.endswith("ended with 0\n"), said
         assert said.count(": 4 rank(s), 2 on each of 2 node(s)") == 2
-        first, second = sorted(tmp_path.glob("ddp-*"))
-        assert weights(first / "checkpoints" / "latest").keys() == weights(second / "checkpoints" / "latest").keys()
+        assert len([*tmp_path.glob("ddp-*/checkpoints/latest")]) == 2
 
     @pytest.mark.prove
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
@@ -112,13 +104,7 @@ class TestSalloc:
         assert "ended with 0" in said
         assert "then typed" in said
 
-    @pytest.mark.prove
-    def test_horovod(self, cluster, tmp_path, config):
-        env = {"SLIPWAY_CONFIG": config(1), "BACKEND": "horovod"}
-        said = self.run(cluster, tmp_path, "bash", "jobscripts/ddp.job", **env)
-        assert said.endswith("ended with 0\n"), said
-
-    def test_it_never_requeues_it(self, cluster, tmp_path, config):
+    def test_a_time_limit_within_it_requeues_nothing(self, cluster, tmp_path, config):
         signal = "(until grep -q . RUN/metrics.jsonl; do sleep 0.2; done; kill -USR1 $(cat pid)) & echo $$ >pid; "
         words = f"cd {tmp_path}; {signal.replace('RUN', 'ddp-*')} exec bash {ROOT}/jobscripts/ddp.job"
         env = {"SLIPWAY_CONFIG": config(4000), "SLIPWAY_LIB": str(ROOT / "jobscripts" / "lib")}
@@ -127,7 +113,7 @@ class TestSalloc:
         assert re.search(r"stopped at step \d+ .*: sbatch --nodes=2 ", said), said
         assert said.endswith("ended with 75\n"), said
 
-    def test_outside_of_one(self, cluster):
+    def test_outside_of_an_allocation_the_script_is_refused(self):
         done = subprocess.run(
             ["bash", ROOT / "jobscripts" / "ddp.job"],
             env={"PATH": os.environ["PATH"]},
@@ -154,17 +140,16 @@ class TestPythonOfModules:
 
     @pytest.fixture
     def modules(self, tmp_path):
-        """Return the environment of a user who has a module PyTorch/1.0, and one of Python alone."""
+        """Return the environment of a user who has a module PyTorch/1.0."""
         programs = tmp_path / "bin"
         programs.mkdir()
         (programs / "python3").symlink_to("/usr/bin/python3")
         (programs / "torchrun").write_text("#!/usr/bin/env python3\nfrom torch.distributed.run import main\nmain()\n")
         (programs / "torchrun").chmod(0o755)
         paths = [path for path in sys.path if path.endswith("site-packages")] + [str(ROOT / "src")]
-        for name, packages in (("PyTorch", ":".join(paths)), ("Python", "/nowhere")):
-            file = tmp_path / "modulefiles" / name / "1.0"
-            file.parent.mkdir(parents=True)
-            file.write_text(PYTORCH.format(bin=programs, packages=packages))
+        file = tmp_path / "modulefiles" / "PyTorch" / "1.0"
+        file.parent.mkdir(parents=True)
+        file.write_text(PYTORCH.format(bin=programs, packages=":".join(paths)))
         return {
             "BASH_ENV": str(INIT),  # each Bash has `module`, as by a centre's profile
             "MODULEPATH": str(tmp_path / "modulefiles"),
@@ -173,27 +158,11 @@ class TestPythonOfModules:
             "SLIPWAY_VENV": "modules",
         }
 
-    def site(self, module):
-        return ("--set", "container=none", "--set", f'modules=["{module}"]')
-
     @pytest.mark.parametrize("purge", ["true", "false"])
-    def test_the_trainer(self, cluster, tmp_path, config, modules, purge):
-        words = (*self.site("PyTorch/1.0"), "--set", f"purge_modules={purge}")
-        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules)
-        assert job.wait()["JobState"] == "COMPLETED", job.output
-
-    def test_a_script_of_ones_own(self, cluster, tmp_path, modules):
-        script = str(ROOT / "tests" / "scripts" / "unchanged" / "local_rank.py")
-        words = self.site("PyTorch/1.0")
-        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_SCRIPT=script, **modules)
-        assert job.wait()["JobState"] == "COMPLETED", job.output
-        assert "joined as 3 of 4" in job.output
-
-    def test_what_is_missing_is_named(self, cluster, tmp_path, config, modules):
-        words = self.site("Python/1.0")
-        job = submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules)
-        assert job.wait()["ExitCode"] == "78:0", job.output
-        assert_error(job.output, "no-environment", "SLIPWAY_VENV=modules", "slipway-hpc", "msgspec, torch, ")
+    def test_the_trainer_runs_with_the_modules_of_the_site(self, cluster, tmp_path, config, modules, purge):
+        settings = ("container=none", 'modules=["PyTorch/1.0"]', f"purge_modules={purge}")
+        words = [word for setting in settings for word in ("--set", setting)]
+        submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules).ends()
 
 
 @pytest.mark.prove
@@ -219,7 +188,7 @@ class TestOneImageForAll:
         subprocess.check_call(["chown", "--recursive", f"{owner}:{owner}", folder])
         return folder
 
-    def test_both_train_and_neither_writes_into_the_others_run(  # noqa: PLR0917 -- fixtures
+    def test_two_users_train_and_the_folder_of_the_centre_stays_as_it_is(  # noqa: PLR0917 -- fixtures
         self, cluster, users_folder, users_image, image, centre, monkeypatch
     ):
         monkeypatch.setenv("SLIPWAY_SITES", str(centre / "sites"))
@@ -228,26 +197,19 @@ class TestOneImageForAll:
         paths = {"root": image["PATH"], "alice": users_image["PATH"]}
         before = listing(centre)
 
-        def submitted(user: str, **env: str) -> Job:
+        def submitted(user: str) -> Job:
             clone = clones[user]
             script = clone / "jobscripts" / "centre.job"
             assert main([*words, str(script)]) == 0
-            log = clone / f"{len(list(clone.glob('*.log')))}.log"
-            binds = {"APPTAINER_BIND": f"{clone}/src:/opt/slipway/src", "PATH": paths[user], "CLUSTER_AS": user}
-            env = {"SLIPWAY_DEVICE": "cpu", **binds, **env}
+            log = clone / "job.log"
+            env = {"APPTAINER_BIND": f"{clone}/src:/opt/slipway/src", "PATH": paths[user], "CLUSTER_AS": user}
             command = ["env", f"--chdir={clone}", "sbatch", "--parsable", f"--output={log}", str(script)]
-            return cluster.job(cluster.run(*command, "--epochs", "1", **env).strip(), log)
+            return cluster.job(cluster.run(*command, "--epochs", "1", SLIPWAY_DEVICE="cpu", **env).strip(), log)
 
         jobs = {user: submitted(user) for user in clones}
-        runs = {}
         for user, job in jobs.items():
-            assert job.wait()["JobState"] == "COMPLETED", job.output
-            runs[user] = clones[user] / "runs" / f"ddp-{job.number}"
-            assert (runs[user] / "verdict.1").read_text().startswith("done ")
-        for user, other in (("root", "alice"), ("alice", "root")):
-            intruder = submitted(user, SLIPWAY_RUN_DIR=str(runs[other]))
-            assert intruder.wait()["ExitCode"] == "78:0", intruder.output
-            assert_error(intruder.output, "not-your-folder", runs[other], "SLIPWAY_RUN_DIR")
+            job.ends()
+            assert (clones[user] / "runs" / f"ddp-{job.number}" / "verdict.1").read_text().startswith("done ")
         assert listing(centre) == before
 
 

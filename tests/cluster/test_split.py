@@ -1,8 +1,6 @@
 """Ranks of two GPUs each on two nodes of four, and nodes that are started one by one: what they take, how they end."""
 
 import json
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,7 +47,7 @@ def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, tab
         **gpus,
         **inside,
     )
-    assert job.wait(120)["JobState"] == "COMPLETED", job.output
+    job.ends(limit=120)
     rows = taken(job.output)
     assert [(row["rank"], row["local_rank"], row["node"]) for row in rows] == [
         (0, 0, "node1"),
@@ -68,13 +66,13 @@ def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, tab
 def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
     settings = ["placement=per-rank", f"bind_gpus={str(bound).lower()}"]
     job = cluster_of_four.submit(
-        str(rendered(tmp_path, "split", "example", *settings)),
+        rendered(tmp_path, "split", "example", *settings),
         out=tmp_path / "run",
         sbatch=("--gpus-per-node=3",),
         SLIPWAY_SCRIPT=DEVICES,
         SLIPWAY_DEVICE="auto",
     )
-    assert job.wait(120)["JobState"] == "COMPLETED", job.output
+    job.ends(limit=120)
     assert_warning(job.output, "idle-gpus", "1 of 3 ")
     assert [row["takes"] for row in taken(job.output)] == [ALL[:2]] * 2
 
@@ -83,7 +81,7 @@ def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path)
     job = cluster_of_four.submit(
         "split.job", out=tmp_path / "run", sbatch=("--gpus-per-node=1",), SLIPWAY_DEVICE="auto"
     )
-    assert job.wait(60)["ExitCode"] == "78:0", job.output
+    job.ends(limit=60, ExitCode="78:0")
     assert_error(job.output, "too-few-gpus", "1 rank(s) ", " 2 GPUs ", " 1:", "SLIPWAY_DEVICES_PER_RANK")
 
 
@@ -96,8 +94,8 @@ def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path)
 def test_two_replicas_of_two_stages_on_each_node_train(request, cluster_of_four, tmp_path, settings, way):
     inside = request.getfixturevalue("image") if way == "container" else {}
     script = rendered(tmp_path, "split", "example", *settings) if settings else "split.job"
-    job = cluster_of_four.submit(str(script), out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)
-    assert job.wait(200)["JobState"] == "COMPLETED", job.output
+    job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)
+    job.ends(limit=200)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (run["world_size"], run["launch"]["devices_per_rank"]) == (4, 2)
     assert run["launch"]["stages"] == [["node1", "cpu", "cpu"]] * 2 + [["node2", "cpu", "cpu"]] * 2
@@ -118,39 +116,16 @@ time.sleep(600)
 def test_a_node_that_fails_ends_the_others(cluster, tmp_path, settings):
     (tmp_path / "fails.py").write_text(FAILS)
     script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE, *settings)
-    began = time.monotonic()
-    job = cluster.submit(str(script), out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "fails.py"))
-    assert job.wait(120)["ExitCode"] == "1:0", job.output  # torchrun's for any failure
-    assert time.monotonic() - began < 100
-    nothing_is_left(cluster, "fails.py")
-
-
-def nothing_is_left(cluster, what):
-    deadline = time.monotonic() + 30
-    while any(what in cluster.control("on", node, "ps", "-eo", "args") for node in ("node1", "node2")):
-        assert time.monotonic() < deadline, "ranks were left behind"
-        time.sleep(0.5)
-
-
-def test_nodes_started_one_by_one_save_when_they_are_cancelled(cluster, tmp_path, config):
-    out = tmp_path / "run"
-    job = cluster.submit(str(rendered(tmp_path, "ddp", "example", NODE_BY_NODE)), out=out, SLIPWAY_CONFIG=config(400))
-    job.until("epoch 2/400")
-    cluster.run("scancel", job.number)
-    assert job.wait(60)["JobState"] == "CANCELLED", job.output
-    deadline = time.monotonic() + 30  # the ranks may save after Slurm calls the job cancelled
-    while status(out)["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert (status(out)["state"], status(out)["reason"]) == ("stopped", "signal"), job.output
-    nothing_is_left(cluster, f"{sys.prefix}/bin/torchrun")
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "fails.py"))
+    job.ends(limit=100, ExitCode="1:0")  # torchrun's for any failure
+    assert cluster.left_over("fails.py", limit=30) == []
 
 
 @pytest.mark.prove  # a minute; test_jobs.py has the same of srun
 def test_nodes_started_one_by_one_go_on_after_a_time_limit(cluster, tmp_path, config):
-    out = tmp_path / "run"
-    job = cluster.submit(str(rendered(tmp_path, "ddp", "example", NODE_BY_NODE)), out=out, SLIPWAY_CONFIG=config(40))
+    script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE)
+    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)
-    fields = job.wait()
-    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), job.output
+    job.ends(JobState="COMPLETED", Restarts="1")
     assert "resumed at step" in job.output

@@ -4,16 +4,15 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
+from clusters import EXPORTED, until
 from report_page import Page
 from support import status
 
-JOBGEN = [sys.executable, "-m", "jobgen"]
 TRAINS = ["--arch", "mlp", "--no-figures", "--epochs", "100"]
-SETTINGS = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0", "OMP_WAIT_POLICY": "passive"}
+SETTINGS = {**EXPORTED, "OMP_WAIT_POLICY": "passive"}
 """More threads than cores run here, which must not wait for each other by spinning."""
 NAMES = [f"nodes{nodes}-ranks{ranks}-cpus{cpus}" for nodes, ranks in ((1, 1), (1, 2), (2, 4)) for cpus in (1, 2)]
 
@@ -25,8 +24,7 @@ def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path,
     study, wrong, limited = tmp_path / "study", NAMES[3], NAMES[4]
 
     def jobgen(*words):
-        # from a folder of the user's own, where the jobs' logs go
-        return cluster.run("env", f"--chdir={tmp_path}", *JOBGEN, *words, **SETTINGS)
+        return cluster.jobgen(*words, folder=tmp_path, **SETTINGS)  # the folder where the jobs' logs go
 
     def submit(*, ranks="1,2,4", cpus="1,2", more=()):
         words = ["study", "ddp", "--site", "example", "--ranks", ranks, "--cpus", cpus, "--output", "study"]
@@ -36,32 +34,27 @@ def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path,
         entries = json.loads((study / "study.json").read_text())["points"]
         return next(entry["job"] for entry in entries if entry["name"] == name)
 
-    def until(condition, what, limit=900):
-        deadline = time.monotonic() + limit
-        while not condition(shown := jobgen("status", "study")):
-            assert time.monotonic() < deadline, f"{what}: not within {limit} s:\n{shown}"
-            time.sleep(1)
-        return dict(re.findall(r"(?m)^(nodes\S+) +(\w+)", shown)), shown
+    def shown():
+        return jobgen("status", "study")
 
     def until_all_end():
-        states, shown = until(lambda text: not re.search(" (waiting|running) ", text), "all points end")
-        table("jobgen status of a study", [[line.replace(str(tmp_path), "")] for line in shown.splitlines()])
-        return states, shown
+        over = until(lambda: not re.search(" (waiting|running) ", shown()), limit=900, pause=1)
+        assert over is not None, shown()
+        table("jobgen status of a study", [[line.replace(str(tmp_path), "")] for line in shown().splitlines()])
+        return dict(re.findall(r"(?m)^(nodes\S+) +(\w+)", shown()))
 
     assert "6 of 6 point(s) to submit" in submit(more=["--dry-run"])
     assert not study.exists()
     assert "1 of 1 point(s) to submit" in submit(ranks="1", cpus="1")
     (study / wrong).write_text("a file\n")
     assert "5 of 6 point(s) to submit" in submit()
-    until(lambda _: (study / limited / "metrics.jsonl").exists(), f"{limited} trains")
+    assert until((study / limited / "metrics.jsonl").exists, limit=900) is not None, shown()
     cluster.run("scontrol", "update", f"JobId={job_of(limited)}", "TimeLimit=1")  # Slurm signals it at once
-    states, shown = until_all_end()
-    assert states == {name: "failed" if name in (wrong, limited) else "done" for name in NAMES}
-    assert re.search(rf"(?m)^{limited} .*out-of-time \(time-limit", shown)
+    assert until_all_end() == {name: "failed" if name in (wrong, limited) else "done" for name in NAMES}
+    assert re.search(rf"(?m)^{limited} .*out-of-time \(time-limit", shown())
     (study / wrong).unlink()
     assert "2 of 6 point(s) to submit" in submit()
-    states, _ = until_all_end()
-    assert states == dict.fromkeys(NAMES, "done")
+    assert until_all_end() == dict.fromkeys(NAMES, "done")
     assert "0 of 6 point(s) to submit" in submit()
     assert status(study / limited)["attempt"] == 2
     for name in NAMES:

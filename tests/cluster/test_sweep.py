@@ -3,15 +3,12 @@
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from clusters import AS_ROOT, LIBRARY
+from clusters import AS_ROOT, EXPORTED, LIBRARY, until
 
-JOBGEN = [sys.executable, "-m", "jobgen"]
-SETTINGS = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0", **AS_ROOT}
 TRAINS = ["--arch", "mlp", "--no-figures", "--log-interval", "1"]
 AXES = ["--set", "optim.lr=0.01,0.003,0.001", "--set", "train.batch_size=64,128", "--seeds", "2"]
 NAMES = [f"{number:03}" for number in range(12)]
@@ -24,11 +21,11 @@ class Sweeps:
     """Sweeps of a user who is in ``folder`` on the login node of a cluster."""
 
     def __init__(self, cluster, folder, site, **env):
-        self.cluster, self.folder, self.site, self.env = cluster, folder, site, {**SETTINGS, **env}
+        self.cluster, self.folder, self.site, self.env = cluster, folder, site, {**EXPORTED, **env}
         self.sweep = folder / "sweep"
 
     def jobgen(self, *words):
-        return self.cluster.run("env", f"--chdir={self.folder}", *JOBGEN, *words, **self.env)
+        return self.cluster.jobgen(*words, folder=self.folder, **self.env)
 
     def submit(self, *words, trains=(), output="sweep"):
         command = ["sweep", "cpu", "--site", self.site, "--output", output, *SMALL, *words]
@@ -39,18 +36,18 @@ class Sweeps:
         return {trial["name"]: trial for trial in json.loads((self.sweep / "sweep.json").read_text())["trials"]}
 
     def ended(self, *, limit=420):
-        """Wait until no trial waits or runs; return the state of each, and what was shown."""
-        deadline = time.monotonic() + limit
-        while re.search(r"\b(waiting|running)\b", (shown := self.jobgen("status", "sweep")).splitlines()[-1]):
-            assert time.monotonic() < deadline, f"not within {limit} s:\n{shown}"
-            time.sleep(1)
-        return dict(sorted(re.findall(r"(?m)^(\d{3}) +(\w+)", shown))), shown
+        """Wait until no trial waits or runs; return the state of each, and the lines that were shown."""
 
-    def until_it_trains(self, name, *, limit=300):
-        deadline = time.monotonic() + limit
-        while not (self.sweep / name / "metrics.jsonl").exists():
-            assert time.monotonic() < deadline, self.jobgen("status", "sweep")
-            time.sleep(0.05)
+        def shown():
+            return self.jobgen("status", "sweep")
+
+        over = until(lambda: not re.search(r"\b(waiting|running)\b", shown().splitlines()[-1]), limit=limit, pause=1)
+        assert over is not None, shown()
+        return dict(sorted(re.findall(r"(?m)^(\d{3}) +(\w+)", shown()))), shown().splitlines()
+
+    def until_it_trains(self, name):
+        trains = until((self.sweep / name / "metrics.jsonl").exists, limit=300, pause=0.05)
+        assert trains is not None, self.jobgen("status", "sweep")
 
 
 def most_at_once(folder, *, without=""):
@@ -84,38 +81,43 @@ def sweeps(cluster, tmp_path):
     return Sweeps(cluster, tmp_path, "example")
 
 
+REQUEUE = {
+    # once: while a requeued task waits, scancel tries again, and would signal its next attempt too
+    "sweeps": ["sh", "-c", "timeout 3 scancel --batch --signal=USR1 {array}_{task} || :"],
+    "pbs_sweeps": ["/opt/pbs/bin/qrerun", "{array}[{task}]"],
+}
+"""What puts a running task back into the queue: a time limit under Slurm, an operator under OpenPBS."""
+
+
 @pytest.mark.prove
-def test_a_sweep_of_twelve_two_at_a_time(sweeps, table):
-    """One task is requeued at a time limit, and one finds a file where its run folder belongs."""
-    cluster, folder = sweeps.cluster, sweeps.sweep
-    words, trains = [*AXES, "--at-once", "2"], ["--epochs", "20"]
+@pytest.mark.parametrize("scheduler", REQUEUE)
+def test_a_sweep_of_twelve_two_at_a_time(request, scheduler, table):
+    """One task is requeued, and one finds a file where its run folder belongs."""
+    sweeps = request.getfixturevalue(scheduler)
+    folder, words, trains = sweeps.sweep, [*AXES, "--at-once", "2"], ["--epochs", "20"]
     assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, "--dry-run", trains=trains)
     assert not folder.exists()
     assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
     (folder / WRONG).write_text("a file\n")
     array = sweeps.trials["000"]["job"].partition("_")[0]
     sweeps.until_it_trains(REQUEUED)
-    # once: while a requeued task waits, scancel tries again, and would signal its next attempt too
-    signal = f"timeout 3 scancel --batch --signal=USR1 {array}_{int(REQUEUED)} || :"
-    cluster.run("sh", "-c", signal)
+    sweeps.cluster.run(*(word.format(array=array, task=int(REQUEUED)) for word in REQUEUE[scheduler]))
     states, shown = sweeps.ended()
-    table("jobgen status of a sweep", [[line.replace(str(sweeps.folder), "")] for line in shown.splitlines()])
+    table(f"jobgen status of a sweep: {scheduler}", [[line.replace(str(sweeps.folder), "")] for line in shown])
     assert states == {name: "failed" if name == WRONG else "done" for name in NAMES}
     assert [len(attempts(folder / name)) for name in (REQUEUED, "000")] == [2, 1]
     assert "0 of 12" not in sweeps.submit(*words, "--dry-run", trains=trains)
     (folder / WRONG).unlink()
     assert "1 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
-    states, shown = sweeps.ended()
+    states, _ = sweeps.ended()
     assert states == dict.fromkeys(NAMES, "done")
-    assert sweeps.trials[WRONG]["job"].isdigit()
-    assert most_at_once(folder) == 2
-    assert {sweeps.trials[name]["job"] for name in NAMES if name != WRONG} == {
-        f"{array}_{number}" for number in range(12) if number != int(WRONG)
-    }
-    values = sweeps.trials[REQUEUED]["values"]
-    undisturbed(sweeps, values, seed=1, trains=trains)
+    # PBS starts the next task while the one that the operator put back still saves
+    assert most_at_once(folder, without=f"{REQUEUED}/logs/1" if scheduler == "pbs_sweeps" else "") == 2
+    jobs = {name: trial["job"] for name, trial in sweeps.trials.items()}
+    assert "_" not in jobs.pop(WRONG)
+    assert jobs == {name: f"{array}_{int(name)}" for name in jobs}
+    undisturbed(sweeps, sweeps.trials[REQUEUED]["values"], seed=1, trains=trains)
     assert trained(folder / REQUEUED) == trained(sweeps.folder / "whole")
-    table("a requeued task", [[f"{REQUEUED}: attempts {attempts(folder / REQUEUED)}, as one that was not, bit by bit"]])
 
 
 def undisturbed(sweeps, values, *, seed, trains):
@@ -126,13 +128,10 @@ def undisturbed(sweeps, values, *, seed, trains):
     sweeps.env["SLIPWAY_RUN_DIR"] = str(whole)
     sweeps.jobgen(*command)
     del sweeps.env["SLIPWAY_RUN_DIR"]
-    deadline = time.monotonic() + 200
-    while not (whole / "verdict.1").exists():
-        assert time.monotonic() < deadline, sweeps.jobgen("status", str(whole))
-        time.sleep(0.5)
+    assert until((whole / "verdict.1").exists, limit=200) is not None, sweeps.jobgen("status", str(whole))
 
 
-def test_the_best_go_on_in_their_run_folders(sweeps, table):
+def test_the_best_trials_continue_in_their_run_folders(sweeps, table):
     """Successive halving over three rungs; the winner is what it would have been in one go."""
     words = ["--set", "optim.lr=0.1,0.01,0.001,0.0001", "--rungs", "1,2,4", "--keep", "2"]
     shown = []
@@ -160,31 +159,6 @@ def pbs_sweeps(openpbs, users_folder):
 
 
 @pytest.mark.prove
-def test_a_sweep_through_an_array_of_openpbs(pbs_sweeps, openpbs, table):
-    """One task is put back by an operator, and one finds a file where its run folder belongs."""
-    sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
-    words, trains = [*AXES, "--at-once", "2"], ["--epochs", "20"]
-    assert "12 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
-    (folder / WRONG).write_text("a file\n")
-    array = sweeps.trials["000"]["job"].partition("_")[0]
-    sweeps.until_it_trains(REQUEUED)
-    openpbs.run("qrerun", f"{array}[{int(REQUEUED)}]", user="root")
-    states, shown = sweeps.ended()
-    table("jobgen status of a sweep on OpenPBS", [[line] for line in shown.splitlines()])
-    assert states == {name: "failed" if name == WRONG else "done" for name in NAMES}
-    assert len(attempts(folder / REQUEUED)) == 2
-    (folder / WRONG).unlink()
-    assert "1 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
-    states, _ = sweeps.ended()
-    assert states == dict.fromkeys(NAMES, "done")
-    assert "_" not in sweeps.trials[WRONG]["job"]
-    # PBS starts the next task while the one that the operator put back still saves
-    assert most_at_once(folder, without=f"{REQUEUED}/logs/1") == 2
-    undisturbed(sweeps, sweeps.trials[REQUEUED]["values"], seed=1, trains=trains)
-    assert trained(folder / REQUEUED) == trained(sweeps.folder / "whole")
-
-
-@pytest.mark.prove
 @pytest.mark.parametrize("resume", ["chain", "requeue"])
 def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table, resume):
     """Its job's time is 190 s, of which 140 s are kept for an answer of the server and the last save."""
@@ -196,7 +170,7 @@ def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table,
     sweeps.submit(*words, trains=trains)
     states, shown = sweeps.ended()
     rows = [[name, *[job for _, job in attempts(folder / name)]] for name in ("000", "001")]
-    table(f"a time limit on OpenPBS, {resume}", [[line] for line in [*shown.splitlines(), *map(" ".join, rows)]])
+    table(f"a time limit on OpenPBS, {resume}", [[line] for line in [*shown, *map(" ".join, rows)]])
     assert states == {"000": "done", "001": "done"}
     for _, first, *others in rows:
         assert others

@@ -1,9 +1,10 @@
 """Every script x container or environment x BACKEND x library, standalone or resubmitted: what its ranks see."""
 
+import itertools
+
 import pytest
 
-from clusters import REPORT, seen_by_ranks
-from jobgen.cli import main
+from clusters import REPORT, rendered, seen_by_ranks
 
 RANKS = {"single.job": 1, "cpu.job": 2}
 CELLS = [
@@ -35,48 +36,34 @@ SHORT = {
 
 
 def rows():
-    for script, backend in CELLS:
-        for way in ("venv", "container"):
-            marks = [] if (script, backend, way) in SHORT else [pytest.mark.prove]
-            yield pytest.param(script, backend, way, marks=marks, id=f"{script}-{backend}-{way}")
+    for (script, backend), way, form in itertools.product(CELLS, ("venv", "container"), ("library", "standalone")):
+        marks = [] if (script, backend, way) in SHORT and form == "library" else [pytest.mark.prove]
+        yield pytest.param(script, backend, way, form, marks=marks, id=f"{script}-{backend}-{way}-{form}")
 
 
 def proven(job, *, ranks, backend, way):
     """Wait for the job and return its fields; every rank must have seen the same world, as planned."""
-    fields = job.wait()
-    assert fields["JobState"] == "COMPLETED", job.output
+    fields = job.ends()
     assert seen_by_ranks(job.output, ranks=ranks) == {(ranks, backend, way == "container")}
     return fields
 
 
-@pytest.mark.parametrize(("script", "backend", "way"), list(rows()))
-def test_ranks_form_the_planned_world(request, cluster, tmp_path, table, script, backend, way):  # noqa: PLR0917 -- fixtures
+@pytest.mark.parametrize(("script", "backend", "way", "form"), list(rows()))
+def test_ranks_form_the_planned_world(request, cluster, tmp_path, table, script, backend, way, form):  # noqa: PLR0917 -- fixtures
     env = {**(request.getfixturevalue("image") if way == "container" else {}), "BACKEND": backend}
-    ranks = RANKS.get(script, 4)
-    job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=REPORT, **env)
-    fields = proven(job, ranks=ranks, backend=backend, way=way)
-    row = [script, f"BACKEND={backend}", way, f"{ranks} ranks", fields["RunTime"], fields["ExitCode"]]
-    if not script.endswith(".pbs"):
+    ranks, out = RANKS.get(script, 4), tmp_path / "run"
+    settings, path = {"SLIPWAY_SCRIPT": REPORT}, script
+    if form == "standalone":
+        spec, _, kind = script.partition(".")
+        path = rendered(tmp_path, spec, "pbs" if kind == "pbs" else "example", standalone=True)
+        settings["SLIPWAY_LIB"] = ""
+    fields = proven(cluster.submit(path, out=out, **settings, **env), ranks=ranks, backend=backend, way=way)
+    row = [script, f"BACKEND={backend}", way, form, f"{ranks} ranks", fields["RunTime"]]
+    if form == "library" and not script.endswith(".pbs"):
         # job.sh alone, from another folder, with nothing set but what this machine is like
         machine = {name: env[name] for name in ("APPTAINER_BIND", "PATH") if name in env}
-        job = cluster.resubmit(tmp_path / "run", folder=tmp_path, **machine)
-        again = proven(job, ranks=ranks, backend=backend, way=way)
-        row += ["job.sh again", again["RunTime"], again["ExitCode"]]
-        begun = (tmp_path / "run" / "logs" / "2" / "job").read_text().split()
-        assert (begun[:2], len(begun)) == (["slurm", job.number], 3)
-    table(f"cluster: {script}, BACKEND={backend}, {way}", [row])
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("way", ["venv", "container"])
-@pytest.mark.parametrize(("script", "backend"), CELLS)
-def test_a_standalone_script_does_the_same(request, cluster, tmp_path, table, script, backend, way):  # noqa: PLR0917 -- fixtures
-    env = {**(request.getfixturevalue("image") if way == "container" else {}), "BACKEND": backend}
-    spec, _, kind = script.partition(".")
-    path = tmp_path / script
-    site = "pbs" if kind == "pbs" else "example"
-    assert main(["render", spec, "--site", site, "--standalone", "--output", str(path)]) == 0
-    job = cluster.submit(str(path), out=tmp_path / "run", SLIPWAY_SCRIPT=REPORT, SLIPWAY_LIB="", **env)
-    fields = proven(job, ranks=RANKS.get(script, 4), backend=backend, way=way)
-    row = [script, f"BACKEND={backend}", way, "standalone", fields["RunTime"], fields["ExitCode"]]
-    table(f"cluster: {script}, BACKEND={backend}, {way}, standalone", [row])
+        again = cluster.resubmit(out, folder=tmp_path, **machine)
+        row += ["job.sh again", proven(again, ranks=ranks, backend=backend, way=way)["RunTime"]]
+        begun = (out / "logs" / "2" / "job").read_text().split()
+        assert (begun[:2], len(begun)) == (["slurm", again.number], 3)
+    table(f"cluster: {script}, BACKEND={backend}, {way}, {form}", [row])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from support import ROOT, launch_words, started
+from support import ROOT, launch_words, output_of
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
 DIGEST = re.compile(r"digest of rank (\d): ([0-9a-f]{64})")
@@ -14,9 +14,8 @@ def run(name, folder, *flags, ranks=2):
     """Run the script; return its output, and the digest that each rank has printed."""
     log = folder.with_name(f"{folder.name}.{'-'.join(flags)}.log")
     words = [*launch_words("forked", ranks, program=[str(SCRIPTS / f"{name}.py")])[:-1], *flags]
-    with started(words, log, RUN_DIR=str(folder)) as launch:
-        assert launch.wait(300) == 0, launch.output
-    return launch.output, dict(DIGEST.findall(launch.output))
+    said = output_of(words, log, RUN_DIR=str(folder))
+    return said, dict(DIGEST.findall(said))
 
 
 @pytest.mark.core

@@ -2,12 +2,11 @@
 
 import socket
 import sys
-import time
 
 import pytest
 
 from messages import assert_names
-from support import DIGITS, ROOT, launch_words, started
+from support import DIGITS, ROOT, launch_words, output_of, started
 
 SHARDS = """
 import os
@@ -75,25 +74,24 @@ def test_a_rank_that_does_not_join_leaves_the_cause(launcher, python, code, slug
 def test_a_rank_that_lacks_its_data_leaves_the_cause(launcher, shards, tmp_path):
     out, (flags, env) = tmp_path / "run", shards
     words = [*launch_words(launcher, 2), "--output-dir", str(out), *FLAGS, *flags]
-    with started(words, tmp_path / "log", **env, **folder_of_an_attempt(out)) as launch:
-        assert launch.wait() == (78 if launcher == "spawn" else 1), launch.output
+    env |= folder_of_an_attempt(out)
+    said = output_of(words, tmp_path / "log", code=78 if launcher == "spawn" else 1, **env)
     cause = (out / "logs" / "1" / "cause").read_text()
-    assert cause.startswith(f"78 bad-plugin: {socket.gethostname()}: [rank 1] "), launch.output
+    assert cause.startswith(f"78 bad-plugin: {socket.gethostname()}: [rank 1] "), said
     assert_names(cause, "--dataset shards:data", "FileNotFoundError: ", "shard1")
 
 
 def test_a_script_that_is_refused_leaves_the_cause(tmp_path):
     (tmp_path / "script.py").write_text(UNJOINED)
     words = launch_words("forked", 2, program=[str(tmp_path / "script.py")])[:-1]
-    with started(words, tmp_path / "log", **folder_of_an_attempt(tmp_path / "run")) as launch:
-        assert launch.wait() == 1
+    said = output_of(words, tmp_path / "log", code=1, **folder_of_an_attempt(tmp_path / "run"))
     cause = (tmp_path / "run" / "logs" / "1" / "cause").read_text()
-    assert cause.startswith("78 separate-processes: "), launch.output
+    assert cause.startswith("78 separate-processes: "), said
     assert "WORLD_SIZE=2" in cause
 
 
 @pytest.mark.parametrize("case", ["not joined", "no data"])
-def test_it_decides_how_the_job_ends(case, shards, tmp_path, table):
+def test_a_job_with_a_cause_ends_at_its_first_attempt(case, shards, tmp_path):
     flags, env = shards if case == "no data" else ([], {"PYTHON_EXEC": executable(tmp_path / "python", NO_GPU)})
     env |= {
         "SLIPWAY_RUN_DIR": str(tmp_path / "run"),
@@ -105,10 +103,5 @@ def test_it_decides_how_the_job_ends(case, shards, tmp_path, table):
         "PYTHON": sys.executable,
     }
     words = ["env", f"--chdir={tmp_path}", "bash", str(ROOT / "jobscripts" / "ddp.sh"), *FLAGS, *flags]
-    began = time.monotonic()
-    with started(words, tmp_path / "log", **env) as launch:
-        code = launch.wait()
-    attempts = len([*(tmp_path / "run" / "logs").iterdir()])
-    seconds = time.monotonic() - began
-    table(f"ddp.sh, rank 1 alone: {case}", [(f"exit {code}", f"attempts {attempts}", f"{seconds:.0f} s")])
-    assert (code, attempts) == (78, 1), launch.output
+    said = output_of(words, tmp_path / "log", code=78, **env)
+    assert [path.name for path in (tmp_path / "run" / "logs").iterdir()] == ["1"], said

@@ -1,4 +1,4 @@
-"""A job with --compile that goes on with an empty cache, as on another node, compiles no kernel again."""
+"""A job with --compile that resumes with an empty cache, as on another node, compiles no kernel again."""
 
 import shutil
 import socket

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from messages import assert_error, assert_names, assert_warning, slugs
 from support import (
@@ -27,12 +26,15 @@ from support import (
     free_port,
     last_step,
     launch_words,
+    output_of,
     started,
     status,
     train,
+    training,
     unshared,
     verdict,
 )
+from trainer.data.make import write_aerial
 
 NO_SHARED_MEMORY = "unable to allocate shared memory"
 """As torch says it."""
@@ -55,8 +57,7 @@ LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 )
 def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, table):
     out = tmp_path / "run"
-    words = [*launch_words(launcher, 2), str(DIGITS), "--output-dir", str(out), *LONG]
-    with started(words, tmp_path / "log") as launch:
+    with training(launcher, 2, out, *LONG) as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
         os.kill(launch.rank_pid(victim), signal.SIGKILL)
         start = time.monotonic()
@@ -85,8 +86,7 @@ def test_a_diverging_run_stops_and_keeps_the_last_good_checkpoint(launcher, rank
 
 def test_two_runs_never_share_a_folder(tmp_path):
     out = tmp_path / "run"
-    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *LONG]
-    with started(words, tmp_path / "log") as first:
+    with training("single", 1, out, *LONG) as first:
         first.until(lambda: last_step(out) >= 5, "step 5")
         said = train("single", 1, out, *LONG, "--resume", "auto", code=78, TRAINER_ATTEMPT="7")
         assert_error(said, "folder-in-use", out, first.process.pid, socket.gethostname())
@@ -96,44 +96,45 @@ def test_two_runs_never_share_a_folder(tmp_path):
     assert f" folder-in-use: {out} " in verdict(out, 7)  # and said so to the job script
 
 
+def trained_on(disk, options, *flags, prepare=":", log):
+    """Train on a file system that is mounted with options; return the output, and below it the exit code."""
+    disk.mkdir()
+    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(disk / "run"), "--no-figures", *flags])
+    script = f"mount -t tmpfs -o {options} none {disk}; {prepare}; {run}; echo exit $?; cat {disk}/run/verdict.1 || :"
+    return output_of([*unshared("mount"), "sh", "-c", script], log)
+
+
 def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
-    out = tmp_path / "disk" / "run"
-    out.parent.mkdir()
-    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), "--epochs", "3", "--no-figures"])
-    script = f"mount -t tmpfs -o size=1m none {out.parent}; {run}; echo exit $?; cat {out}/verdict.1"
-    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
-        assert launch.wait() == 0, launch.output
-    assert "exit 1\nfailed 23 not-saved: " in launch.output
-    assert_error(launch.output, "not-saved", os.strerror(errno.ENOSPC), "step_00000023")
+    said = trained_on(tmp_path / "disk", "size=1m", "--epochs", "3", log=tmp_path / "log")
+    assert "exit 1\nfailed 23 not-saved: " in said
+    assert_error(said, "not-saved", os.strerror(errno.ENOSPC), "step_00000023")
 
 
 @pytest.mark.parametrize(
     ("options", "fill", "code", "allowed"),
     [
-        ("size=1m", "dd if=/dev/zero of=DISK/fill bs=1k 2>/dev/null", 78, {"cannot-write"}),
-        ("nr_inodes=3", ":", 78, {"cannot-write"}),
-        ("nr_inodes=22", ":", 1, {"not-saved", "disk-full"}),
-        ("size=600k", ":", 1, {"not-saved"}),
+        ("size=1m", True, 78, {"cannot-write"}),
+        ("nr_inodes=3", False, 78, {"cannot-write"}),
+        ("nr_inodes=22", False, 1, {"not-saved", "disk-full"}),
+        ("size=600k", False, 1, {"not-saved"}),
     ],
     ids=["full", "no inodes", "too few inodes", "too small"],
 )
-def test_a_disk_that_takes_nothing_is_told_of_in_a_line(tmp_path, options, fill, code, allowed):
+def test_a_disk_without_room_for_a_checkpoint_is_reported_in_one_line(tmp_path, options, fill, code, allowed):
     disk = tmp_path / "disk"
-    disk.mkdir()
-    run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(disk / "run"), "--epochs", "1", "--no-figures"])
-    script = f"mount -t tmpfs -o {options} none {disk}; {fill.replace('DISK', str(disk))}; {run}; echo exit $?"
-    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
-        assert launch.wait() == 0, launch.output
-    *_, last, ended = launch.output.splitlines()
-    assert ended == f"exit {code}"
+    prepare = f"dd if=/dev/zero of={disk}/fill bs=1k 2>/dev/null" if fill else ":"
+    said = trained_on(disk, options, "--epochs", "1", prepare=prepare, log=tmp_path / "log")
+    before, ended, _ = said.partition(f"exit {code}\n")
+    assert ended, said
+    last = before.splitlines()[-1]
     assert last.startswith("trainer: error[")
     (slug,) = slugs(last)
     assert slug in allowed
-    assert_error(launch.output, slug, os.strerror(errno.ENOSPC))
+    assert_error(before, slug, os.strerror(errno.ENOSPC))
     assert "step_" not in last  # there is no checkpoint
 
 
-def test_a_run_folder_that_becomes_read_only_ends_the_run_in_a_line(tmp_path):
+def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_line(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     out = disk / "run"
@@ -144,12 +145,11 @@ def test_a_run_folder_that_becomes_read_only_ends_the_run_in_a_line(tmp_path):
     remount = f"until mount -o remount,ro,bind {disk} 2>/dev/null; do sleep 0.01; done"
     script = f"mount -t tmpfs none {disk}; {run} & {wait}; mount --bind {disk} {disk}; {remount}"
     script += "; kill $!; wait $!; echo exit $?"
-    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
-        assert launch.wait() == 0, launch.output
-    *_, last, ended = launch.output.splitlines()
-    assert (ended, last.startswith("trainer: error[")) == ("exit 1", True), launch.output
+    said = output_of([*unshared("mount"), "sh", "-c", script], tmp_path / "log")
+    *_, last, ended = said.splitlines()
+    assert (ended, last.startswith("trainer: error[")) == ("exit 1", True), said
     assert_names(last, "Read-only file system")
-    assert "Traceback" not in launch.output
+    assert "Traceback" not in said
 
 
 @pytest.mark.prove
@@ -184,13 +184,11 @@ def test_torchrun_restarts_ranks_that_were_killed(tmp_path, table):
 
 def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
     out = tmp_path / "run"
-    words = [*launch_words("torchrun", 2), str(DIGITS), "--output-dir", str(out), *LONG]
-    with started(words, tmp_path / "log") as launch:
+    with training("torchrun", 2, out, *LONG) as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
         os.kill(launch.process.pid, signal.SIGKILL)
         start = time.monotonic()
-        while launch.pids() and time.monotonic() < start + 60:
-            time.sleep(0.1)
+        launch.all_ended(60)
         seconds = time.monotonic() - start
     ended = status(out)
     assert verdict(out).startswith("stopped ")
@@ -198,7 +196,7 @@ def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
     table("torchrun killed by SIGKILL", [(f"its ranks have saved step {ended['step']}", f"after {seconds:.1f} s")])
 
 
-def test_another_torchrun_takes_the_place_of_one_that_was_killed(tmp_path, table):
+def test_another_torchrun_replaces_a_killed_one(tmp_path, table):
     out, port = tmp_path / "run", free_port()
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=1", f"--rdzv-endpoint=127.0.0.1:{port}"]
 
@@ -229,23 +227,21 @@ HEARS_HANGUP = ["env", "--default-signal=HUP"]
 """Before a command, if the tests themselves run under nohup."""
 
 
-@pytest.mark.parametrize("nohup", [False, True])
-def test_a_terminal_that_is_closed_has_the_run_saved(tmp_path, nohup):
+def test_nohup_keeps_a_run_from_sighup(tmp_path):
     out = tmp_path / "run"
-    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *LONG]
-    with started(["nohup", *words] if nohup else [*HEARS_HANGUP, *words], tmp_path / "log") as launch:
+    with started(["nohup", *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG], tmp_path / "log") as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
         launch.process.send_signal(signal.SIGHUP)
-        if nohup:
-            step = last_step(out) + 50
-            launch.until(lambda: last_step(out) >= step, f"step {step}")
-            launch.process.terminate()
+        step = last_step(out) + 50
+        launch.until(lambda: last_step(out) >= step, f"step {step}")
+        launch.process.terminate()
         assert launch.wait() == 75
     assert status(out)["reason"] == "signal"
 
 
 @pytest.mark.parametrize("moment", ["training", "joining"])
-def test_what_cannot_be_said_to_a_closed_terminal_holds_up_nothing(tmp_path, moment):
+def test_a_run_whose_terminal_is_closed_saves_and_ends(tmp_path, moment):
+    """It can no longer print, and must not wait for that."""
     out = tmp_path / "run"
     words = [*HEARS_HANGUP, *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG]
     ranks = {}
@@ -283,12 +279,11 @@ def maps(pid):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path, number):
     out = tmp_path / "run"
-    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), "--backend", "ddp"]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ranks["MASTER_PORT"] = str(server.getsockname()[1])
+    port = free_port()
+    words = [*TRAINER, str(DIGITS), "--output-dir", str(out), "--backend", "ddp"]
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with started(words, tmp_path / "log", **ranks) as launch:
-        launch.until(lambda: listens(int(ranks["MASTER_PORT"])), "rank 0 that listens")
+        launch.until(lambda: listens(port), "rank 0 that listens")
         launch.process.send_signal(number)
         assert launch.wait() == 75
     assert_names(launch.output.splitlines()[-1], "trainer: ", number.name)
@@ -300,30 +295,33 @@ def listens(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+RANK_0_OF_HOROVOD = {
+    "HOROVOD_RANK": "0",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "0",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_CROSS_RANK": "0",
+    "HOROVOD_CROSS_SIZE": "1",
+    "HOROVOD_CONTROLLER": "gloo",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_HOSTNAME": "127.0.0.1",
+}
+
+
 @pytest.mark.horovod
 @pytest.mark.parametrize("by", ["limit", "signal"])
-def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by):
+def test_the_wait_for_a_missing_horovod_rank_ends_at_the_limit_or_at_a_signal(tmp_path, by):
     server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), str(tmp_path / "port")]
     server += ["127.0.0.1", "1", "2"]
-    words = [*launch_words("single", 1), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
+    words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
     words += ["--collective-timeout", "8" if by == "limit" else "600"]
     with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as rendezvous:
         try:
             rendezvous.stdout.readline()
             port = (tmp_path / "port").read_text().split("\0")[1]
-            ranks = {
-                "RANK": "0",
-                "SIZE": "2",
-                "LOCAL_RANK": "0",
-                "LOCAL_SIZE": "2",
-                "CROSS_RANK": "0",
-                "CROSS_SIZE": "1",
-            }
-            ranks |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_TIMEOUT_SECONDS": "600"}
-            ranks |= {"GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_RENDEZVOUS_PORT": port, "HOSTNAME": "127.0.0.1"}
-            with started(
-                words, tmp_path / "log", **{f"HOROVOD_{key}": value for key, value in ranks.items()}
-            ) as launch:
+            with started(words, tmp_path / "log", **RANK_0_OF_HOROVOD, HOROVOD_GLOO_RENDEZVOUS_PORT=port) as launch:
                 if by == "signal":
                     launch.until(lambda: "mpi_lib" in maps(launch.process.pid), "a rank that waits")
                     time.sleep(1)
@@ -341,19 +339,14 @@ def test_a_horovod_rank_that_is_missing_is_not_waited_for_for_ever(tmp_path, by)
 @pytest.fixture
 def photos(tmp_path):
     """Return flags for a training on images that workers decode."""
-    for number in range(64):
-        folder = tmp_path / "images" / ("dark" if number % 2 else "bright")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (500, 400), (20 + number if number % 2 else 190 + number,) * 3).save(folder / f"{number}.png")
+    write_aerial(tmp_path / "images", per_class=3, image_size=64, seed=0)
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--arch", "mlp", "--batch-size", "4"]
     return [*flags, "--image-size", "128", "--workers", "1", *LONG]
 
 
-def test_a_worker_that_is_killed_is_told_of_in_a_line(tmp_path, photos):
+def test_a_killed_worker_is_reported_in_one_line(tmp_path, photos):
     out = tmp_path / "run"
-    with started(
-        [*launch_words("single", 1), str(DIGITS), "--output-dir", str(out), *photos], tmp_path / "log"
-    ) as launch:
+    with training("single", 1, out, *photos) as launch:
         launch.until(lambda: last_step(out) >= 3, "step 3")
         worker = next(pid for pid in launch.pids() if pid != launch.process.pid)
         os.kill(worker, signal.SIGKILL)
@@ -362,17 +355,16 @@ def test_a_worker_that_is_killed_is_told_of_in_a_line(tmp_path, photos):
     assert launch.output.splitlines()[-1].startswith("trainer: error[lost-worker]")
 
 
-def test_a_full_dev_shm_is_told_of(tmp_path, photos):
+def test_a_full_dev_shm_is_reported_in_one_line(tmp_path, photos):
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *photos])
     script = f"mount -t tmpfs -o size=150k none /dev/shm; {run}; echo exit $?"
-    with started([*unshared("mount"), "sh", "-c", script], tmp_path / "log") as launch:
-        assert launch.wait() == 0, launch.output
-    *_, last, code = launch.output.splitlines()
+    said = output_of([*unshared("mount"), "sh", "-c", script], tmp_path / "log")
+    *_, last, code = said.splitlines()
     assert code == "exit 1"
     assert_error(last, "lost-worker", "/dev/shm")  # noqa: S108 -- it is named
     assert re.search(r"\b0\.\d\b.* 0\.\d MiB", last)
-    assert NO_SHARED_MEMORY in launch.output
-    assert "Traceback" not in launch.output
+    assert NO_SHARED_MEMORY in said
+    assert "Traceback" not in said
 
 
 FLIPPING = """
@@ -413,7 +405,7 @@ def test_a_bit_that_flips_in_one_replica_is_noticed(tmp_path, ranks, table):
     table(f"a bit flipped in rank 1 of {ranks}, at step 11", [[last]])
 
 
-def test_replicas_that_are_verified_train_as_ever(tmp_path):
+def test_verifying_replicas_does_not_change_the_weights(tmp_path):
     flags = ["--arch", "mnist-cnn", "--epochs", "1", "--ema-decay", "0.9", "--no-figures"]
     train("spawn", 2, tmp_path / "plain", *flags)
     train("spawn", 2, tmp_path / "verified", *flags, "--verify-replicas", "3")
@@ -421,7 +413,7 @@ def test_replicas_that_are_verified_train_as_ever(tmp_path):
 
 
 @pytest.mark.prove
-def test_ranks_that_lack_memory_are_told_of_with_the_limit(tmp_path, table):
+def test_ranks_killed_for_memory_are_reported_with_the_limit_of_their_group(tmp_path, table):
     """As root, in a control group of its own; version 1 or 2."""
     top = Path("/sys/fs/cgroup")
     old = (top / "memory").is_dir()
@@ -431,12 +423,11 @@ def test_ranks_that_lack_memory_are_told_of_with_the_limit(tmp_path, table):
         (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(420 << 20))
         flags = ["--nproc-per-node", "2", "--arch", "resnet50", "--epochs", "1", "--no-figures"]
         run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *flags])
-        with started(["sh", "-c", f"echo $$ >{group}/cgroup.procs; {run}; echo exit $?"], tmp_path / "log") as launch:
-            assert launch.wait() == 0, launch.output
+        said = output_of(["sh", "-c", f"echo $$ >{group}/cgroup.procs; {run}; echo exit $?"], tmp_path / "log")
     finally:
         group.rmdir()
-    (line,) = [line for line in launch.output.splitlines() if "warning[rank-killed]" in line]
+    (line,) = [line for line in said.splitlines() if "warning[rank-killed]" in line]
     assert_names(line, "SIGKILL", f" {group.name} ", " 420 MiB")
     assert re.search(r" 4\d\d\b.*;.*\bkilled\b.* \d", line)
-    assert launch.output.endswith("exit 137\n")
+    assert said.endswith("exit 137\n")
     table("ranks in a control group of 420 MiB", [[line]])

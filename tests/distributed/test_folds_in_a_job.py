@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from messages import slugs
-from support import ROOT, started
+from support import ROOT, output_of, started
 
 SCRIPT = ROOT / "tests" / "scripts" / "session" / "folds.py"
 SRUN = """#!/bin/bash
@@ -31,8 +31,7 @@ esac
 def whole(tmp_path_factory):
     """Return the folder of a run that nothing has stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    with started([sys.executable, str(SCRIPT), "whole"], folder / "log", RUN_DIR=str(folder)) as launch:
-        assert launch.wait() == 0, launch.output
+    output_of([sys.executable, str(SCRIPT), "whole"], folder / "log", RUN_DIR=str(folder))
     return folder
 
 
@@ -87,7 +86,7 @@ def test_the_time_limit_within_a_fold_requeues_the_job(tmp_path, submitted, whol
 
 
 # once: such a job ended with the exit code, as no session seemed to have begun
-def test_the_death_of_a_fold_is_followed_by_a_restart(tmp_path, submitted, whole):
+def test_a_job_is_restarted_after_the_death_of_a_fold(tmp_path, submitted, whole):
     with submitted("killed") as job:
         assert job.wait() == 0, job.output
     assert "restarted" in slugs(job.output), job.output

@@ -1,61 +1,30 @@
-"""Scripts of Lightning and Accelerate: stopped or killed, resumed, and what they end with."""
+"""Scripts of Lightning, Fabric and Accelerate: stopped or killed, they resume and end as a run that was not."""
 
 import json
 import os
 import re
 import signal
-import time
+from contextlib import contextmanager
 
 import pytest
-import torch
 
-from messages import assert_names, slugs
-from session_runs import records, saved_step, words
+from messages import slugs
+from session_runs import content, finish, saved_step, words
 from support import started, status, verdict
 
 RANKS = [pytest.param(1, marks=pytest.mark.prove), 2]
 
 
-def run(name, ranks, folder, *flags, until=None, act=None, code=0):
-    """Run a script to its end, or act on it once something holds; return what it said."""
-    log = folder.with_name(f"{folder.name}.{time.monotonic_ns()}.log")
-    with started(words(name, ranks, *flags), log, RUN_DIR=str(folder)) as launch:
-        if act:
-            launch.until(lambda: until(launch, folder), "its moment")
-            act(launch)
-        found = launch.wait()
-        assert act is kill or found == code, launch.output
-    return launch.output
-
-
-def kill(launch):
-    launch.kill()
-
-
-def ask_last_rank(number, ranks):
-    """Return what sends a signal to the last rank alone: the oldest process of its number, before its workers."""
-
-    def ask(launch):
-        os.kill(launch.rank_pids(ranks - 1)[0] if ranks > 1 else launch.process.pid, number)
-
-    return ask
+@contextmanager
+def saved_once(name, ranks, folder, *flags):
+    """Start a script, and yield it once it has saved."""
+    with started(words(name, ranks, *flags), folder.with_suffix(".log"), RUN_DIR=str(folder)) as launch:
+        launch.until(lambda: saved_step(folder) > 0, "checkpoint")
+        yield launch
 
 
 def seen(folder, rank):
     return [json.loads(line) for line in (folder.with_name(f"{folder.name}.seen.{rank}")).read_text().splitlines()]
-
-
-def state(folder):
-    path = folder / "checkpoints" / "latest" / "lightning.ckpt"
-    found = torch.load(path, weights_only=False)
-    moments = found["optimizer_states"][0]["state"]
-    tensors = [*found["state_dict"].values(), *(value for entry in moments.values() for value in entry.values())]
-    return found["global_step"], found["lr_schedulers"][0]["_last_lr"], [tensor.tolist() for tensor in tensors]
-
-
-def weights(folder):
-    files = sorted((folder / "checkpoints" / "latest").resolve().glob("*.safetensors"))
-    return {file.name: file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -66,82 +35,52 @@ def whole_run(tmp_path_factory):
     def of(name, ranks):
         found = folder / f"{name}.{ranks}"
         if not found.exists():
-            run(name, ranks, found)
+            finish(name, ranks, [], found)
         return found
 
     return of
 
 
+def killed_and_resumed(name, ranks, folder, *flags):
+    """Kill a run once it has saved, and resume it to its end; return the content of its folder and its last output."""
+    with saved_once(name, ranks, folder, *flags) as launch:
+        launch.kill()
+    said = finish(name, ranks, [], folder)
+    assert status(folder)["state"] == "done"
+    return content(folder), said
+
+
 @pytest.mark.parametrize("ranks", RANKS)
-def test_lightning_killed_in_mid_epoch_goes_on_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
-    whole, broken = whole_run("under_lightning", ranks), tmp_path / "broken"
-    run("under_lightning", ranks, broken, "--pause", "0.1", until=lambda _, out: saved_step(out) > 0, act=kill)
-    run("under_lightning", ranks, broken)
-    assert state(broken) == state(whole)
-    assert status(broken)["state"] == "done"
+def test_lightning_killed_in_mid_epoch_resumes_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
+    found, _ = killed_and_resumed("under_lightning", ranks, tmp_path / "broken", "--pause", "0.1")
+    assert found == content(whole_run("under_lightning", ranks))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_accelerate_ends_as_a_run_that_went_through(ranks, tmp_path, whole_run):
+    found, _ = killed_and_resumed("with_accelerate", ranks, tmp_path / "broken")
+    assert found == content(whole_run("with_accelerate", ranks))
+
+
+def test_fabric_ends_as_a_run_that_went_through(tmp_path, whole_run):
+    found, said = killed_and_resumed("with_fabric", 2, tmp_path / "broken")
+    assert found == content(whole_run("with_fabric", 2))
+    assert slugs(said) == []
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_path, whole_run):
     whole, stopped = whole_run("under_lightning", ranks), tmp_path / "stopped"
-    said = run(
-        *("under_lightning", ranks, stopped, "--pause", "0.1"),
-        until=lambda _, out: saved_step(out) > 0,
-        act=ask_last_rank(signal.SIGUSR1, ranks),
-        code=75 if ranks == 1 else 0,
-    )
+    with saved_once("under_lightning", ranks, stopped, "--pause", "0.1") as launch:
+        last = launch.rank_pids(ranks - 1)[0] if ranks > 1 else launch.process.pid  # before its workers
+        os.kill(last, signal.SIGUSR1)
+        assert launch.wait() == (75 if ranks == 1 else 0), launch.output
     step = status(stopped)["step"]
     assert (verdict(stopped), saved_step(stopped)) == (f"out-of-time {step} time-limit\n", step)
-    assert re.search(rf"\bstopped \(time-limit\).* {step}\b", said)
-    assert "fitted" not in said
-    run("under_lightning", ranks, stopped)
+    assert re.search(rf"\bstopped \(time-limit\).* {step}\b", launch.output)
+    assert "fitted" not in launch.output
+    finish("under_lightning", ranks, [], stopped)
     assert verdict(stopped, 2) == f"done {saved_step(whole)} complete\n"
-    assert state(stopped) == state(whole)
+    assert content(stopped) == content(whole)
     for rank in range(ranks):
         assert seen(stopped, rank) == seen(whole, rank)
-
-
-@pytest.mark.prove
-def test_lightning_is_stopped_by_the_file_and_refuses_a_second_run(tmp_path):
-    folder = tmp_path / "run"
-
-    def second_then_stop(_launch):
-        assert "error[folder-in-use]" in run("under_lightning", 1, folder, code=1)
-        (folder / "STOP").write_text("user")
-
-    run("under_lightning", 2, folder, "--pause", "0.5", until=lambda _, out: saved_step(out) > 0, act=second_then_stop)
-    assert status(folder)["reason"] == "user"
-    said = run("under_lightning", 2, folder, "--forget", code=1)
-    assert "error[not-resumed]" in said
-    assert_names(said, folder, "trainer.fit(model, ckpt_path=callback.ckpt_path)")
-    assert status(folder)["reason"] == "user"
-
-
-def test_fabric_ends_as_a_run_that_went_through(tmp_path):
-    run("with_fabric", 2, tmp_path / "whole")
-    run("with_fabric", 2, tmp_path / "broken", until=lambda _, out: saved_step(out) > 0, act=kill)
-    said = run("with_fabric", 2, tmp_path / "broken")
-    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
-    assert status(tmp_path / "broken")["state"] == "done"
-    assert slugs(said) == []
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=pytest.mark.prove)])
-def test_accelerate_ends_as_a_run_that_went_through(end, ranks, tmp_path, whole_run):
-    whole, broken = whole_run("with_accelerate", ranks), tmp_path / "broken"
-    if end == "killed":
-        run("with_accelerate", ranks, broken, until=lambda _, out: saved_step(out) > 0, act=kill)
-    else:
-        act = ask_last_rank(signal.SIGTERM, ranks)
-        run(
-            *("with_accelerate", ranks, broken),
-            until=lambda launch, _: "run folder" in launch.output,
-            act=act,
-            code=75 if ranks == 1 else 0,
-        )
-        assert status(broken)["reason"] == "signal"
-    run("with_accelerate", ranks, broken)
-    assert weights(broken) == weights(whole)
-    assert records(broken) == records(whole)
-    assert status(broken)["state"] == "done"

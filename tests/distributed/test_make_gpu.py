@@ -62,19 +62,21 @@ def start(checkout, content, *flags):
     )
 
 
-def table(checkout):
+def part(checkout):
     """Return the part's place in the table; an empty one before there is any."""
     try:
-        [part] = json.loads((checkout.parent / "out" / "gpu.json").read_text())["parts"]
+        return json.loads((checkout.parent / "out" / "gpu.json").read_text())["parts"][0]
     except FileNotFoundError:
-        part = {"result": "", "rows": []}
-    return part
+        return {"result": "", "rows": []}
 
 
-def until(condition, process=None, seconds=240):
+def rows(checkout):
+    return {row["row"].rpartition("::")[2]: row for row in part(checkout)["rows"]}
+
+
+def until(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process is None or process.poll() is None, f"ended with {process.poll()} before"
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -99,30 +101,25 @@ def assert_nothing_is_left(checkout):
     assert not [*(checkout.parent / "tmp").iterdir()]
 
 
-def rows(checkout):
-    return {row["row"].rpartition("::")[2]: row for row in table(checkout)["rows"]}
-
-
 def assert_rows_and_logs_are_there(checkout):
     found = rows(checkout)
     assert (found["test_passes"]["result"], found["test_passes"]["values"]) == ("passed", {"speed": 1.5})
     assert (found["test_fails"]["result"], found["test_fails"]["why"]) == ("failed", "assert 2 == 3")
-    text = (checkout.parent / "out" / "gpu.md").read_text()
-    assert "| speed 1.5 |" in text
+    assert "| speed 1.5 |" in (checkout.parent / "out" / "gpu.md").read_text()
     with tarfile.open(checkout.parent / "out" / "gpu-logs.tar.gz") as tar:
         assert "start/output.log" in tar.getnames()
 
 
 def test_a_test_that_fails_is_a_row_of_the_table(checkout):
     assert start(checkout, ENDS).wait() == 1
-    assert re.fullmatch(r"failed\b.* 1", table(checkout)["result"])
+    assert re.fullmatch(r"failed\b.* 1", part(checkout)["result"])
     assert_rows_and_logs_are_there(checkout)
     assert_nothing_is_left(checkout)
 
 
 def test_a_part_that_hangs_ends_at_its_limit(checkout):
     assert start(checkout, ENDS + HANGS, "--limit", "5").wait() == 1
-    assert re.fullmatch(r"stopped\b.* 5 s", table(checkout)["result"])
+    assert re.fullmatch(r"stopped\b.* 5 s", part(checkout)["result"])
     assert_nothing_is_left(checkout)
 
 
@@ -131,11 +128,11 @@ def test_a_part_that_hangs_ends_at_its_limit(checkout):
 )
 def test_stopped_or_killed_it_leaves_the_results_so_far(number, code, result, checkout):
     process = start(checkout, ENDS + HANGS)
-    until(lambda: len(rows(checkout)) == 2, process)
+    until(lambda: len(rows(checkout)) == 2 or process.poll() is not None)
     process.send_signal(number)
     assert process.wait() == code
     assert_nothing_is_left(checkout)
-    assert table(checkout)["result"] == result
+    assert part(checkout)["result"] == result
     assert_rows_and_logs_are_there(checkout)
 
 

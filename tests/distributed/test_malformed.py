@@ -53,11 +53,3 @@ def problem(case):
     if not all(letter.isprintable() or letter in "\n\t" for letter in said):
         return "control characters"
     return ""
-
-
-def test_a_problem_is_one():
-    last = "trainer: error[no-data]: no\n"
-    case = {"code": 78, "said": f"epoch 1\n{last}"}
-    assert problem(case) == ""
-    for wrong in ({"code": -9}, {"said": f"Traceback (most\n{last}"}, {"said": "no\n"}, {"said": f"\x1b[2J\n{last}"}):
-        assert problem(case | wrong)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from support import DIGITS, last_step, launch_words, started
+from support import last_step, training
+from trainer.data.make import write_aerial
 
 ENDS = (5_000, 15_000, 25_000)
 """Steps between which memory is read; before the first, what is needed once is built up. The median counts: garbage
@@ -29,14 +29,9 @@ def resident(pid):
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 def test_ten_thousand_steps_take_no_memory(tmp_path, table):
-    generator = np.random.default_rng(0)
-    for number in range(400):
-        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(path)
+    write_aerial(tmp_path / "photos", per_class=20, image_size=24, seed=0)
     out = tmp_path / "run"
-    words = [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(out), *FLAGS]
-    with started([*words, "--data-dir", str(tmp_path / "photos")], tmp_path / "log") as launch:
+    with training("spawn", 2, out, *FLAGS, "--data-dir", str(tmp_path / "photos")) as launch:
         launch.until(lambda: last_step(out) >= ENDS[0], f"step {ENDS[0]}", limit=400)
         pids = launch.pids()
         medians = []

@@ -5,17 +5,14 @@ import time
 
 import pytest
 
-from messages import slugs
-from support import ROOT, launch_words, started, status
-
-SCRIPT = str(ROOT / "tests" / "scripts" / "session" / "means.py")
+from messages import assert_names, slugs
+from session_runs import words
+from support import output_of, status
 
 
 def run(folder, stop_at=()):
     log = folder.with_name(f"{folder.name}.{time.monotonic_ns()}.log")
-    words = launch_words("forked", 2, program=[SCRIPT])[:-1]
-    with started(words, log, RUN_DIR=str(folder), STOP_AT=json.dumps(stop_at)) as launch:
-        assert launch.wait() == 0, launch.output
+    output_of(words("means", 2), log, RUN_DIR=str(folder), STOP_AT=json.dumps(stop_at))
 
 
 @pytest.mark.core
@@ -37,16 +34,11 @@ def test_a_mean_over_ranks_is_the_same_wherever_the_run_was_stopped(tmp_path):
 
 @pytest.mark.parametrize("alone", ["root", "other"])
 def test_a_pass_on_one_rank_alone_is_refused(alone, tmp_path):
-    words = launch_words("forked", 2, program=[SCRIPT.replace("means.py", "alone.py")])[:-1]
-    with started(words, tmp_path / "log", RUN_DIR=str(tmp_path / "run"), ALONE=alone) as launch:
-        assert launch.wait() == 1, launch.output
-    assert "uneven-passes" in slugs(launch.output)
+    said = output_of(words("alone", 2), tmp_path / "log", code=1, RUN_DIR=str(tmp_path / "run"), ALONE=alone)
+    assert "uneven-passes" in slugs(said)
 
 
 def test_a_state_that_cannot_be_saved_ends_all_ranks_alike(tmp_path):
-    words = launch_words("forked", 2, program=[SCRIPT.replace("means.py", "unsavable.py")])[:-1]
-    with started(words, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
-        assert launch.wait() == 1, launch.output
-    for rank in range(2):
-        assert f"rank {rank}: unsavable-state 1" in launch.output
+    said = output_of(words("unsavable", 2), tmp_path / "log", code=1, RUN_DIR=str(tmp_path / "run"))
+    assert_names(said, *(f"rank {rank}: unsavable-state 1" for rank in range(2)))
     assert status(tmp_path / "run")["state"] == "failed"

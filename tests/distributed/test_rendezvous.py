@@ -3,25 +3,22 @@
 import re
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from messages import assert_error, assert_names, messages, slugs
-from support import DIGITS, ROOT, TRAINER, digest, free_port, launch_words, started, status, train
+from support import DIGITS, ROOT, TRAINER, digest, free_port, started, status, train, training
 
 FLAGS = ["--epochs", "1", "--no-figures", "--backend", "ddp"]
 
 
-def start_ranks(stack, tmp_path, *flags, ranks=2, **env):
-    """Start the ranks as a job script would, and return them."""
-    launches = []
-    for rank in range(ranks):
-        words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS, *flags]
-        place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
-        launches.append(stack.enter_context(started(words, tmp_path / f"{rank}.log", **place, **env)))
-    return launches
+def rank_of(ranks, rank, tmp_path, *flags, program=TRAINER, **env):
+    """Start a rank as a job script would."""
+    words = [*program, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS, *flags]
+    place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+    return started(words, tmp_path / f"{rank}.log", **place, **env)
 
 
 def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_path):
@@ -29,23 +26,28 @@ def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_
     with ExitStack() as stack:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         # The second rank is planned but not started at first: rank 0 waits, and its store can be looked at.
-        words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
-        place = {"WORLD_SIZE": "2", **env}
-        first = stack.enter_context(started(words, tmp_path / "0.log", RANK="0", LOCAL_RANK="0", **place))
+        first = stack.enter_context(rank_of(2, 0, tmp_path, **env))
         first.until(lambda: listening(port), "the store")
         # 127.0.0.1 as the kernel writes it; 00000000 would be all interfaces
         assert listening(port) == {"0100007F"}
-        second = stack.enter_context(started(words, tmp_path / "1.log", RANK="1", LOCAL_RANK="1", **place))
+        second = stack.enter_context(rank_of(2, 1, tmp_path, **env))
         assert (first.wait(), second.wait()) == (0, 0)
     assert status(tmp_path / "run")["state"] == "done"
 
 
 def listening(port):
     """Return the IPv4 addresses on which a socket listens at ``port`` (proc(5), net/tcp)."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    ends = [(row[1].split(":"), row[3]) for row in rows]
-    return {address for (address, number), state in ends if state == "0A" and int(number, 16) == port}
+    return {address for address, number, _ in listeners() if number == port}
+
+
+def listeners(net=Path("/proc/net")):
+    """Yield address, port and inode of each TCP socket that listens."""
+    for table in ("tcp", "tcp6"):
+        for line in (net / table).read_text().splitlines()[1:]:
+            row = line.split()
+            if row[3] == "0A":
+                address, _, number = row[1].partition(":")
+                yield address, int(number, 16), row[9]
 
 
 IMPATIENT = """
@@ -60,24 +62,22 @@ sys.exit(main())
 
 def test_a_rank_that_waits_for_rank_0_says_where(tmp_path):
     port = free_port()
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    flags = [str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
-    words = [sys.executable, "-c", IMPATIENT, *flags]
-    place_named = f"127.0.0.1:{port}"
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with ExitStack() as stack:
-        waiting = stack.enter_context(started(words, tmp_path / "1.log", RANK="1", LOCAL_RANK="1", **place))
+        waiting = stack.enter_context(rank_of(2, 1, tmp_path, program=[sys.executable, "-c", IMPATIENT], **env))
         waiting.until(lambda: slugs(waiting.output) == ["waiting-for-ranks"] * 3, "three warnings")
-        first = stack.enter_context(started([*TRAINER, *flags], tmp_path / "0.log", RANK="0", LOCAL_RANK="0", **place))
+        first = stack.enter_context(rank_of(2, 0, tmp_path, **env))
         assert (first.wait(), waiting.wait()) == (0, 0)
     for message in messages(waiting.output):
-        assert_names(message.text, "rank 1 of 2 ", place_named, "MASTER_ADDR:MASTER_PORT")
+        assert_names(message.text, "rank 1 of 2 ", f"127.0.0.1:{port}", "MASTER_ADDR:MASTER_PORT")
         assert re.search(r" \d+ s$", message.text)
     assert slugs(first.output) == []
 
 
 def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
     with ExitStack() as stack:
-        launches = start_ranks(stack, tmp_path, "--init-method", (tmp_path / "store").as_uri())
+        flags = ["--init-method", (tmp_path / "store").as_uri()]
+        launches = [stack.enter_context(rank_of(2, rank, tmp_path, *flags)) for rank in range(2)]
         assert [launch.wait() for launch in launches] == [0, 0]
     assert status(tmp_path / "run")["state"] == "done"
 
@@ -100,45 +100,32 @@ def test_a_torchrun_on_each_of_two_machines_trains_as_one_of_two_ranks_does(tmp_
     assert one == two
 
 
-def test_a_port_in_use_is_named(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
-        port = taken.getsockname()[1]
-        (only,) = start_ranks(stack, tmp_path, ranks=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        assert only.wait() == 1, "another try may help"
-    assert_error(only.output, "cannot-join", f"('127.0.0.1', {port})", "in use")
-
-
 def test_a_missing_address_is_named(tmp_path):
-    with ExitStack() as stack:
-        (only,) = start_ranks(stack, tmp_path, ranks=1)
-        assert only.wait() == 78
-    assert_error(only.output, "ranks-not-named", "env://", "MASTER_ADDR and MASTER_PORT", "torchrun")
+    with rank_of(1, 0, tmp_path) as launch:
+        assert launch.wait() == 78
+    assert_error(launch.output, "ranks-not-named", "env://", "MASTER_ADDR and MASTER_PORT", "torchrun")
 
 
-def test_a_port_that_is_taken_is_named_as_the_job_script_expects(tmp_path):
+def test_a_port_in_use_is_named_as_the_job_script_expects(tmp_path):
     """It then starts the ranks again at another port (port_was_taken)."""
     library = (ROOT / "jobscripts" / "lib" / "launch.bash").read_text(encoding="utf-8")
     pattern = re.search(r'grep --quiet "(port: .*EADDRINUSE)"', library)[1]
-    words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *FLAGS]
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        with started(words, tmp_path / "log", **place, MASTER_PORT=port) as launch:
-            assert launch.wait() == 1
+        with rank_of(2, 0, tmp_path, MASTER_ADDR="127.0.0.1", MASTER_PORT=port) as launch:
+            assert launch.wait() == 1, "another attempt may help"
     assert re.search(pattern.replace("$MASTER_PORT", port), launch.output)
+    assert_error(launch.output, "cannot-join", f"('127.0.0.1', {port})", "in use")
 
 
 @pytest.mark.horovod
 def test_horovod_alone_is_a_world_of_one(tmp_path):
-    words = [*TRAINER, str(DIGITS), "--backend", "horovod", "--epochs", "1", "--no-figures"]
-    with started([*words, "--output-dir", str(tmp_path / "run")], tmp_path / "log") as launch:
-        assert launch.wait() == 0
-    assert "1 rank(s) on cpu" in launch.output
+    said = train("single", 1, tmp_path / "run", "--backend", "horovod", "--epochs", "1", "--no-figures")
+    assert "1 rank(s) on cpu" in said
 
 
-def test_our_own_launcher_opens_no_port_but_on_loopback(tmp_path):
-    words = [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(tmp_path / "run"), "--epochs", "100000"]
-    with started(words, tmp_path / "log") as launch:
+def test_ranks_that_the_trainer_starts_listen_on_loopback_alone(tmp_path):
+    with training("spawn", 2, tmp_path / "run", "--epochs", "100000") as launch:
         launch.until(lambda: "epoch 1" in launch.output, "the first epoch")
         owned = {address for pid in launch.pids() for address in listening_of(pid)}
         assert owned <= {"0100007F"}, owned
@@ -148,16 +135,8 @@ def test_our_own_launcher_opens_no_port_but_on_loopback(tmp_path):
 
 def listening_of(pid):
     """Return the IPv4 addresses on which process ``pid`` listens."""
-    inodes = set()
+    links = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(link.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            inodes.add(target[len("socket:[") : -1])
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            row = line.split()
-            if row[3] == "0A" and row[9] in inodes:
-                yield row[1].split(":")[0]
+        with suppress(OSError):  # it has just been closed
+            links.add(str(link.readlink()))
+    return {address for address, _, inode in listeners(Path(f"/proc/{pid}/net")) if f"socket:[{inode}]" in links}

@@ -1,13 +1,14 @@
 """A run that was killed and resumed ends with the very bytes of the run that was not."""
 
 import json
-import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from support import DIGITS, digest, last_step, launch_words, started, train
+from support import DIGITS, digest, last_step, output_of, train, training
+from trainer.data.order import KEYED
 
 EPOCHS = 8
 FLAGS = ["--epochs", str(EPOCHS), "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
@@ -22,10 +23,9 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     flags = [*FLAGS, "--arch", arch]
     train(launcher, ranks, whole, *flags)
-    words = [*launch_words(launcher, ranks), str(DIGITS), "--output-dir", str(broken), *flags, "--resume", "auto"]
     killed = []
-    for attempt, step in enumerate([31, 100]):
-        with started(words, tmp_path / f"{attempt}.log") as launch:
+    for step in (31, 100):
+        with training(launcher, ranks, broken, *flags, "--resume", "auto") as launch:
             launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
             mapped = Path(f"/proc/{launch.rank_pid(0)}/maps").read_text() if ranks > 1 else ""
             assert "/checkpoints/" not in mapped  # files of the checkpoint that was resumed
@@ -48,51 +48,25 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
     )
 
 
-MILLION = """
-[data]
-dataset = "million:pixels"
-crop_padding = 1
-[model]
-arch = "million:net"
-[train]
-epochs = 1
-batch_size = 100000
-val_batch_size = 1000
-[run]
-log_interval = 1
-checkpoint_interval = 2
-figures = false
-"""
-BEFORE = """
+KEYED_ORDER = """
 import runpy
 import slipway.permutation
-slipway.permutation.LARGE = 1 << 60
+slipway.permutation.LARGE = 100
 runpy.run_module("trainer", run_name="__main__", alter_sys=True)
 """
-"""Runs a trainer that draws whole orders only, as it did once."""
+"""Runs a trainer that takes the digits for a large data set: it draws their order by another version."""
 
 
-@pytest.mark.parametrize(("program", "version"), [(("-m", "trainer"), 3), (("-c", BEFORE), 2)], ids=["now", "before"])
-def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_path, table):
-    config = tmp_path / "million.toml"
-    config.write_text(MILLION)
-    here = {"PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    words = [*launch_words("single", 1, program=(*program, "--backend")), str(config), "--output-dir"]
-    with started([*words, str(whole)], tmp_path / "whole.log", imports=True, **here) as launch:
-        assert launch.wait() == 0, launch.output
-    with started([*words, str(broken)], tmp_path / "broken.log", imports=True, **here) as launch:
-        launch.until(lambda: last_step(broken) >= 5, "step 5")
-        launch.kill()
-    killed = last_step(broken)
-    assert 5 <= killed < 11
-    train("single", 1, broken, "--resume", "auto", config=config, **here)
-    manifests = [json.loads((run / "checkpoints" / "latest" / "manifest.json").read_text()) for run in (whole, broken)]
-    assert [manifest["facts"]["sampler_version"] for manifest in manifests] == [version] * 2
-    both = [digest(run / "checkpoints" / "latest") for run in (whole, broken)]
-    assert both[0] == both[1]
-    rows = [(f"killed after step {killed} of 11", f"sha256 {both[0][:16]}...")]
-    table(f"resume: 1,053,576 samples, order {version}", rows)
+def test_a_resumed_run_keeps_the_version_of_its_order_of_samples(tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    flags = ["--arch", "mlp", "--max-steps", "20", "--checkpoint-interval", "10", "--no-figures"]
+    words = [sys.executable, "-c", KEYED_ORDER, str(DIGITS), "--output-dir", str(whole), *flags]
+    output_of(words, tmp_path / "log", imports=True)
+    train("single", 1, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000010"))
+    for run in (whole, resumed):
+        manifest = json.loads((run / "checkpoints" / "latest" / "manifest.json").read_text())
+        assert manifest["facts"]["sampler_version"] == KEYED
+    assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +74,7 @@ def test_more_than_a_million_samples_are_resumed_bitwise(program, version, tmp_p
     [(["--amp", "none", "--no-channels-last"], "none", False), (["--amp", "bf16", "--channels-last"], "bf16", True)],
     ids=["float32", "bf16"],
 )
-def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
+def test_a_resumed_run_keeps_what_auto_decided_at_its_beginning(flags, amp, channels_last, tmp_path):
     """Whatever the hardware of this machine would decide for a new run: one of the two is something else here."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     common = [*FLAGS, "--max-steps", "20"]
@@ -118,16 +92,8 @@ def test_auto_goes_on_as_the_run_began(flags, amp, channels_last, tmp_path):
     assert re.search(rf"(?m)^auto: model\.channels_last {layout}, .*\bcheckpoint\b", said)
 
 
-def test_metrics_of_a_resumed_run_hold_each_step_once(tmp_path):
-    out = tmp_path / "run"
-    train("single", 1, out, *FLAGS, "--max-steps", "40")
-    train("single", 1, out, *FLAGS, "--max-steps", "60", "--resume", "auto")
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["kind"] == "train"] == list(range(1, 61))
-
-
 @pytest.mark.horovod
-def test_a_checkpoint_of_two_ddp_ranks_goes_on_under_other_backends(tmp_path, table):
+def test_a_checkpoint_of_two_ddp_ranks_is_resumed_under_other_backends(tmp_path, table):
     """The samples of the epoch are still seen exactly once, by the ids that each rank recorded."""
     flags = ["--epochs", "1", "--record-samples", "--no-figures"]
     begun = tmp_path / "ddp"
@@ -150,7 +116,7 @@ def recorded_ids(out):
     return [sample for file in files for line in file.read_text().splitlines() for sample in json.loads(line)["ids"]]
 
 
-def test_what_differs_from_before_is_said_on_resume(tmp_path):
+def test_a_resumed_run_names_the_settings_that_have_changed(tmp_path):
     flags = ["--arch", "mlp", "--no-figures", "--resume", "auto"]
     train("single", 1, tmp_path / "run", *flags, "--epochs", "1")
     said = train("spawn", 2, tmp_path / "run", *flags, "--epochs", "2", "--lr", "0.0005", "--batch-size-per-rank", "16")

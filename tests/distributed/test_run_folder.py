@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from messages import assert_error, assert_names, messages, slugs
-from support import DIGITS, TRAINER, digest, last_step, started, status, train, unshared, verdict
+from support import DIGITS, TRAINER, digest, last_step, started, train, training, unshared, verdict
 
 SHORT = ["--arch", "mlp", "--epochs", "2", "--no-figures"]
 
@@ -30,18 +30,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def copied(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run", symlinks=True)
-
-
-@pytest.mark.parametrize("attempt", ["", "7"])
-def test_a_refused_attempt_leaves_its_verdict_and_nothing_else(copied, attempt):
-    before = snapshot(copied)
-    said = train(
-        "single", 1, copied, *SHORT, "--arch", "mnist-cnn", "--resume", "auto", code=78, TRAINER_ATTEMPT=attempt
-    )
-    assert_error(said, "different-run", "model.arch ", "'mlp'", "'mnist-cnn'")
-    after = snapshot(copied)
-    assert after.pop("verdict.7", b"").startswith(b"failed 46 different-run: ") == bool(attempt)
-    assert after == before
 
 
 def test_files_have_the_umask_that_the_job_script_says_whatever_the_launcher_gives(tmp_path):
@@ -88,44 +76,23 @@ class TestDryRun:
         assert [path.name for path in tmp_path.iterdir() if "dry-run" in path.name] == []
 
 
-class TestReproduction:
-    """config.toml is the experiment: whoever trains by it gets the same weights."""
-
-    FLAGS = ("--batch-size-per-rank", "32", "--arch", "mlp", "--epochs", "1", "--no-figures")
-
-    def test_of_ranks_that_the_trainer_started(self, tmp_path):
-        first, second = tmp_path / "first", tmp_path / "second"
-        train("spawn", 2, first, *self.FLAGS)
-        assert tomllib.loads((first / "config.toml").read_text()).keys() == {"data", "model", "optim", "train", "run"}
-        launch = json.loads((first / "run.json").read_text())["launch"]
-        assert (launch["backend"], launch["device"], launch["threads"]) == ("ddp", "cpu", 1)
-        assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["facts"]["backend"] == "ddp"
-        train("forked", 2, second, config=first / "config.toml")
-        assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
+def test_the_configuration_of_a_run_reproduces_its_weights(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    train("spawn", 2, first, "--batch-size-per-rank", "32", "--arch", "mlp", "--epochs", "1", "--no-figures")
+    assert tomllib.loads((first / "config.toml").read_text()).keys() == {"data", "model", "optim", "train", "run"}
+    launch = json.loads((first / "run.json").read_text())["launch"]
+    assert (launch["backend"], launch["device"], launch["threads"]) == ("ddp", "cpu", 1)
+    assert json.loads((first / "checkpoints" / "latest" / "manifest.json").read_text())["facts"]["backend"] == "ddp"
+    train("forked", 2, second, config=first / "config.toml")
+    assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
 
 
-def test_a_stop_file_written_after_a_run_was_done_does_not_stop_its_continuation(copied):
-    (copied / "STOP").write_text("user\n")
-    train("single", 1, copied, *SHORT, "--epochs", "3", "--resume", "auto")
-    assert (status(copied)["state"], status(copied)["step"]) == ("done", 69)
-    assert not (copied / "STOP").exists()
-
-
-def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_no_record(tmp_path):
+def test_a_disk_that_is_full_for_a_while_loses_checkpoints_and_no_record(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     out = disk / "run"
-    flags = [
-        "--output-dir",
-        str(out),
-        "--epochs",
-        "30",
-        "--log-interval",
-        "1",
-        "--checkpoint-interval",
-        "5",
-        "--no-figures",
-    ]
+    flags = ["--output-dir", str(out), "--epochs", "30", "--no-figures"]
+    flags += ["--log-interval", "1", "--checkpoint-interval", "5"]
     script = f"""
         mount -t tmpfs -o size=8m none {disk}
         "$@" & trainer=$!
@@ -170,27 +137,15 @@ def data(config):
 
 
 @pytest.mark.parametrize(("flags", "code"), [((), 0), (("--lr", "1e30"), 1)])
-def test_ranks_end_although_a_library_keeps_threads(tmp_path, flags, code):
+def test_ranks_end_while_a_library_keeps_threads(tmp_path, flags, code):
     (tmp_path / "pooled.py").write_text(KEEPS_A_POOL)
     words = [*SHORT, "--dataset", "pooled:data", "--optimizer", "sgd", *flags]
     train("spawn", 2, tmp_path / "run", *words, code=code, PYTHONPATH=str(tmp_path))
 
 
-def test_files_may_stand_behind_a_double_dash(tmp_path):
-    words = [*TRAINER, "--output-dir", str(tmp_path / "run"), *SHORT, "--nproc-per-node", "2", "--", str(DIGITS)]
-    with started(words, tmp_path / "log") as launch:
-        assert launch.wait() == 0, launch.output
-
-
-def test_a_run_begun_by_hand_has_logs_of_its_own_so_that_a_job_script_counts_on(finished):
-    """The library of the job scripts takes the next number by the folders in logs/."""
-    assert (finished / "logs" / "1" / "status.json").read_bytes() == (finished / "status.json").read_bytes()
-
-
-def test_a_stop_behind_the_last_step_costs_no_evaluation(tmp_path):
+def test_a_run_stopped_after_its_last_step_is_evaluated_when_it_is_resumed(tmp_path):
     out = tmp_path / "run"
-    words = [*TRAINER, str(DIGITS), "--output-dir", str(out), *SHORT, "--max-steps", "5"]
-    with started(words, tmp_path / "log") as launch:
+    with training("single", 1, out, *SHORT, "--max-steps", "5") as launch:
         launch.until((out / "lock").exists, "its folder")
         (out / "STOP").write_text("user\n")
         assert launch.wait() == 75, launch.output

@@ -6,7 +6,6 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -95,12 +94,3 @@ def test_a_rank_that_something_else_slows_down(tmp_path):
     codes, said = pair(tmp_path, meanwhile=throttle)
     assert codes == [78, 78], "".join(log.read_text() for log in tmp_path.glob("*.log"))
     assert_error(said[0], "selftest-failed", "rank 1 ", socket.gethostname())
-
-
-@pytest.mark.horovod
-def test_copies_of_rank_0_of_1_where_more_were_planned(tmp_path):
-    """What a host's MPI that does not match the image's makes of mpirun: each copy would train alone."""
-    words = [*TRAINER, str(DIGITS), *FLAGS, "--backend", "horovod", "--output-dir", str(tmp_path / "run")]
-    with started(words, Path(tmp_path / "log"), TRAINER_WORLD_SIZE="2") as launch:
-        assert launch.wait() == 78
-    assert_error(launch.output, "wrong-world-size", " 1 ", " 2 ", "TRAINER_WORLD_SIZE")

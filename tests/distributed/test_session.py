@@ -11,7 +11,7 @@ import pytest
 from messages import assert_names, slugs
 from session_runs import SCRIPTS, content, finish, saved_step, words
 from slipway.slugs import SLUGS
-from support import launch_words, started, status, verdict
+from support import launch_words, output_of, started, status, verdict
 
 EPOCH = 400
 """Steps of an epoch that a test has time to stop within."""
@@ -51,12 +51,12 @@ def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path
     assert content(stopped) == content(whole)
 
 
-def test_the_epoch_goes_on_with_another_number_of_ranks(tmp_path, table):
+def test_an_epoch_continues_on_another_number_of_ranks(tmp_path, table):
     out, rows = tmp_path / "run", []
     for ranks, stop_after in [(2, 3), (1, 3), (2, -1)]:
         log = tmp_path / f"{ranks}.log"
-        with started(words("sampled", ranks), log, RUN_DIR=str(out), STOP_AFTER=str(stop_after)) as launch:
-            assert launch.wait() == (75 if ranks == 1 else 0), launch.output
+        code = 75 if ranks == 1 else 0
+        output_of(words("sampled", ranks), log, code=code, RUN_DIR=str(out), STOP_AFTER=str(stop_after))
         rows.append((f"{ranks} rank(s)", f"{status(out)['state']} at step {status(out)['step']}"))
     attempts = {}
     for file in out.glob("seen.*.json"):
@@ -76,38 +76,25 @@ def test_the_epoch_goes_on_with_another_number_of_ranks(tmp_path, table):
 
 
 @pytest.mark.horovod
-def test_under_horovod(tmp_path):
+def test_a_killed_run_under_horovod_resumes_and_ends_as_one_that_was_not(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    script = [str(SCRIPTS / "under_horovod.py")]
-    command = launch_words("horovodrun", 2, program=script)[:-1]
-    with started(command, tmp_path / "whole.log", RUN_DIR=str(whole)) as launch:
-        assert launch.wait() == 0, launch.output
+    command = launch_words("horovodrun", 2, program=[str(SCRIPTS / "under_horovod.py")])[:-1]
+    output_of(command, tmp_path / "whole.log", RUN_DIR=str(whole))
     with started(command, tmp_path / "killed.log", RUN_DIR=str(broken)) as launch:
         launch.until(lambda: saved_step(broken) >= 21, "step 21")
         launch.kill()
-    with started(command, tmp_path / "again.log", RUN_DIR=str(broken)) as launch:
-        assert launch.wait() == 0, launch.output
+    output_of(command, tmp_path / "again.log", RUN_DIR=str(broken))
     assert content(broken) == content(whole)
 
 
-def test_ranks_that_have_not_joined_are_refused(tmp_path):
-    """Each would train alone, on the same folder."""
-    command = launch_words("torchrun", 2, program=[str(SCRIPTS / "mnist.py")])[:-1]
-    with started(command, tmp_path / "log", RUN_DIR=str(tmp_path / "run")) as launch:
-        assert launch.wait() == 1
-    assert set(slugs(launch.output)) == {"separate-processes"}
-    assert_names(launch.output, "WORLD_SIZE=2", "torchrun", SLUGS["separate-processes"].remedy)
-
-
-def test_a_second_run_in_the_folder_is_refused_and_the_first_goes_on(tmp_path):
+def test_a_second_run_in_the_folder_is_refused_and_the_first_continues(tmp_path):
     out = tmp_path / "run"
     flags = ["--epochs", "3000"]
     with started(words("mnist", 1, *flags), tmp_path / "first.log", RUN_DIR=str(out)) as first:
         first.until(lambda: saved_step(out) > 0, "checkpoint")
-        with started(words("mnist", 1, *flags), tmp_path / "second.log", RUN_DIR=str(out)) as second:
-            assert second.wait() == 1
-        assert set(slugs(second.output)) == {"folder-in-use"}
-        assert_names(second.output, out, first.process.pid, SLUGS["folder-in-use"].remedy)
+        said = output_of(words("mnist", 1, *flags), tmp_path / "second.log", code=1, RUN_DIR=str(out))
+        assert set(slugs(said)) == {"folder-in-use"}
+        assert_names(said, out, first.process.pid, SLUGS["folder-in-use"].remedy)
         (out / "STOP").write_text("user")
         assert first.wait() == 75
     assert status(out)["reason"] == "user"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from support import DIGITS, ROOT, digest, last_step, launch_words, started, train, train_many, weights
+from support import ROOT, digest, last_step, train, train_many, training, weights
 
 ARCH = ["--arch", "toy_model:build"]
 """Batch norm, dropout, stochastic depth."""
@@ -58,12 +58,11 @@ def test_a_run_that_is_killed_and_goes_on_with_another_cut_ends_as_the_whole_one
     train(launcher, ranks, whole, *flags, **env)
     ways = [*list(WAYS.values())[1:], ["--split", CUTS[2], "--recompute"], []]
     draw = random.Random(f"{ranks} {kills}")
-    words = [*launch_words(launcher, ranks), str(DIGITS), "--output-dir", str(broken), *flags, "--resume", "auto"]
     killed = []
     for number in range(kills):
         way = ways[number % len(ways)]
         before = last_step(broken)
-        with started([*words, *way], tmp_path / f"kill{number}.log", **env) as launch:
+        with training(launcher, ranks, broken, *flags, "--resume", "auto", *way, **env) as launch:
             wanted = before + draw.randrange(1, 8)
             launch.until(lambda wanted=wanted: last_step(broken) >= wanted, f"step {wanted}")
             time.sleep(draw.random() / 10)

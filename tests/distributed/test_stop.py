@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from support import DIGITS, TRAINER, digest, last_step, launch_words, started, status, train, verdict
+from support import digest, last_step, status, train, training, verdict
 from trainer.data.make import write_aerial
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
@@ -69,8 +69,7 @@ def cases():
 def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_path, table):
     out = tmp_path / "run"
     flags = [*LONG, *(SLOW_SAVE if "save" in how else [])]
-    words = [*launch_words(launcher, 2), str(DIGITS), "--output-dir", str(out), *flags]
-    with started(words, tmp_path / "log") as launch:
+    with training(launcher, 2, out, *flags) as launch:
         launch.until(lambda: last_step(out) >= 10, "step 10")
         ask(launch, out, how)
         code = launch.wait()
@@ -93,28 +92,6 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
     table("stopping", [row])
 
 
-def test_a_stop_that_was_not_yet_obeyed_stops_the_next_attempt_too(tmp_path):
-    """A user's STOP that came while the run was down must not be lost."""
-    out = tmp_path / "run"
-    with started([*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG], tmp_path / "log") as launch:
-        launch.until(lambda: last_step(out) >= 30, "an epoch")
-        os.kill(launch.process.pid, signal.SIGUSR1)
-        assert launch.wait() == 75
-    (out / "STOP").write_text("user\n")
-    train("single", 1, out, *LONG, "--resume", "auto", code=75)
-    assert (status(out)["state"], status(out)["reason"]) == ("stopped", "user")
-
-
-def test_a_stop_before_the_first_step_is_not_requeued(tmp_path):
-    """A run that gains no step would only be requeued for ever."""
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "STOP").write_text("user\n")
-    train("single", 1, out, *LONG, code=75)
-    assert status(out)["requeue"] is False
-    assert verdict(out) == f"stopped {status(out)['step']} user\n"
-
-
 @pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("forked", 2, 0)])
 def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(tmp_path, launcher, ranks, code):
     """The workers pass over SIGTERM, by which Python's exit ends workers: it would wait for them for ever."""
@@ -122,9 +99,7 @@ def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(t
     write_aerial(folder, per_class=5, image_size=16, seed=0)
     flags = ["--dataset", "imagefolder", "--data-dir", str(folder), "--image-size", "16", "--workers", "2"]
     flags += ["--arch", "mlp", "--no-figures", "--epochs", "400", "--log-interval", "1"]
-    with started(
-        [*launch_words(launcher, ranks), str(DIGITS), "--output-dir", str(out), *flags], tmp_path / "log"
-    ) as launch:
+    with training(launcher, ranks, out, *flags) as launch:
         launch.until(lambda: last_step(out) >= 3, "step 3")
         (out / "STOP").write_text("user\n")
         assert launch.wait() == code
@@ -133,15 +108,13 @@ def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(t
     assert status(out)["state"] == "done"
 
 
-def test_a_long_evaluation_is_left_at_once_and_done_on_resume(tmp_path, table):
+def test_a_long_evaluation_is_abandoned_at_a_signal_and_done_on_resume(tmp_path, table):
     flags = ["--arch", "resnet18", "--val-fraction", "0.6", "--val-batch-size", "1", "--epochs", "1"]
     flags += ["--log-interval", "1", "--no-figures", "--resume", "auto"]
     whole, out = tmp_path / "whole", tmp_path / "run"
     train("spawn", 2, whole, *flags)
     last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
-    with started(
-        [*launch_words("spawn", 2), str(DIGITS), "--output-dir", str(out), *flags], tmp_path / "log"
-    ) as launch:
+    with training("spawn", 2, out, *flags) as launch:
         launch.until(lambda: last_step(out) == last["step"], "the last step")
         time.sleep(0.2 * last["evaluation_seconds"])
         began = time.monotonic()

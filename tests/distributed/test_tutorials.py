@@ -8,7 +8,7 @@ import pytest
 
 from messages import assert_names
 from mnist_files import write_mnist
-from support import ROOT, TRAINER, started, train, weights
+from support import ROOT, TRAINER, output_of, train, weights
 
 CONFIGS = ROOT / "configs"
 
@@ -18,8 +18,7 @@ def aerial(tmp_path_factory):
     """Return a folder that make-data wrote: 42 images to train on, and 21 to validate on."""
     folder = tmp_path_factory.mktemp("data") / "aerial"
     words = [*TRAINER, "make-data", "aerial", str(folder), "--per-class", "3"]
-    with started(words, folder.with_name("log")) as launch:
-        assert launch.wait() == 0, launch.output
+    output_of(words, folder.with_name("log"))
     return folder
 
 
@@ -49,9 +48,8 @@ def test_it_keeps_a_checkpoint_of_each_epoch_and_is_evaluated_as_it_was_trained(
     kept = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
     assert kept == [f"step_{epoch * 6:08}" for epoch in range(1, 6)]
     out = tmp_path / "evaluated"
-    with started([*TRAINER, "evaluate", str(run), "--output", str(out)], tmp_path / "evaluate.log") as launch:
-        assert launch.wait() == 0, launch.output
-    assert f" {out}/confusion.csv\n" in launch.output
+    said = output_of([*TRAINER, "evaluate", str(run), "--output", str(out)], tmp_path / "evaluate.log")
+    assert f" {out}/confusion.csv\n" in said
     assert (out / "confusion.csv").read_text() == (run / "figures" / "confusion.csv").read_text()
 
 
