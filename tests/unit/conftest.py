@@ -35,6 +35,12 @@ cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid 
 
 
 @pytest.fixture
+def in_the_project(monkeypatch):
+    """Work in the project's folder, in which jobgen finds specs and sites by name."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
 def login_node(tmp_path, monkeypatch):
     """Return the folder of records of a login node, whose sbatch numbers jobs from 101; a clone is where we are."""
     folder = tmp_path / "clone"
