@@ -16,7 +16,6 @@ from jobgen.detect.ask import Asker
 from jobgen.load import load
 from jobgen.model import Site
 from recorded import CLUSTERS, HOST, commands_of, login_node
-from support import ROOT
 
 SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2119,SC2120,SC2329"]
 """As tests/golden checks the committed scripts; besides, a site without GPUs calls use_container without an option."""
@@ -82,9 +81,7 @@ def drafts(tmp_path_factory):
     return found
 
 
-@pytest.fixture(autouse=True)
-def in_the_project(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 def values_of(path):
