@@ -54,7 +54,7 @@ def setenv(monkeypatch):
 
 @pytest.fixture
 def login_node(tmp_path, monkeypatch):
-    """Return the folder of records of a login node, whose sbatch and qsub number jobs from 101; a clone is where we are."""
+    """Return the folder of records of a login node, whose sbatch and qsub number jobs from 101; work in a clone."""
     folder = tmp_path / "clone"
     folder.mkdir()
     for name in ("jobscripts", "configs", "build", "containers"):
@@ -87,6 +87,14 @@ class Forgetful:
         return {}
 
     origin = left = None
+
+
+@pytest.fixture
+def agree_after_each_step(monkeypatch):
+    """Let sessions outside of a job agree to stop after each step, so that tests know the step of a stop."""
+    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
