@@ -107,21 +107,46 @@ def test_the_sources_and_their_imports_are_found():
     assert "torch.distributed" in names_in(renamed)
 
 
-def test_only_communicator_and_self_test_know_of_process_groups():
-    assert users_of("torch.distributed") == {
-        "slipway/communicator/adopt.py",
-        "slipway/communicator/torch_distributed.py",
-        "trainer/selftest/measure.py",
-    }
-    assert users_of("torch.nn.parallel") == {
-        "slipway/data_parallel.py",  # which buffers a wrapper broadcasts
-        "slipway/wrappers.py",  # which unwraps what a script has wrapped
-        "trainer/strategies/ddp.py",
-    }
-
-
-def test_only_communicator_and_strategy_know_of_horovod():
-    assert users_of("horovod") == {"slipway/communicator/horovod.py", "trainer/strategies/horovod.py"}
+@pytest.mark.parametrize(
+    ("names", "modules"),
+    [
+        (
+            ["torch.distributed"],
+            {
+                "slipway/communicator/adopt.py",
+                "slipway/communicator/torch_distributed.py",
+                "trainer/selftest/measure.py",
+            },
+        ),
+        (
+            ["torch.nn.parallel"],
+            {
+                "slipway/data_parallel.py",  # which buffers a wrapper broadcasts
+                "slipway/wrappers.py",  # which unwraps what a script has wrapped
+                "trainer/strategies/ddp.py",
+            },
+        ),
+        (["horovod"], {"slipway/communicator/horovod.py", "trainer/strategies/horovod.py"}),
+        (
+            ["os.environ", "os.getenv"],  # each program reads it once
+            {
+                *("jobgen/finding.py", "jobgen/submit.py"),
+                "jobgen/scripts.py",  # where sites are
+                "jobgen/detect/__init__.py",  # of the login node
+                "jobgen/queues/__init__.py",  # hands it on to the scheduler's command
+                "slipway/opening.py",  # of a user's script
+                *("trainer/__main__.py", "trainer/preflight.py", "trainer/trained/evaluate.py"),
+                "trainer/dask/worker.py",  # hands it on to what it runs
+                "trainer/spawn.py",  # hands it on to the ranks
+            },
+        ),
+        (["torchvision"], {"trainer/torchvision_on_cpu.py"}),
+        (["pickle", "dill", "joblib"], set()),
+        (["torch.save"], {"slipway/export.py"}),  # for people who ask for a .pt file
+    ],
+)
+def test_only_these_modules_use(names, modules):
+    assert set().union(*map(users_of, names)) == modules
 
 
 def test_packages_import_downwards_only():
@@ -139,19 +164,6 @@ def test_only_the_environment_knows_variables_of_slurm(scheduler, modules):
     assert {module for module in ours if scheduler in MODULES[module]} == modules
 
 
-def test_the_environment_is_read_once_by_each_program():
-    assert users_of("os.environ") | users_of("os.getenv") == {
-        *("jobgen/finding.py", "jobgen/submit.py"),
-        "jobgen/scripts.py",  # where sites are
-        "jobgen/detect/__init__.py",  # of the login node
-        "jobgen/queues/__init__.py",  # hands it on to the scheduler's command
-        "slipway/opening.py",  # of a script's own
-        *("trainer/__main__.py", "trainer/preflight.py", "trainer/trained/evaluate.py"),
-        "trainer/dask/worker.py",  # hands it on to what it runs
-        "trainer/spawn.py",  # hands it on to the ranks
-    }
-
-
 def test_texts_of_foreign_errors_are_looked_into_in_one_place():
     for module, text in MODULES.items():
         if not module.startswith("jobgen/") and module != "slipway/third_party_errors.py":
@@ -160,16 +172,6 @@ def test_texts_of_foreign_errors_are_looked_into_in_one_place():
 
 def test_one_module_says_who_rank_0_is():
     assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {"slipway/world.py"}
-
-
-def test_torchvision_is_imported_in_one_place():
-    assert users_of("torchvision") == {"trainer/torchvision_on_cpu.py"}
-
-
-def test_nothing_is_pickled():
-    for package in ("pickle", "dill", "joblib"):
-        assert users_of(package) == set(), package
-    assert users_of("torch.save") == {"slipway/export.py"}  # for people who ask for a .pt file
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,7 @@ def test_what_is_found_is_right_or_asked_for(drafts, kind):
     assert (len(right), asked, wrong) == OUTCOMES[kind], sorted(right)
 
 
-def test_the_table_of_all_clusters(drafts, table):
-    rows = [["cluster", "right", "asked", "wrong or absent", "other questions"]]
-    for kind, (draft, path, _) in drafts.items():
-        right, asked, wrong = compared(draft, path, kind)
-        rows.append([kind, len(right), " ".join(sorted(asked)), " ".join(sorted(wrong)), len({*draft.asked} - asked)])
-    table("jobgen site --detect on recorded clusters: fields", rows)
+def test_every_recording_is_compared():
     assert {path.name for path in CLUSTERS.iterdir() if path.is_dir()} == {*OUTCOMES}
 
 

@@ -66,6 +66,13 @@ def seed_of(folder):
     return json.loads((folder / "run.json").read_text())["session"]["seed"]
 
 
+def remove_session(path):
+    """Let run.json be as an earlier version wrote it."""
+    record = json.loads(path.read_text())
+    del record["session"]
+    path.write_text(json.dumps(record))
+
+
 class TestASeed:
     def test_it_is_recorded_before_anything_is_drawn_and_holds_for_an_attempt_after_a_kill(self, tmp_path, new_process):
         torch.manual_seed(7)
@@ -120,9 +127,7 @@ class TestASeed:
 
     def test_a_checkpoint_of_an_earlier_version_keeps_its_own(self, tmp_path, new_process):
         train(tmp_path, stop_at=2, seed=0)
-        record = json.loads((tmp_path / "run.json").read_text())
-        del record["session"]
-        (tmp_path / "run.json").write_text(json.dumps(record))
+        remove_session(tmp_path / "run.json")
         new_process()
         rest = train(tmp_path)
         assert seed_of(tmp_path) == 0
@@ -261,9 +266,7 @@ class TestTheCommand:
 
     def test_of_an_earlier_version_the_arguments_are_compared(self, tmp_path, monkeypatch, caplog):
         train(tmp_path / "run", stop_at=2)
-        record = json.loads((tmp_path / "run" / "run.json").read_text())
-        del record["session"]
-        (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+        remove_session(tmp_path / "run" / "run.json")
         monkeypatch.setattr(sys, "argv", ["main.py", "7"])
         train(tmp_path / "run")
         assert_warning(caplog.text, "other-command", "--lr 1", "`7`")

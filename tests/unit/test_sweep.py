@@ -89,6 +89,12 @@ def end(name, job, *, accuracy=None, verdict="done 46 complete", attempt=1, outp
             file.write(json.dumps({"kind": "validation", "step": 1, "loss": 1 - value, "accuracy": value}) + "\n")
 
 
+def end_all(accuracies, *, job):
+    """Leave what the tasks of a job leave, from trial 000 on."""
+    for task, accuracy in enumerate(accuracies):
+        end(f"00{task}", f"{job}_{task}", accuracy=accuracy)
+
+
 def state(login_node, number, *rows):
     """Let the scheduler say of the tasks of an array, (indices, state), what they do."""
     (login_node / f"{number}.state").write_text(
@@ -126,7 +132,7 @@ class TestTrials:
     def test_a_grid_has_every_combination(self, settings, script, trials):
         assert grid(axes_of(*settings, script=script)) == trials
 
-    def test_what_is_drawn_is_the_same_each_time_and_in_its_range(self):
+    def test_draws_are_reproducible_and_in_their_range(self):
         axes = axes_of("optim.lr=log:1e-4:1e-1", "optim.label_smoothing=uniform:0:0.5", "model.arch=mlp,mnist-cnn")
         found = drawn(axes, count=200, seed=3)
         assert drawn(axes, count=200, seed=3) == found
@@ -349,7 +355,7 @@ class TestSubmission:
         assert "#PBS -N ddp -j oe -r n\n" in Path("sweep", "submissions", "1", "job.sh").read_text()
 
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_a_scheduler_takes_so_many_tasks_at_most(self, login_node, capsys, site):
+    def test_more_tasks_than_the_scheduler_takes_are_refused(self, login_node, capsys, site):
         (login_node / "config.state").write_text("MailProg = /bin/true\nMaxArraySize            = 100\n")
         ranges = ("--set", "optim.lr=log:1e-4:1", "--random")
         words = [*ranges, "101", "--limit", "9999"]
@@ -357,7 +363,7 @@ class TestSubmission:
         assert not Path("sweep").exists()
         sweep(capsys, *ranges, "100", "--limit", "9999", site=site)
 
-    def test_a_script_of_ones_own(self, login_node, capsys, monkeypatch):
+    def test_a_users_script(self, login_node, capsys, monkeypatch):
         Path("mine.py").touch()
         monkeypatch.setenv("SLIPWAY_SCRIPT", "mine.py")
         flags = ["--set", "--lr=0.1,-1", "--set=--name=a b"]
@@ -366,7 +372,7 @@ class TestSubmission:
         sweep(capsys, *flags, "--seeds", "2", "--seed-flag", "--my-seed", "--", "--mine")
         assert started(login_node, 101, 3)[1] == ["--mine", "--lr=-1", "--name=a b", "--my-seed=1"]
 
-    def test_what_the_scheduler_refuses_is_submitted_the_next_time(self, login_node, capsys, monkeypatch):
+    def test_trials_that_the_scheduler_refused_are_submitted_the_next_time(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("REFUSED", "101")
         refuses(capsys, "submission-refused", words=LR)
         assert [trial["job"] for trial in trials()] == [None, None]
@@ -375,7 +381,7 @@ class TestSubmission:
         assert [trial["job"] for trial in trials()] == ["102_0", "102_1"]
 
     # once: two at a time, from cron and by hand, submitted the same trials
-    def test_two_at_a_time_do_not_submit_the_same(self, login_node, capsys, monkeypatch):
+    def test_two_commands_at_a_time_do_not_submit_the_same_trials(self, login_node, capsys, monkeypatch):
         Path("sweep").mkdir()
         with Path("sweep/.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -386,7 +392,7 @@ class TestSubmission:
         assert not [*login_node.glob("*.script")]
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-    def test_a_lock_that_is_none(self, login_node, capsys, make):
+    def test_a_lock_that_is_no_file(self, login_node, capsys, make):
         Path("sweep").mkdir()
         make("sweep/.lock")
         if make is os.mkdir:
@@ -439,12 +445,12 @@ class TestRefusals:
             ([*LR, "--output", "\udcff"], "bad-path", [r"\udcff'", "UTF-8"]),
         ],
     )
-    def test_before_anything_is_written(self, capsys, words, slug, values):
+    def test_impossible_requests_are_refused_before_anything_is_written(self, capsys, words, slug, values):
         assert main(["sweep", "ddp", "--site", "example", "--output", "sweep", *words]) == SLUGS[slug].exit_code
         assert_error(capsys.readouterr().err, slug, *values)
         assert not Path("sweep").exists()
 
-    def test_one_machine(self, capsys):
+    def test_a_machine_without_a_scheduler_is_refused(self, capsys):
         refuses(capsys, "no-scheduler", "local", words=LR, spec="ddp-local", site="laptop")
 
     @pytest.mark.parametrize(
@@ -455,7 +461,7 @@ class TestRefusals:
             ([*LR, "--rungs", "1,2"], ["rungs [],", " [1, 2])"]),
         ],
     )
-    def test_another_sweep(self, capsys, words, values):
+    def test_another_sweep_in_the_folder_is_refused(self, capsys, words, values):
         sweep(capsys, *LR)
         refuses(capsys, "different-study", "sweep ", *values, "--output", words=words)
 
@@ -493,7 +499,7 @@ class TestRunAgain:
         assert trials()[:3] == before
         assert [trial["job"] for trial in trials()[3:]] == ["102_0", "102_1"]
 
-    def test_a_task_that_waits_or_that_the_scheduler_has_forgotten(self, login_node, capsys):
+    def test_a_task_is_waiting_or_failed_if_the_scheduler_has_forgotten_it(self, login_node, capsys):
         sweep(capsys, *LR)
         state(login_node, 101, ("1", "PENDING"))
         _, first, second, summary = status(capsys).splitlines()
@@ -541,8 +547,7 @@ class TestStatus:
 
     def test_of_a_loss_less_is_better_and_seeds_are_averaged(self, login_node, capsys):
         sweep(capsys, *LR, "--seeds", "2", "--metric", "loss")
-        for task, accuracy in enumerate((0.9, 0.3, 0.7, 0.6)):
-            end(f"00{task}", f"101_{task}", accuracy=accuracy)
+        end_all([0.9, 0.3, 0.7, 0.6], job=101)
         said = status(capsys)
         assert counts(said) == {"done": 4}
         assert "; best: 002, 003 (lr=0.01), " in said
@@ -562,14 +567,14 @@ class TestStatus:
 
     # once: cancel wrote STOP into the folder of the sweep, and ended nothing
     @pytest.mark.parametrize("words", [["cancel"], ["logs"], ["logs", "--follow"]])
-    def test_what_is_of_one_run_is_refused(self, login_node, capsys, words):
+    def test_commands_for_one_run_are_refused(self, login_node, capsys, words):
         sweep(capsys, *LR)
         before = sorted(Path("sweep").iterdir())
         assert main([*words, "sweep"]) == 78
         assert_error(capsys.readouterr().err, "several-runs", "sweep ")
         assert sorted(Path("sweep").iterdir()) == before
 
-    def test_numbers_that_are_none_are_passed_over(self, login_node, capsys):
+    def test_metrics_that_are_no_numbers_are_ignored(self, login_node, capsys):
         sweep(capsys, *LR)
         end("000", "101_0")
         lines = ['{"accuracy": NaN}', '{"accuracy": true}', '{"accuracy": "a"}', '["accuracy"]', '{"accuracy": 0.5']
@@ -580,11 +585,10 @@ class TestStatus:
 class TestRungs:
     WORDS = ("--set", "optim.lr=1,2,3,4,5,6", "--rungs", "2,6,18", "--keep", "2")
 
-    def test_the_best_go_on_once_all_have_ended(self, login_node, capsys):
+    def test_the_best_are_continued_once_all_have_ended(self, login_node, capsys):
         sweep(capsys, *self.WORDS)
         assert started(login_node, 101, 0)[1] == ["--lr=1", "--epochs=18", "--stop-epoch=2"]
-        for task in range(5):
-            end(f"00{task}", f"101_{task}", accuracy=task / 10)
+        end_all([0, 0.1, 0.2, 0.3, 0.4], job=101)
         state(login_node, 101, ("5", "RUNNING"))
         said = sweep(capsys, *self.WORDS).out
         assert numbers(said, "rung") == [1, 3, 2, 1, 6]  # rung 1 of 3, epoch 2: one of 6 has not ended
@@ -629,20 +633,18 @@ class TestRungs:
         sweep(capsys, *self.WORDS)
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["001", "004", "005"]
 
-    def test_seeds_go_on_together(self, login_node, capsys):
+    def test_trials_of_the_same_values_are_continued_together(self, login_node, capsys):
         words = ("--set", "optim.lr=1,2", "--rungs", "2,6", "--keep", "2", "--seeds", "2")
         sweep(capsys, *words)
-        for task, accuracy in enumerate((0.9, 0.1, 0.6, 0.5)):
-            end(f"00{task}", f"101_{task}", accuracy=accuracy)
+        end_all([0.9, 0.1, 0.6, 0.5], job=101)
         assert numbers(sweep(capsys, *words).out, "rung") == [1, 2, 2, 1, 2, 6]
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["002", "003"]
         assert started(login_node, 102, 1, submission=2)[1] == ["--lr=2", "--seed=1", "--epochs=6", "--stop-epoch=6"]
 
-    def test_without_the_metric_none_goes_on(self, login_node, capsys):
+    def test_without_the_metric_none_is_continued(self, login_node, capsys):
         words = (*LR, "--rungs", "2,6", "--metric", "acuracy")
         sweep(capsys, *words)
-        for task in range(2):
-            end(f"00{task}", f"101_{task}", accuracy=0.5)
+        end_all([0.5, 0.5], job=101)
         said = sweep(capsys, *words).out
         assert numbers(said, "rung") == [1, 2, 2]
         assert " acuracy" in said.partition("\nrung")[2].partition("\n")[0]
