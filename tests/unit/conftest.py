@@ -20,6 +20,7 @@ QSUB = """#!/bin/bash
 number=$(($(cat "$RECORD/number") + 1))
 echo "$number" >"$RECORD/number"
 printenv >"$RECORD/$number.environment"
+printf '%s\\n' "$@" >"$RECORD/$number.arguments"
 cp -- "$2" "$RECORD/$number.script"
 grep --quiet '^#PBS -[Jt]' "$2" && echo "$number[].head" || echo "$number.head"
 """
@@ -35,8 +36,25 @@ cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid 
 
 
 @pytest.fixture
+def in_the_project(monkeypatch):
+    """Work in the project's folder, in which jobgen finds specs and sites by name."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def setenv(monkeypatch):
+    """Return a function that sets environment variables for the test."""
+
+    def set_all(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_all
+
+
+@pytest.fixture
 def login_node(tmp_path, monkeypatch):
-    """Return the folder of records of a login node, whose sbatch numbers jobs from 101; a clone is where we are."""
+    """Return the folder of records of a login node, whose sbatch and qsub number jobs from 101; work in a clone."""
     folder = tmp_path / "clone"
     folder.mkdir()
     for name in ("jobscripts", "configs", "build", "containers"):
@@ -50,7 +68,7 @@ def login_node(tmp_path, monkeypatch):
         (programs / name).chmod(0o755)
     (tmp_path / "number").write_text("100")
     for name in list(os.environ):
-        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND"}:
+        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND", "RUN_DIR", "DATA"}:
             monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("RECORD", str(tmp_path))

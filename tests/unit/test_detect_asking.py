@@ -16,7 +16,6 @@ from jobgen.detect import ask, detect
 from jobgen.detect.ask import Answer, Asker
 from jobgen.load import load
 from jobgen.model import Site
-from support import ROOT
 
 RUBBISH = {
     "nothing": "",
@@ -31,9 +30,7 @@ RUBBISH = {
 }
 
 
-@pytest.fixture(autouse=True)
-def in_the_project(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 def script(folder, text):

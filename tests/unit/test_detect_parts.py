@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import stat
+from typing import NamedTuple
 
 import pytest
 
@@ -17,13 +18,9 @@ from jobgen.detect.slurm.facts import FOREVER, minutes_of
 from jobgen.detect.words import is_plain
 from jobgen.load import load
 from jobgen.model import Site
-from messages import assert_error
-from support import ROOT
+from messages import assert_error, assert_names
 
-
-@pytest.fixture(autouse=True)
-def in_the_project(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 @pytest.fixture
@@ -122,129 +119,252 @@ class TestNames:
         assert size_of(text) == size
 
 
-class TestSlurm:
-    def test_where_all_gpus_are_slices_a_job_takes_one(self, found):
-        site, draft = found("mig", ("gpu:a100:4(S:0-1)|a[02-03]", "gpu:a100_2g.20gb:12(S:0-1)|a[02-03]"))
-        assert (site.gpus_per_node, site.gpu_type) == (1, "a100_2g.20gb")
-        assert site.cpus_per_gpu == 128 // 12
-        assert "MIG" in draft.text
+class Case(NamedTuple):
+    """A recorded login node that is changed, and what is detected on it."""
 
-    def test_whole_gpus_beside_slices_in_a_node_are_counted_apart(self, found):
-        gres = "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)"
-        site, _ = found("mig", ("gpu:a100:4(S:0-1)|a[02-03]", f"{gres}|a[02-03]"))
-        assert (site.gpus_per_node, site.gpu_type, site.cpus_per_gpu) == (2, "a100", 64)
+    kind: str
+    edits: list = []
+    env: dict = {}
+    values: dict = {}
+    """Of the site; a key of a table as TABLE.KEY."""
+    asked: tuple = ()
+    """Fields that are questions."""
+    not_asked: tuple = ()
+    texts: tuple = ()
+    """Parts of the draft."""
+    absent: tuple = ()
+    """No parts of it."""
 
-    @pytest.mark.parametrize(
-        ("plugin", "version", "option"),
+
+def policy(partition, field, value):
+    """Return the edit of what a partition of typed-gres allows."""
+    old = f"PartitionName={partition} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL"
+    return old, old.replace(f"{field}=ALL", f"{field}={value}")
+
+
+VNODE = (
+    "zeus1[{number}]\n     state = free\n     resources_available.host = zeus1\n"
+    "     resources_available.ncpus = 16\n     resources_available.ngpus = 1\n     resources_available.mem = 60gb\n"
+    "     resources_available.queue_list = q_gpu\n     resources_available.gpu_cap = sm_86\n\n"
+)
+VNODES = "".join(VNODE.format(number=number) for number in range(8))
+QMGR = """$ qmgr -c 'print server'
+create queue gpu
+set queue gpu queue_type = Execution
+set server default_queue = gpu
+$ pbsnodes -a"""
+NO_NAMESPACES = ("--map-root-user true\n", "--map-root-user true\n[exit 1]\n[error] unshare: no\n")
+APPTAINER = "apptainer --version\napptainer version 1.3.4"
+CASES = {
+    "all GPUs are slices: a job takes one": Case(
+        "mig",
+        [("gpu:a100:4(S:0-1)|a[02-03]", "gpu:a100_2g.20gb:12(S:0-1)|a[02-03]")],
+        values={"gpus_per_node": 1, "gpu_type": "a100_2g.20gb", "cpus_per_gpu": 128 // 12},
+        texts=("MIG",),
+    ),
+    "whole GPUs beside slices in a node": Case(
+        "mig",
+        [("gpu:a100:4(S:0-1)|a[02-03]", "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)|a[02-03]")],
+        values={"gpus_per_node": 2, "gpu_type": "a100", "cpus_per_gpu": 64},
+    ),
+    "select/linear": Case(
+        "typed-gres",
+        [("select/cons_tres", "select/linear"), ("23.11.10", "23.02.7")],
+        values={"gpu_request": "gres"},
+        absent=("20.11",),
+    ),
+    "select/cons_res": Case(
+        "typed-gres",
+        [("select/cons_tres", "select/cons_res"), ("23.11.10", "23.02.7")],
+        values={"gpu_request": "gres"},
+        absent=("20.11",),
+    ),
+    "select/cray_aries of Slurm 18": Case(
+        "typed-gres",
+        [("select/cons_tres", "select/cray_aries"), ("23.11.10", "18.08.9")],
+        values={"gpu_request": "gres"},
+        texts=("20.11",),
+    ),
+    "an unknown plugin": Case(
+        "typed-gres",
+        [("select/cons_tres", "select/other")],
+        values={"gpu_request": "gpus-per-node"},
+        asked=("gpu_request",),
+    ),
+    "an account that is needed and not known": Case(
+        "typed-gres",
+        [("dsai|smith1||normal,qos_gpu|normal\n", "")],
+        values={"options.account": None},
+        asked=("options.account",),
+    ),
+    "no accounting": Case(
+        "typed-gres",
+        [("associations,limits,qos,safe", "none"), ("accounting_storage/slurmdbd", "accounting_storage/none")],
+        not_asked=("options.account",),
+    ),
+    "an account in the environment": Case(
+        "typed-gres",
+        env={"SBATCH_ACCOUNT": "other"},
+        values={"options.account": "other"},
+        texts=("SBATCH_ACCOUNT",),
+    ),
+    "another variable of sbatch": Case(
+        "typed-gres", env={"SBATCH_PARTITION": "h100"}, texts=("SBATCH_PARTITION=h100",)
+    ),
+    "a partition for other accounts": Case(
+        "typed-gres",
+        [policy("a100", "AllowAccounts", "jones2")],
+        values={"options.partition": "l40s"},
+        texts=("interactive, h100, nvl",),
+    ),
+    "a partition with its own quality of service": Case(
+        "typed-gres",
+        [policy("a100", "AllowQos", "qos_gpu")],
+        values={"options.qos": "qos_gpu", "cpu_options.qos": None},
+    ),
+    "a quality of service that is not that of jobs without GPUs": Case(
+        "typed-gres",
+        [policy("a100", "AllowQos", "qos_gpu"), policy("cpu", "AllowQos", "normal")],
+        values={"options.qos": "qos_gpu", "cpu_options.qos": False},
+    ),
+    "GPUs that Slurm does not count": Case(
+        "cpu-only",
+        [("PartitionName=devel", "PartitionName=gpu-v100"), ("devel|up", "gpu-v100|up")],
+        values={"accelerator": "none"},
+        asked=("accelerator",),
+        texts=(" gpu-v100.\n",),
+    ),
+    "GPUs of an unknown maker": Case(
+        "typed-gres",
+        [("gpu:a100:8", "gpu:pvc:8"), ("epyc7443,a100", "epyc7443")],
+        values={"accelerator": "none"},
+        texts=("NVIDIA", "AMD"),
+    ),
+    "a default partition for tests": Case(
+        "typed-gres",
+        [("cpu*|up", "cpu|up"), ("interactive|up|3-00:00:00|4", "interactive*|up|30:00|40")],
+        values={"options.partition": "a100"},
+    ),
+    "accounts of another cluster in the same database": Case(
+        "typed-gres",
+        [("dsai|smith1||", "rockfish|smith1||normal|normal\nDSAI|smith2||"), ("/scratch/smith1", "/scratch/smith")],
+        values={"options.account": "smith2"},
+        absent=("smith1",),
+    ),
+    "nodes with less memory for each core": Case("typed-gres", values={"cpu_options.mem": False}),
+    "partitions that are down today": Case(
+        "typed-gres",
+        [(f"|{state}|", "|down*|") for state in ("mixed", "idle", "allocated")],
+        values={"gpus_per_node": 8},
+    ),
+    "variables that change what commands print": Case(
+        "typed-gres",
+        env={"SINFO_FORMAT": "%N", "SINFO_PARTITION": "cpu", "SCONTROL_FUTURE": "1"},
+        values={"options.partition": "a100"},
+    ),
+    "a queue that takes fewer GPUs than a node has": Case(
+        "openpbs",
         [
-            ("select/linear", "23.02.7", "gres"),
-            ("select/cons_res", "23.02.7", "gres"),
-            ("select/cray_aries", "18.08.9", "gres"),
+            (
+                "resources_max.ngpus = 99\n    resources_max.walltime = 24",
+                "resources_max.ngpus = 2\n    resources_max.walltime = 24",
+            )
         ],
-    )
-    def test_gpus_are_asked_for_as_the_plugin_knows_them(self, found, plugin, version, option):
-        edits = [("select/cons_tres", plugin), ("23.11.10", version)]
-        site, draft = found("typed-gres", *edits)
-        assert site.gpu_request == option
-        assert ("20.11" in draft.text) == version.startswith("18")
+        values={"options.q": "gpu", "gpus_per_node": 2},
+    ),
+    "qmgr says what qstat does not": Case(
+        "torque",
+        [
+            ("$ qstat -Q -f\n", "$ qstat -Q -f\n[exit 1]\n[error] qstat: not allowed\n$ old\n"),
+            ("$ pbsnodes -a", QMGR),
+        ],
+        values={"options.q": "gpu"},
+        texts=("qstat -Q -f: qstat: not allowed.",),
+    ),
+    "GPUs that TORQUE does not count": Case(
+        "torque",
+        [("     gpus = 2\n", "")],
+        values={"accelerator": "none"},
+        asked=("accelerator",),
+        texts=(" gpu.\n",),
+    ),
+    "a proxy with a password": Case(
+        "typed-gres",
+        env={"http_proxy": "http://alice:secret@proxy:3128", "no_proxy": "localhost"},
+        values={"env": {"no_proxy": "localhost"}},
+        asked=("env.http_proxy",),
+        absent=("secret",),
+    ),
+    "a scheduler that is a module": Case(
+        "typed-gres",
+        env={"LOADEDMODULES": "gcc/13.1.0:slurm/23.11.10:cuda/12"},
+        values={"purge_modules": False},
+        texts=("\npurge_modules = false # ", "slurm/23.11.10"),
+    ),
+    "settings that do not reach a job": Case(
+        "typed-gres", env={"SBATCH_EXPORT": "NONE"}, texts=("SBATCH_EXPORT=NONE",)
+    ),
+    "singularity is a link to apptainer": Case(
+        "typed-gres",
+        [(APPTAINER, "singularity --version\napptainer version 1.2.5")],
+        values={"container": "apptainer"},
+    ),
+    "apptainer": Case("typed-gres", values={"container": "apptainer"}),
+    "singularity-ce": Case(
+        "typed-gres",
+        [(APPTAINER, "singularity --version\nsingularity-ce version 4.1.3")],
+        values={"container": "singularity"},
+    ),
+    "an old singularity": Case(
+        "typed-gres", [(APPTAINER, "singularity --version\n3.1.1-1.el7")], values={"container": "singularity"}
+    ),
+    "podman alone": Case(
+        "typed-gres",
+        [(APPTAINER, "podman --version\npodman version 4.9.4-rhel")],
+        values={"container": "podman"},
+        asked=("container",),
+    ),
+    "warnings before a version": Case(
+        "typed-gres",
+        [(APPTAINER, APPTAINER.replace("\n", "\nWARNING: no squashfuse\n"))],
+        texts=('container = "apptainer" # apptainer --version: apptainer version 1.3.4\n',),
+    ),
+    "packages for PyTorch are not PyTorch": Case(
+        "accounts-modules",
+        [
+            (
+                "PyTorch/2.1.2-foss",
+                "PyTorch-Lightning/2.2.1-foss-2023a\nPyTorch-Geometric/2.5.0\nTorchvision/0.17\nPyTorch/2.1.2-foss",
+            )
+        ],
+        values={"modules": ("PyTorch/2.1.2-foss-2023a-CUDA-12.1.1",)},
+    ),
+}
 
-    def test_an_unknown_plugin_is_a_question(self, found):
-        site, draft = found("typed-gres", ("select/cons_tres", "select/other"))
-        assert site.gpu_request == "gpus-per-node"
-        assert "gpu_request" in draft.asked
 
-    def test_an_account_that_is_needed_and_not_known_is_a_question(self, found):
-        site, draft = found("typed-gres", ("dsai|smith1||normal,qos_gpu|normal\n", ""))
-        assert "account" not in site.options
-        assert "options.account" in draft.asked
+def value_of(site, key):
+    """Return a value of a site; None if a table does not have the key."""
+    field, _, name = key.partition(".")
+    value = getattr(site, field)
+    return value.get(name) if name else value
 
-    def test_without_accounting_there_is_no_question(self, found):
-        edits = [("associations,limits,qos,safe", "none"), ("accounting_storage/slurmdbd", "accounting_storage/none")]
-        _, draft = found("typed-gres", *edits)
-        assert "options.account" not in draft.asked
 
-    def test_an_account_in_the_environment_wins(self, found):
-        site, draft = found("typed-gres", SBATCH_ACCOUNT="other")
-        assert site.options["account"] == "other"
-        assert "SBATCH_ACCOUNT" in draft.text
-
-    def test_other_variables_that_win_are_named(self, found):
-        _, draft = found("typed-gres", SBATCH_PARTITION="h100")
-        assert "SBATCH_PARTITION=h100" in draft.text
-
-    def test_a_partition_that_is_for_other_accounts_is_not_chosen(self, found):
-        old = "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL"
-        site, draft = found("typed-gres", (old, old.replace("AllowAccounts=ALL", "AllowAccounts=jones2")))
-        assert site.options["partition"] == "l40s"
-        assert "interactive, h100, nvl" in draft.text
-
-    def test_a_partition_with_its_own_quality_of_service_names_it(self, found):
-        old = "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL"
-        site, _ = found("typed-gres", (old, old.replace("AllowQos=ALL", "AllowQos=qos_gpu")))
-        assert site.options["qos"] == "qos_gpu"
-        assert "qos" not in site.cpu_options
-
-    def test_jobs_without_gpus_drop_a_quality_of_service_that_is_not_theirs(self, found):
-        edits = [(f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
-                  f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos={qos}")
-                 for name, qos in (("a100", "qos_gpu"), ("cpu", "normal"))]  # fmt: skip
-        site, _ = found("typed-gres", *edits)
-        assert (site.options["qos"], site.cpu_options["qos"]) == ("qos_gpu", False)
-
-    def test_gpus_that_slurm_does_not_count_are_a_question(self, found):
-        site, draft = found("cpu-only", ("PartitionName=devel", "PartitionName=gpu-v100"), ("devel|up", "gpu-v100|up"))
-        assert site.accelerator == "none"
-        assert "accelerator" in draft.asked
-        assert re.search(r"(?m)^# .*\bgpu-v100\.$", draft.text)
-
-    def test_gpus_of_a_maker_that_scripts_do_not_know(self, found):
-        site, draft = found("typed-gres", ("gpu:a100:8", "gpu:pvc:8"), ("epyc7443,a100", "epyc7443"))
-        assert site.accelerator == "none"
-        assert "NVIDIA" in draft.text
-        assert "AMD" in draft.text
-
-    def test_a_default_partition_for_tests_is_not_for_work(self, found):
-        edits = [("cpu*|up", "cpu|up"), ("interactive|up|3-00:00:00|4", "interactive*|up|30:00|40")]
-        site, _ = found("typed-gres", *edits)
-        assert site.options["partition"] == "a100"
-
-    def test_accounts_of_another_cluster_in_the_same_database_are_not_taken(self, found):
-        site, draft = found("typed-gres", ("dsai|smith1||", "rockfish|smith1||normal|normal\nDSAI|smith2||"))
-        assert site.options["account"] == "smith2"
-        assert "smith1" not in draft.text.replace("/scratch/smith1", "")
-
-    def test_nodes_with_less_memory_for_each_core_get_the_default(self, found):
-        assert found("typed-gres")[0].cpu_options["mem"] is False
-
-    def test_a_partition_that_is_down_today_is_still_there(self, found):
-        edits = [(f"|{state}|", "|down*|") for state in ("mixed", "idle", "allocated")]
-        site, _ = found("typed-gres", *edits)
-        assert site.gpus_per_node == 8
-
-    def test_variables_that_change_what_commands_print_do_not(self, found):
-        site, _ = found("typed-gres", SINFO_FORMAT="%N", SINFO_PARTITION="cpu", SCONTROL_FUTURE="1")
-        assert site.options["partition"] == "a100"
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_a_changed_answer_means(found, case):
+    site, draft = found(case.kind, *case.edits, **case.env)
+    assert {key: value_of(site, key) for key in case.values} == case.values
+    assert {*case.asked} <= {*draft.asked}
+    assert not {*case.not_asked} & {*draft.asked}
+    assert_names(draft.text, *case.texts)
+    assert [text for text in case.absent if text in draft.text] == []
 
 
 class TestPbs:
     def test_vnodes_are_parts_of_one_node(self, found):
-        has = ("host = zeus1", "ncpus = 16", "ngpus = 1", "mem = 60gb", "queue_list = q_gpu", "gpu_cap = sm_86")
-        lines = "".join(f"     resources_available.{text}\n" for text in has)
-        vnodes = "".join(f"zeus1[{number}]\n     state = free\n{lines}\n" for number in range(8))
-        site, draft = found("openpbs", ("zero22\n     Mom", f"{vnodes}zero22\n     Mom"))
+        site, draft = found("openpbs", ("zero22\n     Mom", f"{VNODES}zero22\n     Mom"))
         assert (site.gpus_per_node, site.cpus_per_gpu) == (4, 8)
         line = next(line for line in draft.text.splitlines() if line.startswith("gpus_per_node"))
         assert re.findall(r"\b\d+\b", line) == ["4", "3", "4", "8"]  # of 3 nodes the smallest
-
-    def test_a_queue_that_takes_fewer_gpus_than_a_node_has(self, found):
-        site, _ = found(
-            "openpbs",
-            (
-                "resources_max.ngpus = 99\n    resources_max.walltime = 24",
-                "resources_max.ngpus = 2\n    resources_max.walltime = 24",
-            ),
-        )
-        assert (site.options["q"], site.gpus_per_node) == ("gpu", 2)
 
     @pytest.mark.parametrize(
         ("groups", "is_open"), [("meta-admins", False), ("users", True), ("+users", True), ("+users,-meta", False)]
@@ -254,70 +374,9 @@ class TestPbs:
         _, draft = found("openpbs", ("acl_groups = meta-admins", "\n    ".join(lines)))
         assert ("gpu_long, maintenance" in draft.text) is is_open
 
-    def test_what_qstat_does_not_say_qmgr_may(self, found):
-        lines = ["$ qmgr -c 'print server'", "create queue gpu", "set queue gpu queue_type = Execution"]
-        manager = "\n".join([*lines, "set server default_queue = gpu", ""])
-        fault = "qstat: not allowed"
-        edits = [
-            ("$ qstat -Q -f\n", f"$ qstat -Q -f\n[exit 1]\n[error] {fault}\n$ old\n"),
-            ("$ pbsnodes -a", f"{manager}$ pbsnodes -a"),
-        ]
-        site, draft = found("torque", *edits)
-        assert site.options["q"] == "gpu"
-        assert f"qstat -Q -f: {fault}." in draft.text
-
-    def test_gpus_that_torque_does_not_count_are_a_question(self, found):
-        site, draft = found("torque", ("     gpus = 2\n", ""))
-        assert site.accelerator == "none"
-        assert "accelerator" in draft.asked
-        assert re.search(r"(?m)^# .*\bgpu\.$", draft.text)
-
 
 class TestMachine:
-    def test_a_proxy_with_a_password_is_a_question(self, found):
-        site, draft = found("typed-gres", http_proxy="http://alice:secret@proxy:3128", no_proxy="localhost")
-        assert site.env == {"no_proxy": "localhost"}
-        assert "secret" not in draft.text
-        assert "env.http_proxy" in draft.asked
-
-    def test_a_scheduler_that_is_a_module_is_not_purged(self, found):
-        site, draft = found("typed-gres", LOADEDMODULES="gcc/13.1.0:slurm/23.11.10:cuda/12")
-        assert site.purge_modules is False
-        assert re.search(r"(?m)^purge_modules = false # .*slurm/23\.11\.10", draft.text)
-
-    def test_settings_that_do_not_reach_a_job_are_named(self, found):
-        assert "SBATCH_EXPORT=NONE" in found("typed-gres", SBATCH_EXPORT="NONE")[1].text
-
-    @pytest.mark.parametrize(
-        ("program", "said", "container"),
-        [
-            ("singularity", "apptainer version 1.2.5", "apptainer"),
-            ("apptainer", "apptainer version 1.3.4", "apptainer"),
-            ("singularity", "singularity-ce version 4.1.3", "singularity"),
-            ("singularity", "3.1.1-1.el7", "singularity"),
-        ],
-    )
-    def test_a_link_is_what_it_leads_to(self, found, program, said, container):
-        site, _ = found("typed-gres", ("apptainer --version\napptainer version 1.3.4", f"{program} --version\n{said}"))
-        assert site.container == container
-
-    def test_podman_comes_last_and_is_a_question(self, found):
-        edit = ("apptainer --version\napptainer version 1.3.4", "podman --version\npodman version 4.9.4-rhel")
-        site, draft = found("typed-gres", edit)
-        assert site.container == "podman"
-        assert "container" in draft.asked
-
-    def test_warnings_before_a_version_are_none(self, found):
-        old = "--version\napptainer version 1.3.4"
-        _, draft = found("typed-gres", (old, old.replace("\n", "\nWARNING: no squashfuse\n")))
-        assert 'container = "apptainer" # apptainer --version: apptainer version 1.3.4\n' in draft.text
-
-    def test_packages_for_pytorch_are_not_pytorch(self, found):
-        new = "PyTorch-Lightning/2.2.1-foss-2023a\nPyTorch-Geometric/2.5.0\nTorchvision/0.17\nPyTorch/2.1.2-foss"
-        site, _ = found("accounts-modules", ("PyTorch/2.1.2-foss", new))
-        assert site.modules == ("PyTorch/2.1.2-foss-2023a-CUDA-12.1.1",)
-
-    def test_a_profile_that_hangs_is_named(self, found, tmp_path, monkeypatch):
+    def test_a_profile_that_hangs_is_named(self, found, monkeypatch):
         monkeypatch.setattr(recorded, "PROFILE", "sleep 60\n")
         monkeypatch.setattr(ask, "LIMIT", 1.0)
         site, draft = found("mig")
@@ -325,29 +384,28 @@ class TestMachine:
         assert re.search(r"(?m)^# .*bash --login -c", draft.text)
 
     @pytest.mark.parametrize("mode", [0o755, 0o4755])
-    def test_without_namespaces_a_setuid_starter_will_do(self, tmp_path, found, mode):
+    def test_without_namespaces_containers_need_a_setuid_starter(self, tmp_path, found, mode):
         starter = tmp_path / "libexec" / "apptainer" / "bin" / "starter-suid"
         starter.parent.mkdir(parents=True)
         starter.touch()
         starter.chmod(mode)
-        _, draft = found(
-            "typed-gres", ("--map-root-user true\n", "--map-root-user true\n[exit 1]\n[error] unshare: no\n")
-        )
+        _, draft = found("typed-gres", NO_NAMESPACES)
         assert ("container" in draft.asked) == (not mode & stat.S_ISUID)
 
-    def test_a_cluster_of_another_scheduler_is_refused(self, tmp_path, monkeypatch, capsys):
-        recorded.login_node("machine", tmp_path, monkeypatch)
-        (tmp_path / "bin" / "bsub").symlink_to("/bin/true")
+    @pytest.mark.parametrize(
+        ("kind", "edit", "program", "name"),
+        [
+            ("machine", ("", ""), "bsub", "LSF"),
+            ("torque", ("[error] Version", "GE"), "qconf", "Grid Engine"),
+        ],
+    )
+    def test_another_scheduler_is_refused(self, tmp_path, monkeypatch, capsys, *, kind, edit, program, name):
+        recorded.login_node(kind, tmp_path, monkeypatch, edit=lambda text: text.replace(*edit))
+        (tmp_path / "bin" / program).symlink_to("/bin/true")
         assert main(["site", "--detect"]) == 78
         out, err = capsys.readouterr()
         assert out == ""
-        assert_error(err, "unknown-scheduler", "LSF", "bsub")
-
-    def test_a_cluster_of_grid_engine_is_no_pbs(self, tmp_path, monkeypatch, capsys):
-        recorded.login_node("torque", tmp_path, monkeypatch, edit=lambda text: text.replace("[error] Version", "GE"))
-        (tmp_path / "bin" / "qconf").symlink_to("/bin/true")
-        assert main(["site", "--detect"]) == 78
-        assert_error(capsys.readouterr().err, "unknown-scheduler", "Grid Engine", "qconf")
+        assert_error(err, "unknown-scheduler", name, program)
 
 
 class TestFile:

@@ -119,10 +119,6 @@ def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
     assert [kind for kind in RunError.kinds.values() if "--" in kind.template] == []
 
 
-def test_remedies_are_one_line_of_the_terminal():
-    assert [slug for slug, entry in SLUGS.items() if not entry.remedy or not entry.remedy.isprintable()] == []
-
-
 def test_what_a_program_prints_of_one_is_its_kind_slug_and_sentence():
     assert messages(f"trainer: {message_of(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
     assert messages(labelled("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]

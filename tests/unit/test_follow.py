@@ -17,7 +17,7 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.runs import Run
-from messages import assert_error, assert_warning
+from messages import assert_error, assert_names, assert_warning
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +62,12 @@ def make_run(folder, name="ddp-7", *, state="running", job="local 20261121-21084
     return run
 
 
+@pytest.fixture
+def run(here):
+    """Return a run folder of this machine, whose run trains."""
+    return make_run(here)
+
+
 def at(path, text):
     """Give a file a time of modification, if it is there."""
     if path.exists():
@@ -91,6 +97,13 @@ def said(capsys, *words, code=0):
     return capsys.readouterr()
 
 
+def logs(*words):
+    """Start ``jobgen logs``, which Ctrl-C ends also if the process of the tests ignores it."""
+    command = ["/usr/bin/env", "--default-signal=INT", sys.executable, "-m", "jobgen", "logs", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+
+
 def refused(capsys, slug, *values, words):
     """Hold that a command ends with 78 and one line: this error."""
     out, err = said(capsys, *words, code=78)
@@ -105,7 +118,7 @@ def facts(capsys, *names):
 
 
 class TestThisMachine:
-    def test_the_run_that_changed_last_is_meant_where_none_is_named(self, here, capsys):
+    def test_without_a_name_the_run_that_changed_last_is_meant(self, here, capsys):
         old = make_run(here, "old-1", state="done")
         for path in (old / "status.json", old / "metrics.jsonl", old / "logs" / "1"):
             os.utime(path, (1, 1))
@@ -132,7 +145,7 @@ class TestThisMachine:
         assert counts["listdir", "logs"] == counts["open", "status.json"] == 1
         assert {what: count for what, count in counts.items() if count > 1} == {}
 
-    def test_runs_are_looked_for_where_they_are_made(self, here, capsys, monkeypatch):
+    def test_runs_are_looked_for_in_the_folder_of_slipway_output(self, here, capsys, monkeypatch):
         make_run(here, "ddp-7")
         monkeypatch.setenv("SLIPWAY_OUTPUT", "elsewhere")
         refused(capsys, "no-such-run", "elsewhere", words=["status"])
@@ -140,18 +153,28 @@ class TestThisMachine:
         assert said(capsys, "status").out.startswith("run elsewhere/ddp-7: attempt 1 running")
 
     @pytest.mark.parametrize(
-        ("fields", "expected"),
+        ("fields", "files", "expected", "text"),
         [
-            ({"alive": False}, ("crashed", "", "60 s")),
-            ({"state": "stopped", "reason": "user"}, ("stopped", "user", "(user)")),
-            ({"state": "failed", "reason": "diverged: the loss"}, ("failed", "diverged", "(diverged: the loss)")),
-            ({"state": "failed", "reason": "oops: mine"}, ("failed", "", "(oops: mine)")),
+            ({}, {}, ("running", "", 1, 50), "attempt 1 running, step 50"),
+            ({}, {"metrics.jsonl": ""}, ("running", "", 1, 40), "attempt 1 running, step 40"),
+            ({"alive": False}, {}, ("crashed", "", 1, 50), "60 s"),
+            ({}, {"logs/1/code": "137\n"}, ("crashed", "", 1, 50), "137"),  # and no verdict
+            ({"state": "stopped", "reason": "user"}, {}, ("stopped", "user", 1, 50), "(user)"),
+            (
+                {"state": "failed", "reason": "diverged: the loss"},
+                {},
+                ("failed", "diverged", 1, 50),
+                "(diverged: the loss)",
+            ),
+            ({"state": "failed", "reason": "oops: mine"}, {}, ("failed", "", 1, 50), "(oops: mine)"),
         ],
     )
-    def test_the_status_says_how_a_run_ended(self, here, capsys, fields, expected):
-        run = make_run(here, **fields)
-        state, slug, text = expected
-        assert facts(capsys, str(run)) == [(state, slug, 1, 50)]
+    @pytest.mark.usefixtures("here")
+    def test_the_status_says_how_a_run_is(self, capsys, fields, files, expected, text):
+        run = make_run(Path(), **fields)
+        for name, content in files.items():
+            (run / name).write_text(content)
+        assert facts(capsys, str(run)) == [expected]
         assert text in said(capsys, "status", str(run)).out
 
     @pytest.mark.parametrize(
@@ -165,8 +188,7 @@ class TestThisMachine:
             ("half a verdict", ("running", "", 50)),
         ],
     )
-    def test_the_verdict_says_it_first(self, here, capsys, verdict, expected):
-        run = make_run(here)
+    def test_a_verdict_takes_precedence_over_the_status(self, run, capsys, verdict, expected):
         (run / "verdict.1").write_text(f"{verdict}\n")
         state, slug, step = expected
         assert facts(capsys, str(run)) == [(state, slug, 1, step)]
@@ -176,8 +198,7 @@ class TestThisMachine:
         assert (f"({slug}" in line) == (slug not in {"", "complete"})
 
     @pytest.mark.parametrize("verdict", ["", "failed 12 lost-peer: a rank", "done 60 complete"])
-    def test_a_cause_says_it_before_the_verdict(self, here, capsys, verdict):
-        run = make_run(here)
+    def test_a_cause_takes_precedence_over_the_verdict(self, run, capsys, verdict):
         (run / "logs" / "1" / "cause").write_text("78 cannot-read: node2: [rank 1] no data\n")
         (run / "logs" / "1" / "code").write_text("0\n")
         (run / "verdict.1").write_text(f"{verdict}\n")
@@ -186,19 +207,13 @@ class TestThisMachine:
         assert (Run(run).is_refused, Run(run).is_done) == (True, False)
 
     @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
-    def test_what_is_no_cause_is_passed_over(self, here, cause):
+    def test_a_malformed_cause_is_ignored(self, here, cause):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "cause").write_text(cause)
         (run / "verdict.1").write_text("done 60 complete\n")
         assert (Run(run).is_refused, Run(run).is_done) == (False, True)
 
-    def test_a_launch_that_ended_without_a_verdict_has_crashed(self, here, capsys):
-        run = make_run(here)
-        (run / "logs" / "1" / "code").write_text("137\n")
-        assert facts(capsys) == [("crashed", "", 1, 50)]
-        assert "137" in said(capsys, "status").out
-
-    def test_an_attempt_that_has_not_begun_to_train_is_told_from_the_one_before(self, here, capsys):
+    def test_an_attempt_that_has_not_begun_to_train_is_distinguished_from_the_previous(self, here, capsys):
         run = make_run(here, state="stopped", reason="time-limit")
         make_attempt(run, 2)
         assert facts(capsys, str(run)) == [("starting", "", 2, 50)]
@@ -206,62 +221,52 @@ class TestThisMachine:
         assert facts(capsys, str(run)) == [("failed", "", 10, 50)]
         line, log = said(capsys, "status", str(run)).out.splitlines()
         assert re.findall(r"attempt (\d+)", line) == ["10", "1"]
-        for value in (" 78", "stopped (time-limit), step 50"):
-            assert value in line
-        assert log.startswith("log ")
-        assert log.endswith("logs/10/stderr.log")
+        assert_names(line, " 78", "stopped (time-limit), step 50")
+        assert re.fullmatch(r"log .*logs/10/stderr\.log", log)
 
     @pytest.mark.parametrize(
-        ("code", "state", "values"),
-        [(None, "started", ["2026-11-24 08:09"]), (0, "done", [" 0,", "2026-11-24 09:10"]),
-         (3, "failed", [" 3,", "2026-11-24 09:10"])],
-    )  # fmt: skip
-    def test_a_script_of_a_users_own_without_a_status(self, here, capsys, code, state, values):
-        log = make_attempt(here / "runs" / "ddp-7", 1, code=code)
-        (here / "runs" / "ddp-7" / "job.sh").write_text("keep SLIPWAY_SCRIPT my\\ train.py\n")
+        ("kept", "code", "state", "values"),
+        [
+            ("keep SLIPWAY_SCRIPT my\\ train.py", None, "started", ["script", "2026-11-24 08:09"]),
+            ("keep SLIPWAY_SCRIPT my\\ train.py", 0, "done", ["script", " 0,", "2026-11-24 09:10"]),
+            ("keep SLIPWAY_SCRIPT my\\ train.py", 3, "failed", ["script", " 3,", "2026-11-24 09:10"]),
+            ("keep SLIPWAY_SCRIPT ''", 78, "failed", [" 78, 2026-11-24 09:10"]),
+            ("keep SLIPWAY_CONFIG x", 78, "failed", [" 78, 2026-11-24 09:10"]),
+            ("echo keep SLIPWAY_SCRIPT x", 78, "failed", [" 78, 2026-11-24 09:10"]),
+        ],
+    )
+    @pytest.mark.usefixtures("here")
+    def test_without_a_status_a_script_has_run_but_the_trainer_has_not_begun(self, capsys, kept, code, state, values):
+        log = make_attempt(Path("runs/ddp-7"), 1, code=code)
+        Path("runs/ddp-7/job.sh").write_text(f"{kept}\n")
         at(log / "job", "2026-11-24 08:09:10")
         at(log / "code", "2026-11-24 09:10:11")
         assert facts(capsys) == [(state, "", 1, 0)]
         line = said(capsys, "status").out.partition("\n")[0]
         assert line.startswith("run runs/ddp-7: attempt 1")
-        assert "script" in line
-        for value in values:
-            assert value in line
+        assert_names(line, *values)
+        assert ("script" in line) == (state != "failed" or code == 3)
 
-    @pytest.mark.parametrize("kept", ["keep SLIPWAY_SCRIPT ''", "keep SLIPWAY_CONFIG x", "echo keep SLIPWAY_SCRIPT x"])
-    def test_the_trainer_without_a_status_has_not_begun_to_train(self, here, capsys, kept):
-        log = make_attempt(here / "runs" / "ddp-7", 1, code=78)
-        (here / "runs" / "ddp-7" / "job.sh").write_text(f"{kept}\n")
-        at(log / "code", "2026-11-24 09:10:11")
-        assert facts(capsys) == [("failed", "", 1, 0)]
-        line = said(capsys, "status").out.partition("\n")[0]
-        assert line.startswith("run runs/ddp-7: attempt 1 ")
-        assert " 78, 2026-11-24 09:10" in line
-        assert "script" not in line
-
-    def test_an_attempt_that_never_came_to_its_launch(self, here, capsys):
+    def test_an_attempt_before_its_launch_is_starting(self, here, capsys):
         log = make_attempt(here / "runs" / "ddp-7", 1)
         (log / "stderr.log").unlink()
         at(log / "job", "2026-11-24 08:09:10")
         assert facts(capsys) == [("starting", "", 1, 0)]
-        line = said(capsys, "status").out
-        assert line.startswith("run runs/ddp-7: attempt 1 ")
-        assert line.endswith(" 2026-11-24 08:09\n")
+        assert re.fullmatch(r"run runs/ddp-7: attempt 1 .* 2026-11-24 08:09\n", said(capsys, "status").out)
 
     def test_a_folder_without_any_attempt(self, here, capsys):
         (here / "runs" / "empty").mkdir(parents=True)
         assert facts(capsys) == [("empty", "", 0, 0)]
         assert said(capsys, "status").out.startswith("run runs/empty: ")
 
-    def test_a_heartbeat_is_judged_by_the_clock_of_the_file_server(self, here, capsys, monkeypatch):
-        run = make_run(here)
+    def test_a_heartbeat_is_judged_by_the_clock_of_the_file_server(self, run, capsys, monkeypatch):
         monkeypatch.setattr(time, "time", lambda: 2e9 + 1000)  # this host's clock is years ahead
         assert facts(capsys, str(run)) == [("running", "", 1, 50)]
         assert list(run.rglob(".now.*")) == []
         beat(run, age=time.time() - run.stat().st_mtime + 300)
         assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
-    def test_a_folder_that_one_may_only_read_has_a_status_too(self, here, capsys, monkeypatch):
+    def test_a_read_only_folder_has_a_status(self, here, capsys, monkeypatch):
         def refuse(**_):
             raise PermissionError
 
@@ -271,8 +276,7 @@ class TestThisMachine:
         beat(run, age=300)
         assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
-    def test_a_huge_file_of_metrics_is_not_read_whole(self, here, capsys):
-        run = make_run(here)
+    def test_a_huge_file_of_metrics_is_not_read_whole(self, run, capsys):
         with (run / "metrics.jsonl").open("wb") as file:
             file.seek(1 << 40)  # a terabyte with a hole
             file.write(b'x"}\n{"step": 70, "loss": 2.5}\n{"step": 8')
@@ -288,13 +292,11 @@ class TestThisMachine:
             ("[" * 100_000, "step 40\n"),
         ],
     )
-    def test_odd_records_do_no_harm(self, here, capsys, record, expected):
-        run = make_run(here)
+    def test_malformed_metrics_are_ignored(self, run, capsys, record, expected):
         (run / "metrics.jsonl").write_text(f"{record}\n")
         assert expected in said(capsys, "status", str(run)).out
 
-    def test_odd_files_do_no_harm(self, here, capsys):
-        run = make_run(here)
+    def test_malformed_files_are_ignored(self, run, capsys):
         (run / "metrics.jsonl").unlink()
         os.mkfifo(run / "metrics.jsonl")
         (run / "status.json").unlink()
@@ -311,47 +313,43 @@ class TestThisMachine:
         assert r"failed (\x1b]0;title\x07\n\u202e and \x9b31m)" in out
         assert not set(out) & set("\x1b\x07\x9b\u202e")
 
-    def test_a_run_is_cancelled_by_its_file(self, here, capsys):
-        run = make_run(here)
+    def test_a_run_is_cancelled_by_its_file(self, run, capsys):
         err = said(capsys, "cancel", str(run)).err
-        assert err.startswith(f"jobgen: {run} ")
-        assert "STOP" in err
-        assert err.count("\n") == 1
+        assert re.fullmatch(rf"jobgen: {run} .*STOP.*\n", err)
         assert (run / "STOP").read_text() == "user\n"
         assert "STOP" in said(capsys, "status", str(run)).out
 
     def test_a_script_that_may_not_look_for_the_file_is_named(self, here, capsys):
         make_attempt(here / "runs" / "ddp-7", 1)
-        err = said(capsys, "cancel", "runs/ddp-7").err
-        for value in ("runs/ddp-7", "STOP", "script", "Ctrl-C"):
-            assert value in err
+        assert_names(said(capsys, "cancel", "runs/ddp-7").err, "runs/ddp-7", "STOP", "script", "Ctrl-C")
 
-    @pytest.mark.parametrize("ending", ["status", "verdict", "code"])
-    def test_one_that_has_ended_is_not(self, here, capsys, ending):
-        run = make_run(here, state="done" if ending == "status" else "running")
-        if ending == "verdict":
-            (run / "verdict.1").write_text("done 50 complete\n")
-        if ending == "code":
-            (run / "logs" / "1" / "code").write_text("1\n")
+    @pytest.mark.parametrize(
+        ("state", "files"),
+        [
+            ("done", {}),
+            ("running", {"verdict.1": "done 50 complete\n"}),
+            ("running", {"logs/1/code": "1\n"}),
+        ],
+    )
+    def test_a_run_that_has_ended_is_not_cancelled(self, here, capsys, state, files):
+        run = make_run(here, state=state)
+        for name, content in files.items():
+            (run / name).write_text(content)
         refused(capsys, "already-ended", run, words=["cancel", str(run)])
         assert not (run / "STOP").exists()
 
-    def test_a_log_is_followed_until_the_run_ends(self, here):
-        run = make_run(here)
-        words = [sys.executable, "-m", "jobgen", "logs", "--follow", str(run)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
-        assert process.stdout.readline() == "a warning\n"
-        with (run / "logs" / "1" / "stderr.log").open("a") as file:
-            file.write("another\n")
-        assert process.stdout.readline() == "another\n"
-        make_attempt(run, 2)
-        assert process.stdout.readline() == "a warning\n"
-        (run / "logs" / "2" / "code").write_text("0\n")
-        assert process.wait(300) == 0
+    def test_a_log_is_followed_until_the_run_ends(self, run):
+        with logs("--follow", run) as process:
+            assert process.stdout.readline() == b"a warning\n"
+            with (run / "logs" / "1" / "stderr.log").open("a") as file:
+                file.write("another\n")
+            assert process.stdout.readline() == b"another\n"
+            make_attempt(run, 2)
+            assert process.stdout.readline() == b"a warning\n"
+            (run / "logs" / "2" / "code").write_text("0\n")
+            assert process.wait(300) == 0
 
-    def test_a_log_that_was_begun_anew_is_shown_from_its_beginning(self, here, monkeypatch, capfdbinary):
-        run = make_run(here)
+    def test_a_truncated_log_is_followed_from_its_beginning(self, run, monkeypatch, capfdbinary):
         log = run / "logs" / "1" / "stderr.log"
 
         def overwrite(_seconds):
@@ -362,37 +360,21 @@ class TestThisMachine:
         assert main(["logs", "--follow", str(run)]) == 0
         assert capfdbinary.readouterr().out == b"a warning\nanew\n"
 
-    def test_ctrl_c_ends_it_without_a_traceback(self, here):
-        run = make_run(here)
-        words = [sys.executable, "-m", "jobgen", "logs", "--follow", str(run)]
-        with subprocess.Popen(
-            ["/usr/bin/env", "--default-signal=INT", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        ) as process:
+    def test_ctrl_c_ends_it_without_a_traceback(self, run):
+        with logs("--follow", run) as process:
             assert process.stdout.readline() == b"a warning\n"
             process.send_signal(signal.SIGINT)
             assert (process.wait(300), process.stderr.read()) == (130, b"")
 
-    def test_so_does_the_end_of_its_reader(self, here):
-        run = make_run(here)
+    def test_a_closed_pipe_ends_it_without_a_traceback(self, run):
         (run / "logs" / "1" / "stderr.log").write_bytes(b"x" * (1 << 20))
-        words = [sys.executable, "-m", "jobgen", "logs", str(run)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
+        with logs(run) as process:
             process.stdout.close()
             assert (process.wait(300), process.stderr.read()) == (141, b"")
 
-    def test_a_folder_named_stop_is_no_request(self, here, capsys):
-        run = make_run(here)
+    def test_a_folder_named_stop_is_no_request(self, run, capsys):
         (run / "STOP").mkdir()
         refused(capsys, "cannot-write", f"{run}/STOP", os.strerror(errno.EISDIR), words=["cancel", str(run)])
-
-    def test_a_run_without_any_record_of_training(self, here, capsys):
-        run = make_run(here)
-        (run / "metrics.jsonl").unlink()
-        assert facts(capsys, str(run)) == [("running", "", 1, 40)]
 
     @pytest.mark.parametrize(
         ("words", "slug", "values"),
@@ -406,7 +388,7 @@ class TestThisMachine:
         ],
     )
     @pytest.mark.usefixtures("here")
-    def test_what_is_not_there_is_answered_in_a_line(self, capsys, words, slug, values):
+    def test_unknown_runs_and_jobs_are_refused(self, capsys, words, slug, values):
         refused(capsys, slug, *values, words=words)
 
     def test_a_run_of_this_machine_is_known_by_its_date_too(self, here, capsys):
@@ -432,48 +414,40 @@ def leave_account(run, number, **changed):
 
 
 class TestAccount:
-    def test_one_attempt_is_told_in_the_words_of_its_script(self, here, capsys):
+    @pytest.mark.parametrize(
+        ("accounts", "expected"),
+        [
+            ([{}], "used 2 nodes x 4 GPUs x 1.25 h = 10.0 GPU-hours; GPUs 87 % busy, 31 of 80 GiB at most"),
+            (
+                [{}, {"nodes": 1, "seconds": 9000, "gpus_seen": 4, "busy": 27, "memory": 40000}],
+                "used 20.0 GPU-hours in 2 attempts; GPUs 57 % busy, 39 of 80 GiB at most",
+            ),
+            (
+                [{}, {"unit": "core", "count": 8, "seconds": 360, "gpus_seen": 0}],
+                "used 10.0 GPU-hours and 1.60 core-hours in 2 attempts; GPUs 87 % busy, 31 of 80 GiB at most",
+            ),
+            ([{"gpus_seen": 0}, None], "used 10.0 GPU-hours in 1 of 2 attempts"),  # the second was killed
+        ],
+    )
+    def test_the_attempts_are_added_up(self, here, capsys, accounts, expected):
         run = make_run(here, state="done")
-        leave_account(run, 1)
-        lines = said(capsys, "status").out.splitlines()
-        expected = "used 2 nodes x 4 GPUs x 1.25 h = 10.0 GPU-hours; GPUs 87 % busy, 31 of 80 GiB at most"
-        assert lines[1] == f"    {expected}"
-        assert len(lines) == 3
-
-    def test_several_are_added_up(self, here, capsys):
-        run = make_run(here, state="done")
-        leave_account(run, 1)
-        make_attempt(run, 2, code=0)
-        leave_account(run, 2, nodes=1, seconds=9000, gpus_seen=4, busy=27, memory=40000)
-        expected = "used 20.0 GPU-hours in 2 attempts; GPUs 57 % busy, 39 of 80 GiB at most"
-        assert said(capsys, "status").out.splitlines()[1] == f"    {expected}"
-
-    def test_one_that_was_killed_is_told_to_be_missing(self, here, capsys):
-        run = make_run(here, state="done")
-        leave_account(run, 1, gpus_seen=0)
-        make_attempt(run, 2)
-        make_attempt(run, 3)
-        (run / "logs" / "3" / "stderr.log").unlink()  # it has started no rank
-        assert said(capsys, "status").out.splitlines()[1] == "    used 10.0 GPU-hours in 1 of 2 attempts"
-
-    def test_gpus_and_cores_are_not_added(self, here, capsys):
-        run = make_run(here, state="done")
-        leave_account(run, 1)
-        make_attempt(run, 2)
-        leave_account(run, 2, unit="core", count=8, seconds=360, gpus_seen=0)
-        expected = "used 10.0 GPU-hours and 1.60 core-hours in 2 attempts; GPUs 87 % busy, 31 of 80 GiB at most"
-        assert said(capsys, "status").out.splitlines()[1] == f"    {expected}"
+        for number, changed in enumerate(accounts, 1):
+            if number > 1:
+                make_attempt(run, number)
+            if changed is not None:
+                leave_account(run, number, **changed)
+        never_launched = make_attempt(run, len(accounts) + 1)
+        (never_launched / "stderr.log").unlink()
+        assert said(capsys, "status").out.splitlines()[1:] == [f"    {expected}"]
 
     def test_the_tasks_of_an_array_are_added_up(self, here, capsys):
         for task in (1, 2, 3):
             leave_account(
                 make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state="done"), 1, nodes=1, gpus_seen=3
             )
-        lines = said(capsys, "status", "40").out.splitlines()
-        assert lines[-1].startswith("all runs:")
-        for value in ("15.0 GPU-hours", " 3 ", "87 %", "31 of 80 GiB"):
-            assert value in lines[-1]
-        assert "(" in lines[-1]  # that some of the GPUs could not be read
+        line = said(capsys, "status", "40").out.splitlines()[-1]
+        assert line.startswith("all runs:")
+        assert_names(line, "15.0 GPU-hours", " 3 ", "87 %", "31 of 80 GiB", "(")  # (of the GPUs that could be read)
 
     @pytest.mark.parametrize(
         "text",
@@ -481,15 +455,15 @@ class TestAccount:
          json.dumps({**ACCOUNT, "unit": "x"}), json.dumps({**ACCOUNT, "seconds": "9"}),
          json.dumps({**ACCOUNT, "busy": 10**400})],
     )  # fmt: skip
-    def test_a_file_that_holds_none_does_no_harm(self, here, capsys, text):
+    def test_a_malformed_account_is_ignored(self, here, capsys, text):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "account.json").write_text(text)
         assert "used" not in said(capsys, "status").out
 
 
 SLURM_JOB = (
-    "JobId=12 JobName=ddp UserId=a(1) JobState={state} Reason={reason} Restarts=0 RunTime=00:00:09 TimeLimit=01:00:00 "
-    "ExitCode=0:0 NodeList=node[1-2] Command=(null) WorkDir={here} StdOut={here}/my log.out Power="
+    "JobId=12 JobName=ddp UserId=a(1) JobState={state} Reason={reason} Restarts={restarts} RunTime=00:00:09 "
+    "TimeLimit=01:00:00 ExitCode=0:0 NodeList=node[1-2] Command=(null) WorkDir={here} StdOut={here}/my log.out Power="
 )
 SLURM_TASKS = (
     "JobId=40 ArrayJobId=40 ArrayTaskId=10-20%2 JobName=ddp JobState=PENDING Reason=Resources TimeLimit=01:00:00 "
@@ -498,11 +472,13 @@ SLURM_TASKS = (
     "TimeLimit=01:00:00 NodeList=node1 WorkDir={here} StdOut={here}/slurm-40_9.out"
 )
 AWAY = "Unable to contact slurm controller"
+PBS_AWAY = "qstat: cannot connect to server head (errno=111)"
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
-def slurm_answers(here, *, state="RUNNING", reason="None"):
-    program(here, "scontrol", f"echo '{SLURM_JOB.format(state=state, reason=reason, here=here)}'")
+def slurm_answers(here, *, state="RUNNING", reason="None", restarts=0):
+    job = SLURM_JOB.format(state=state, reason=reason, restarts=restarts, here=here)
+    program(here, "scontrol", f"echo '{job}'")
 
 
 class TestSlurm:
@@ -516,15 +492,16 @@ class TestSlurm:
         assert lines[2] == f"log {here}/my log.out"
         assert said(capsys, "logs", "runs/ddp-12").out == "hello\n"
 
-    def test_a_job_that_waits_says_why(self, here, capsys):
-        slurm_answers(here, state="PENDING", reason="Resources")
-        assert said(capsys, "status", "12").out.startswith("job 12: PENDING because of Resources\n")
-
-    def test_one_that_was_requeued_says_how_often(self, here, capsys):
-        slurm_answers(here)
-        script = here / "bin" / "scontrol"
-        script.write_text(script.read_text().replace("Restarts=0", "Restarts=2"))
-        assert "for 00:00:09 of 01:00:00, 2 restart(s)\n" in said(capsys, "status", "12").out
+    @pytest.mark.parametrize(
+        ("job", "line"),
+        [
+            ({"state": "PENDING", "reason": "Resources"}, "job 12: PENDING because of Resources"),
+            ({"restarts": 2}, "job 12: RUNNING on node[1-2] for 00:00:09 of 01:00:00, 2 restart(s)"),
+        ],
+    )
+    def test_the_status_of_a_job(self, here, capsys, job, line):
+        slurm_answers(here, **job)
+        assert said(capsys, "status", "12").out.partition("\n")[0] == line
 
     def test_a_log_that_is_not_there_yet_is_waited_for(self, here, capfd, monkeypatch):
         slurm_answers(here, state="PENDING", reason="Resources")
@@ -538,9 +515,7 @@ class TestSlurm:
         assert main(["logs", "--follow", "12"]) == 0
         out, err = capfd.readouterr()
         assert out == "hello\n"
-        for value in ("jobgen: job 12 ", "PENDING", "Resources"):
-            assert value in err
-        assert err.count("\n") == 1
+        assert re.fullmatch(r"jobgen: job 12 .*PENDING.*Resources.*\n", err)
 
     def test_a_job_without_a_log_has_none(self, here, capsys):
         slurm_answers(here, state="COMPLETED")
@@ -551,12 +526,7 @@ class TestSlurm:
         program(here, "scancel", "echo 'Access denied' >&2; exit 1")
         assert said(capsys, "cancel", "12", code=1).err == ""
 
-    def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
-        monkeypatch.setattr("jobgen.queues.LIMIT", 0.2)
-        program(here, "scontrol", "exec /usr/bin/sleep 20")
-        refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
-
-    def test_another_job_of_the_same_folders_name(self, here, capsys):
+    def test_a_run_folder_of_the_same_number_may_be_of_another_job(self, here, capsys):
         slurm_answers(here)
         make_run(here, "ddp-12", job="slurm 7")
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
@@ -564,12 +534,10 @@ class TestSlurm:
         assert "run runs/ddp-12: attempt 1 running" in said(capsys, "status", "12").out
         assert facts(capsys, "12") == [("running", "", 1, 50)]
 
-    def test_cancelling_is_the_schedulers_business(self, here, capsys):
+    def test_a_job_is_cancelled_by_scancel(self, here, capsys):
         slurm_answers(here)
         program(here, "scancel", f'echo "$@" >{here}/cancelled')
-        err = said(capsys, "cancel", "12").err
-        assert err.startswith("jobgen: job 12: scancel ")
-        assert err.count("\n") == 1
+        assert re.fullmatch(r"jobgen: job 12: scancel .*\n", said(capsys, "cancel", "12").err)
         assert (here / "cancelled").read_text() == "12\n"
 
     def test_without_accounting_a_forgotten_job_is_known_by_its_run(self, here, capsys):
@@ -590,9 +558,21 @@ class TestSlurm:
         assert said(capsys, "status", "12").out == f"{expected}log {here}/slurm-12.out\n"
         assert said(capsys, "logs", "--follow", "12").out == "it was\n"
 
-    def test_a_controller_that_is_away_is_not_taken_for_a_forgotten_job(self, here, capsys):
-        program(here, "scontrol", f"printf 'fatal:\\n{AWAY}\\n' >&2; exit 1")
-        refused(capsys, "scheduler-silent", "Slurm", "job 12", f"fatal:; {AWAY}", words=["status", "12"])
+    @pytest.mark.parametrize(
+        ("name", "script", "values"),
+        [
+            ("scontrol", f"printf 'fatal:\\n{AWAY}\\n' >&2; exit 1", ["Slurm", f"fatal:; {AWAY}"]),
+            ("qstat", f"echo '{PBS_AWAY}' >&2; exit 111", ["PBS", PBS_AWAY]),
+        ],
+    )
+    def test_a_scheduler_that_does_not_answer_has_not_forgotten_the_job(self, here, capsys, name, script, values):
+        program(here, name, script)
+        refused(capsys, "scheduler-silent", "job 12", *values, words=["status", "12"])
+
+    def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
+        monkeypatch.setattr("jobgen.queues.LIMIT", 0.2)
+        program(here, "scontrol", "exec /usr/bin/sleep 20")
+        refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
 
     def test_while_it_is_away_the_run_folder_still_answers(self, here, capsys):
         program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
@@ -604,7 +584,7 @@ class TestSlurm:
         refused(capsys, "scheduler-silent", "Slurm", "job 12", words=["cancel", "12"])
         assert not (here / "runs" / "ddp-12" / "STOP").exists()
 
-    def test_where_its_commands_are_missing_the_run_folder_answers_and_stops(self, here, capsys):
+    def test_without_its_commands_the_run_folder_answers_and_takes_the_stop(self, here, capsys):
         run = make_run(here, "ddp-12", job="slurm 12")
         assert said(capsys, "status", "12").out.startswith("job 12: slurm ")
         said(capsys, "cancel", "12")
@@ -626,10 +606,14 @@ class TestSlurmArray:
         one = tasks.splitlines()[1]
         program(here, "scontrol", f"case $4 in 40) echo '{tasks}' ;; 40_9) echo '{one}' ;; *) {FORGOTTEN} ;; esac")
         program(here, "scancel", f'echo "$@" >{here}/cancelled')
+        make_run(here, "ddp-40_9", job="slurm 40_9")
+
+    @pytest.fixture
+    def two_runs(self, here):
+        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
 
     @pytest.mark.parametrize("name", ["40_9", "runs/ddp-40_9"])
     def test_a_task(self, here, capsys, name):
-        make_run(here, "ddp-40_9", job="slurm 40_9")
         make_run(here, "ddp-40_99", job="slurm 40_99")
         (here / "slurm-40_9.out").write_text("nine\n")
         lines = said(capsys, "status", name).out.splitlines()
@@ -640,34 +624,32 @@ class TestSlurmArray:
         said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "40_9\n"
 
-    def test_one_that_there_is_not(self, here, capsys):
+    def test_an_unknown_task(self, here, capsys):
         program(here, "scontrol", 'echo "Job $4 not found"; exit 1')  # as Slurm 22.05 does
         refused(capsys, "no-such-job", "slurm", "job 40_7", words=["status", "40_7"])
 
+    @pytest.mark.usefixtures("two_runs")
     def test_all_tasks(self, here, capsys):
-        make_run(here, "ddp-40_9", job="slurm 40_9")
-        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
-        lines = said(capsys, "status", "40").out.splitlines()
-        assert lines[0] == "job 40_10-20%2: PENDING because of Resources"
-        assert lines[1] == "job 40_9: RUNNING on node1 for 00:00:09 of 01:00:00"
-        assert lines[2].startswith("run runs/ddp-40_2: attempt 1 done")
-        assert lines[3].startswith("run runs/ddp-40_9: attempt 1 running")
-        assert len(lines) == 4
+        *tasks, done, running = said(capsys, "status", "40").out.splitlines()
+        assert tasks == [
+            "job 40_10-20%2: PENDING because of Resources",
+            "job 40_9: RUNNING on node1 for 00:00:09 of 01:00:00",
+        ]
+        assert done.startswith("run runs/ddp-40_2: attempt 1 done")
+        assert running.startswith("run runs/ddp-40_9: attempt 1 running")
         assert [found[0] for found in facts(capsys, "40")] == ["done", "running"]
         refused(capsys, "several-runs", "job 40", " 2 ", "runs/ddp-40_2, runs/ddp-40_9", words=["logs", "40"])
         said(capsys, "cancel", "40")
         assert (here / "cancelled").read_text() == "40\n"
 
-    def test_without_a_name_all_tasks_of_the_newest_array_are_meant(self, here, capsys):
-        make_run(here, "ddp-40_9", job="slurm 40_9")
-        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
+    @pytest.mark.usefixtures("two_runs")
+    def test_without_a_name_all_tasks_of_the_newest_array_are_meant(self, capsys):
         lines = said(capsys, "status").out.splitlines()
         assert [line.split(":")[0] for line in lines[2:]] == ["run runs/ddp-40_2", "run runs/ddp-40_9"]
 
     # once: the run of the first task that Slurm named alone
-    def test_all_of_its_runs_are_found_where_it_was_submitted(self, here, capsys, monkeypatch):
-        make_run(here, "ddp-40_9", job="slurm 40_9")
-        make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
+    @pytest.mark.usefixtures("two_runs")
+    def test_all_of_its_runs_are_found_in_the_folder_of_submission(self, here, capsys, monkeypatch):
         (here / "other").mkdir()
         monkeypatch.chdir(here / "other")
         nine = SLURM_TASKS.format(here=here).splitlines()[1]
@@ -675,8 +657,7 @@ class TestSlurmArray:
         lines = said(capsys, "status", "40").out.splitlines()
         assert [line.split(":")[0] for line in lines[1:]] == [f"run {here}/runs/ddp-40_2", f"run {here}/runs/ddp-40_9"]
 
-    def test_the_run_is_found_where_the_job_says_that_it_is(self, here, capsys):
-        """Where a site's file says where run folders are made."""
+    def test_the_run_is_found_in_the_folder_that_the_log_of_the_job_names(self, here, capsys):
         run = make_run(here, "ddp-12", job="slurm 12")
         (here / "runs").rename(here / "scratch")
         slurm_answers(here)
@@ -688,8 +669,7 @@ class TestSlurmArray:
         os.mkfifo(here / "my log.out")
         assert "job 12: RUNNING" in said(capsys, "status", "12").out
 
-    def test_the_run_is_found_where_the_job_was_submitted(self, here, capsys, monkeypatch):
-        make_run(here, "ddp-40_9", job="slurm 40_9")
+    def test_the_run_is_found_in_the_folder_of_submission(self, here, capsys, monkeypatch):
         (here / "other").mkdir()
         monkeypatch.chdir(here / "other")
         assert f"run {here}/runs/ddp-40_9: attempt 1 running" in said(capsys, "status", "40_9").out
@@ -715,11 +695,12 @@ class TestManyTasks:
 
     def test_status(self, here, capsys):
         lines = said(capsys, "status", "40").out.splitlines()
-        assert lines[0] == "291 tasks: 200 PENDING, 78 COMPLETED, 12 TIMEOUT, 1 RUNNING"
-        assert lines[1] == "job 40_80: TIMEOUT after 1 of 2 on n1, exit code 0:0"
+        assert lines[:2] == [
+            "291 tasks: 200 PENDING, 78 COMPLETED, 12 TIMEOUT, 1 RUNNING",
+            "job 40_80: TIMEOUT after 1 of 2 on n1, exit code 0:0",
+        ]
         assert [line.split(":")[0] for line in lines[2:11]] == [f"job 40_{task}" for task in range(81, 90)]
-        assert lines[11] == "    failed, too: 40_90, 40_91"
-        assert lines[12] == "91 runs in runs: 78 done, 12 failed, 1 running"
+        assert lines[11:13] == ["    failed, too: 40_90, 40_91", "91 runs in runs: 78 done, 12 failed, 1 running"]
         assert lines[13].startswith("run runs/ddp-40_80: attempt 1 failed (nan), step 50")
         assert lines[23:] == ["    failed, too: ddp-40_90, ddp-40_91"]
 
@@ -764,11 +745,10 @@ class TestPbs:
         make_run(here, "ddp-12", job="pbs 12")
         lines = said(capsys, "status", "12.server").out.splitlines()
         assert lines[0].startswith(f"job 12.server: {state} ")
-        for value in expected:
-            assert value in lines[0]
+        assert_names(lines[0], *expected)
         assert lines[1].startswith("run runs/ddp-12: ")
 
-    def test_a_finished_one_is_asked_for_in_the_history(self, here, capsys):
+    def test_a_finished_job_is_found_in_the_history(self, here, capsys):
         once = "qstat: 12.server Job has finished, use -x or -H to obtain historical job information"
         history = pbs_job(here, "F")
         program(here, "qstat", f"[ \"$1\" = -x ] || {{ echo '{once}' >&2; exit 35; }}\necho '{history}'")
@@ -793,11 +773,6 @@ class TestPbs:
         said(capsys, "cancel", str(run))
         assert (here / "cancelled").read_text() == "13.server\n"
 
-    def test_a_server_that_is_away(self, here, capsys):
-        away = "qstat: cannot connect to server head (errno=111)"
-        program(here, "qstat", f"echo '{away}' >&2; exit 111")
-        refused(capsys, "scheduler-silent", "PBS", "job 12", away, words=["status", "12"])
-
 
 class TestPbsArray:
     @pytest.fixture(autouse=True)
@@ -814,8 +789,7 @@ class TestPbsArray:
         (here / "ddp.o12.1").write_text("one\n")
         lines = said(capsys, "status", name).out.splitlines()
         assert lines[0].startswith("job 12[1].server: R ")
-        for value in ("node1, node2", "00:00:09 of 01:00:00"):
-            assert value in lines[0]
+        assert_names(lines[0], "node1, node2", "00:00:09 of 01:00:00")
         assert lines[1].startswith("run runs/ddp-12_1: attempt 1 running")
         assert lines[2] == f"log {here}/ddp.o12.1"
         said(capsys, "cancel", name)
@@ -832,26 +806,21 @@ class TestPbsArray:
 
 
 class TestTwoSchedulers:
-    """A cluster with the commands of both on PATH, as where Slurm offers PBS's by wrappers."""
+    """A cluster with the commands of both on PATH, as if Slurm offered PBS's by wrappers."""
 
     @pytest.fixture(autouse=True)
     def both(self, here):
-        program(here, "scontrol", f"[ $4 = 12 ] || {{ {FORGOTTEN}; }}\n{self.slurm(here)}")
+        job = SLURM_JOB.format(state="RUNNING", reason="None", restarts=0, here=here)
+        program(here, "scontrol", f"[ $4 = 12 ] || {{ {FORGOTTEN}; }}\necho '{job}'")
         program(here, "scancel", f'echo scancel "$@" >>{here}/cancelled')
         program(here, "qdel", f'echo qdel "$@" >>{here}/cancelled')
 
-    def slurm(self, here):
-        return f"echo '{SLURM_JOB.format(state='RUNNING', reason='None', here=here)}'"
-
     def pbs_knows(self, here, number):
         job = pbs_job(here, "R", job=f"{number}.server")
-        program(
-            here,
-            "qstat",
-            f"case \"$*\" in '-f {number}' | '-f {number}.server') echo '{job}' ;; *) {NOT_KNOWN} ;; esac",
-        )
+        known = f"'-f {number}' | '-f {number}.server') echo '{job}' ;;"
+        program(here, "qstat", f'case "$*" in {known} *) {NOT_KNOWN} ;; esac')
 
-    def test_the_run_folder_knows_its_own(self, here, capsys):
+    def test_the_run_folder_names_its_scheduler(self, here, capsys):
         self.pbs_knows(here, 12)
         run = make_run(here, "ddp-12", job="pbs 12")
         for name in (str(run), "12"):
@@ -859,19 +828,19 @@ class TestTwoSchedulers:
             said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
 
-    def test_without_one_each_is_asked(self, here, capsys):
+    def test_without_a_run_folder_each_scheduler_is_asked(self, here, capsys):
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
         refused(capsys, "no-such-job", "pbs", "slurm", "job 14", "runs/", words=["status", "14"])
 
-    def test_one_that_is_away_does_not_hide_what_the_other_knows(self, here, capsys):
+    def test_one_that_does_not_answer_does_not_hide_the_jobs_of_the_other(self, here, capsys):
         program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
         refused(capsys, "scheduler-silent", "Slurm", "job 14", AWAY, words=["status", "14"])
 
-    def test_nothing_is_cancelled_where_both_know_the_number(self, here, capsys):
+    def test_nothing_is_cancelled_if_both_know_the_number(self, here, capsys):
         self.pbs_knows(here, 12)
         refused(capsys, "several-runs", "pbs", "slurm", "job 12", words=["cancel", "12"])
         assert not (here / "cancelled").exists()
@@ -895,22 +864,30 @@ class TestCompletion:
         )
         return shlex.split(done.stdout)
 
-    def test_it_knows_commands_specs_sites_and_options(self):
-        assert self.complete("sta") == ["status"]
-        assert "selftest" in self.complete("submit", "se")
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["sta"], {"status"}),
+            (["submit", "self"], {"selftest"}),
+            (["study", "self"], {"selftest"}),
+            (["sweep", "self"], {"selftest"}),
+            (["submit", "ddp", "--d"], {"--dry-run"}),
+            (["render", "ddp", "--st"], {"--standalone"}),
+            (["sweep", "ddp", "--ru"], {"--rungs"}),
+            (["sweep", "ddp", "--goal", "m"], {"max", "min"}),
+            (["render", "-"], {"--site", "--set", "--standalone", "--output", "--help"}),
+            (["status", "-"], {"--json", "--help"}),
+        ],
+    )
+    def test_it_knows_commands_specs_and_options(self, words, expected):
+        assert set(self.complete(*words)) == expected
+
+    def test_it_knows_the_sites(self):
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
-        assert self.complete("submit", "ddp", "--d") == ["--dry-run"]
-        assert self.complete("render", "ddp", "--st") == ["--standalone"]
-        assert "selftest" in self.complete("study", "se")
-        assert "selftest" in self.complete("sweep", "se")
-        assert self.complete("sweep", "ddp", "--ru") == ["--rungs"]
-        assert self.complete("sweep", "ddp", "--goal", "m") == ["max", "min"]
 
     def test_it_is_made_from_the_parser(self):
         commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
-        assert set(self.complete("render", "-")) == {"--site", "--set", "--standalone", "--output", "--help"}
-        assert set(self.complete("status", "-")) == {"--json", "--help"}
 
     def test_it_is_bash_without_a_placeholder_left(self, capsys):
         text = said(capsys, "completion").out

@@ -88,22 +88,22 @@ def session_of(leader):
     return found
 
 
-def until_alone(process, *, limit=300):
-    """Wait until nothing of a session is left."""
+def until(condition, *, limit=300):
+    """Wait until a condition holds."""
     deadline = time.monotonic() + limit
-    while session_of(process.pid):
-        assert time.monotonic() < deadline, [
-            Path(f"/proc/{pid}/cmdline").read_text() for pid in session_of(process.pid)
-        ]
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def until_alone(process):
+    """Wait until nothing of a session is left."""
+    until(lambda: not session_of(process.pid))
 
 
 def until_sampled(tmp_path):
     """Wait for the first sample."""
-    deadline = time.monotonic() + 300
-    while not usage(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: usage(tmp_path))
 
 
 def usage(tmp_path):

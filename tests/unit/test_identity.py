@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -18,11 +18,7 @@ from slipway.status import read_status
 BATCHES = 4
 
 
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +38,18 @@ class Killed(BaseException):
 
 
 def train(folder, *, epochs=1, kill_at=None, stop_at=None, **options):
-    """Return the samples of each batch, with what its body has drawn; the first weights are always the same."""
+    """Return the samples of each batch, with what its body has drawn; the first weights are always the same.
+
+    Before batch ``kill_at`` the process is killed, before ``stop_at`` it is stopped.
+    """
     model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.arange(8.0)[:, None]), 2, shuffle=True)
     drawn = []
-    with Session(model=model, optimizer=optimizer, folder=folder, **options) as session:
+    interruption = pytest.raises((Killed, Stopped)) if kill_at or stop_at else nullcontext()
+    with interruption, Session(model=model, optimizer=optimizer, folder=folder, **options) as session:
         for _ in session.epochs(epochs):
             for (inputs,) in session.batches(loader):
                 drawn.append((inputs[:, 0].tolist(), torch.rand(1).item()))
@@ -66,25 +66,29 @@ def seed_of(folder):
     return json.loads((folder / "run.json").read_text())["session"]["seed"]
 
 
+def remove_session(path):
+    """Let run.json be as an earlier version wrote it."""
+    record = json.loads(path.read_text())
+    del record["session"]
+    path.write_text(json.dumps(record))
+
+
 class TestASeed:
     def test_it_is_recorded_before_anything_is_drawn_and_holds_for_an_attempt_after_a_kill(self, tmp_path, new_process):
         torch.manual_seed(7)
         whole = train(tmp_path / "whole")
         new_process()
         torch.manual_seed(7)
-        with suppress(Killed):
-            train(tmp_path / "run", kill_at=2)
+        train(tmp_path / "run", kill_at=2)
         assert not [*(tmp_path / "run" / "checkpoints").iterdir()]
         for _ in range(2):
             new_process()
-            with suppress(Killed):
-                train(tmp_path / "run", kill_at=1)
+            train(tmp_path / "run", kill_at=1)
         new_process()
         assert train(tmp_path / "run") == whole
 
     def test_it_holds_from_a_checkpoint_on_too(self, tmp_path, new_process):
-        with pytest.raises(Stopped):
-            train(tmp_path, epochs=2, stop_at=2)
+        train(tmp_path, epochs=2, stop_at=2)
         seed = seed_of(tmp_path)
         new_process()
         (tmp_path / "run.json").unlink()
@@ -109,8 +113,7 @@ class TestASeed:
     @pytest.mark.parametrize("before", [None, 5])
     def test_another_one_is_refused_once_something_is_saved(self, before, tmp_path):
         torch.manual_seed(5)
-        with pytest.raises(Stopped):
-            train(tmp_path, stop_at=2, seed=before)
+        train(tmp_path, stop_at=2, seed=before)
         with refused("different-run", 5, 6):
             train(tmp_path, seed=6)
         assert len(train(tmp_path, seed=5)) == BATCHES - 2
@@ -118,17 +121,13 @@ class TestASeed:
     def test_until_something_is_saved_another_one_begins_another_run(self, tmp_path, new_process):
         whole = train(tmp_path / "whole", seed=6)
         new_process()
-        with suppress(Killed):
-            train(tmp_path / "run", seed=5, kill_at=2)
+        train(tmp_path / "run", seed=5, kill_at=2)
         new_process()
         assert train(tmp_path / "run", seed=6) == whole
 
     def test_a_checkpoint_of_an_earlier_version_keeps_its_own(self, tmp_path, new_process):
-        with pytest.raises(Stopped):
-            train(tmp_path, stop_at=2, seed=0)
-        record = json.loads((tmp_path / "run.json").read_text())
-        del record["session"]
-        (tmp_path / "run.json").write_text(json.dumps(record))
+        train(tmp_path, stop_at=2, seed=0)
+        remove_session(tmp_path / "run.json")
         new_process()
         rest = train(tmp_path)
         assert seed_of(tmp_path) == 0
@@ -156,8 +155,7 @@ class TestSeveralSessionsOfAProcess:
         if seed is None:
             torch.manual_seed(origin)
         train(tmp_path / "run" / "fold0")
-        with suppress(Killed):
-            train(tmp_path / "run" / "fold1", kill_at=2)
+        train(tmp_path / "run" / "fold1", kill_at=2)
         seeded()
         assert train(tmp_path / "run" / "fold0") == []
         assert train(tmp_path / "run" / "fold1") == folds[1]
@@ -192,21 +190,18 @@ class TestSeveralSessionsOfAProcess:
             pass
 
     def test_a_run_that_was_stopped_here_may_be_continued_here(self, tmp_path, caplog):
-        with pytest.raises(Stopped):
-            train(tmp_path, stop_at=2)
+        train(tmp_path, stop_at=2)
         assert len(train(tmp_path)) == BATCHES - 2
         assert slugs(caplog.text) == []
 
     def test_of_one_that_has_failed_here_a_warning_says_so(self, tmp_path, caplog):
-        with suppress(Killed):
-            train(tmp_path, kill_at=2, checkpoint_steps=1)
+        train(tmp_path, kill_at=2, checkpoint_steps=1)
         train(tmp_path)
         assert_warning(caplog.text, "folder-used-twice", tmp_path)
 
     def test_a_session_that_was_refused_has_not_used_its_folder(self, tmp_path, caplog):
+        train(tmp_path, stop_at=2, seed=1)
         with refused("different-run"):
-            with pytest.raises(Stopped):
-                train(tmp_path, stop_at=2, seed=1)
             train(tmp_path, seed=2)
         train(tmp_path, seed=1)
         assert "folder-used-twice" not in caplog.text
@@ -221,48 +216,41 @@ class TestTheCommand:
         monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
 
     def test_the_same_one_says_nothing(self, tmp_path, caplog):
-        for _ in range(2):
-            with suppress(Stopped):
-                train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
     @pytest.mark.parametrize("kind", ["stop_at", "kill_at"])
     def test_other_arguments_are_named_once_with_those_of_the_beginning(
         self, kind, tmp_path, monkeypatch, caplog, new_process
     ):
-        with suppress(Stopped, Killed):
-            train(tmp_path / "run", **{kind: 2})
-        for _ in range(2 if kind == "stop_at" else 1):
+        train(tmp_path / "run", **{kind: 2})
+        for stop_at in [3, None] if kind == "stop_at" else [3]:
             caplog.clear()
             new_process()
             monkeypatch.setattr(sys, "argv", ["main.py", "--lr", "two words"])
-            with suppress(Stopped):
-                train(tmp_path / "run", stop_at=3)
+            train(tmp_path / "run", stop_at=stop_at)
             assert slugs(caplog.text) == ["other-command"]
             assert_warning(caplog.text, "other-command", "--lr 1", "--lr 'two words'", tmp_path / "run")
 
     def test_where_nothing_was_saved_the_run_is_begun_by_the_last_command(self, tmp_path, monkeypatch, caplog):
-        with suppress(Killed):
-            train(tmp_path / "run", kill_at=2)
+        train(tmp_path / "run", kill_at=2)
         monkeypatch.setattr(sys, "argv", ["main.py"])
-        with suppress(Stopped):
-            train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run", stop_at=2)
         caplog.clear()
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
     def test_a_script_that_has_changed_is_named(self, tmp_path, caplog):
-        with suppress(Stopped):
-            train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run", stop_at=2)
         (tmp_path / "main.py").write_text("2")
         train(tmp_path / "run")
         assert_warning(caplog.text, "other-command", tmp_path / "main.py", "6b86b273ff34", "d4735e3a265e")
 
     def test_a_process_without_a_script_has_no_digest(self, tmp_path, monkeypatch, caplog):
         monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-        for _ in range(2):
-            with suppress(Stopped):
-                train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run", stop_at=2)
+        train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
     def test_a_run_that_is_done_says_so_and_with_which_arguments(self, tmp_path, monkeypatch, caplog, new_process):
@@ -277,11 +265,8 @@ class TestTheCommand:
         assert said[1][2] == "`--lr 1`"
 
     def test_of_an_earlier_version_the_arguments_are_compared(self, tmp_path, monkeypatch, caplog):
-        with suppress(Stopped):
-            train(tmp_path / "run", stop_at=2)
-        record = json.loads((tmp_path / "run" / "run.json").read_text())
-        del record["session"]
-        (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+        train(tmp_path / "run", stop_at=2)
+        remove_session(tmp_path / "run" / "run.json")
         monkeypatch.setattr(sys, "argv", ["main.py", "7"])
         train(tmp_path / "run")
         assert_warning(caplog.text, "other-command", "--lr 1", "`7`")
@@ -294,8 +279,7 @@ class TestTheCheckList:
 
     def test_the_first_attempt_says_what_a_session_cannot_see(self, tmp_path, caplog):
         caplog.set_level("INFO")
-        with pytest.raises(Stopped):
-            train(tmp_path, stop_at=2)
+        train(tmp_path, stop_at=2)
         (message,) = self.lists(caplog)
         assert "scaler=" in message
         train(tmp_path)

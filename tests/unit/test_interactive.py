@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from messages import assert_error
+from messages import assert_error, assert_names
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """#!/bin/bash
@@ -20,27 +21,30 @@ while [ "$1" != bash ]; do shift; done
 "$@"
 """
 """An srun on a node of one GPU, which runs what it is given."""
+SRUN = (
+    "srun --job-name=shell --nodes=1 --ntasks-per-node=1 --gpus-per-node=1 --cpus-per-task=4 --time=01:00:00 "
+    "--partition=gpu --account=example --export=ALL --overlap"
+)
+QSUB = (
+    "qsub -I -V -N shell -l select=1:ncpus=4:ngpus=1:mpiprocs=1:ompthreads=4 -l place=scatter -l walltime=01:00:00 "
+    "-q gpu -A example"
+)
 
 
 @pytest.fixture(autouse=True)
-def clone(tmp_path, monkeypatch):
+def clone(login_node, monkeypatch):
     """Return a clone with an image, the working directory, on a login node whose srun records its words."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    for name in ("jobscripts", "configs", "build"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "slipway.sif").touch()
-    (tmp_path / "bin").mkdir()
     for name in ("srun", "qsub"):
-        (tmp_path / "bin" / name).write_text(RUN)
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-    monkeypatch.setenv("RECORD", str(tmp_path))
+        write_program(login_node / "bin" / name, RUN)
     for name in list(os.environ):
-        if name.startswith(("SLIPWAY_", "SLURM")) or name in {"USE_CONTAINER", "BACKEND"}:
+        if name.startswith("SLURM"):
             monkeypatch.delenv(name)
-    return folder
+    return login_node / "clone"
+
+
+def write_program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def shown(capsys, *words, site="example"):
@@ -55,16 +59,29 @@ def at_terminal(monkeypatch):
         monkeypatch.setattr(stream, "isatty", lambda: True)
 
 
-class TestCommand:
-    def test_slurm(self, capsys):
-        assert shown(capsys)[1] == (
-            "srun --job-name=shell --nodes=1 --ntasks-per-node=1 --gpus-per-node=1 --cpus-per-task=4 --time=01:00:00 "
-            "--partition=gpu --account=example --export=ALL --overlap bash SCRIPT"
-        )
+def refused(capsys, slug, *values, words=(), site="example"):
+    """Hold that no session starts: this error; return standard error."""
+    assert main(["shell", "--site", site, *words]) == 78
+    err = capsys.readouterr().err
+    assert_error(err, slug, *values)
+    return err
 
-    def test_at_a_terminal_srun_makes_one_on_the_node(self, capsys, monkeypatch):
-        at_terminal(monkeypatch)
-        assert shown(capsys)[1].endswith(" --overlap --pty bash SCRIPT")
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("site", "terminal", "command"),
+        [
+            ("example", False, f"{SRUN} bash SCRIPT"),
+            ("example", True, f"{SRUN} --pty bash SCRIPT"),  # srun makes a terminal on the node
+            ("pbs", True, f"{QSUB} -- /bin/bash SCRIPT"),
+            ("torque", True, "qsub -I -V -N shell -l nodes=1:ppn=8:gpus=1 -l walltime=01:00:00 -q batch -x SCRIPT"),
+            ("laptop", False, "bash SCRIPT"),
+        ],
+    )
+    def test_the_command_of_a_site(self, capsys, monkeypatch, site, terminal, command):
+        if terminal:
+            at_terminal(monkeypatch)
+        assert shown(capsys, site=site)[1] == command
 
     def test_the_site_and_set_say_what_is_asked_for(self, capsys):
         settings = ["--set", "minutes=240", "--set", "devices_per_rank=2", "--set", "gpu_request=gres"]
@@ -74,11 +91,10 @@ class TestCommand:
         assert asked <= {*words}
 
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_a_quote_that_is_not_closed_is_named(self, capsys, monkeypatch, site):
+    def test_an_unclosed_quote_is_refused(self, capsys, monkeypatch, site):
         at_terminal(monkeypatch)
-        assert main(["shell", "--site", site, "--dry-run", "--set", 'directives=["--comment=\'a"]']) == 78
-        err = capsys.readouterr().err
-        assert_error(err, "unclosed-quote", f" {site}: directives", '"--comment=\'a"')
+        words = ["--dry-run", "--set", 'directives=["--comment=\'a"]']
+        err = refused(capsys, "unclosed-quote", f" {site}: directives", '"--comment=\'a"', words=words, site=site)
         assert err.count("\n") == 1
 
     def test_on_cpus_no_gpu_is_asked_for(self, capsys):
@@ -88,28 +104,7 @@ class TestCommand:
 
     def test_what_only_sbatch_knows_is_left_out(self, capsys):
         command = shown(capsys, "--set", "options.output=x", "--set", "options.array=1-3")[1]
-        for option in ("--output", "--array", "--signal", "--requeue", "--open-mode"):
-            assert option not in command
-
-    def test_openpbs(self, capsys, monkeypatch):
-        at_terminal(monkeypatch)
-        assert shown(capsys, site="pbs")[1] == (
-            "qsub -I -V -N shell -l select=1:ncpus=4:ngpus=1:mpiprocs=1:ompthreads=4 -l place=scatter "
-            "-l walltime=01:00:00 -q gpu -A example -- /bin/bash SCRIPT"
-        )
-
-    def test_torque(self, capsys, monkeypatch):
-        at_terminal(monkeypatch)
-        command = shown(capsys, site="torque")[1]
-        assert command.startswith("qsub -I -V -N shell -l nodes=1:ppn=")
-        assert command.endswith(" -x SCRIPT")
-
-    def test_pbs_needs_a_terminal(self, capsys):
-        assert main(["shell", "--site", "pbs", "--dry-run"]) == 78
-        assert_error(capsys.readouterr().err, "no-terminal", "qsub")
-
-    def test_without_a_scheduler_it_is_this_machine(self, capsys):
-        assert shown(capsys, site="laptop")[1] == "bash SCRIPT"
+        assert not re.search("--(output|array|signal|requeue|open-mode)", command)
 
 
 class TestScript:
@@ -122,24 +117,23 @@ class TestScript:
         monkeypatch.setenv("SLIPWAY_DATA", "jobscripts")
         assert "\ngiven SLIPWAY_DATA jobscripts\n" in shown(capsys)[0]
 
-    def test_it_runs_and_is_removed(self, capfd, clone, tmp_path, monkeypatch):
-        for name, value in {
-            "SLURM_JOB_ID": "4711",
-            "SLURM_JOB_NODELIST": "node1",
-            "SLURM_JOB_CPUS_PER_NODE": "8",
-            "SLURM_GPUS_ON_NODE": "1",
-            "SLURMD_NODENAME": "node1",
-            "SLIPWAY_LOCAL_DISK": str(tmp_path),
-            "USE_CONTAINER": "0",
-            "SLIPWAY_VENV": "modules",
-            "RUN_DIR": str(tmp_path / "its user's"),
-        }.items():
-            monkeypatch.setenv(name, value)
-        (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho node1\n")
-        (tmp_path / "bin" / "scontrol").chmod(0o755)
+    def test_it_runs_and_is_removed(self, capfd, clone, tmp_path, setenv, monkeypatch):
+        setenv(
+            SLURM_JOB_ID="4711",
+            SLURM_JOB_NODELIST="node1",
+            SLURM_JOB_CPUS_PER_NODE="8",
+            SLURM_GPUS_ON_NODE="1",
+            SLURMD_NODENAME="node1",
+            SLIPWAY_LOCAL_DISK=str(tmp_path),
+            USE_CONTAINER="0",
+            SLIPWAY_VENV="modules",
+            RUN_DIR=str(tmp_path / "its user's"),
+        )
+        write_program(tmp_path / "bin" / "scontrol", "#!/bin/sh\necho node1\n")
         settings = ["--set", 'modules=["x"]', "--set", "purge_modules=false"]
         monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # as build/test sets it
+        before = {path.name for path in clone.iterdir()}
         handlers = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         assert main(["shell", "--site", "example", *settings, "--", "sh", "-c", "env; exit 7"]) == 7
         assert handlers == [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
@@ -147,15 +141,8 @@ class TestScript:
         lines = out.splitlines()
         assert {"OMP_NUM_THREADS=8", "GPUS_PER_NODE=1", f"RUN_DIR={tmp_path}/its user's"} <= {*lines}
         assert not any(line.startswith("TRAINER_") for line in lines)
-        assert "1 GPU " in err
-        assert "8 cores" in err
-        assert sorted(path.name for path in clone.iterdir()) == [
-            "build",
-            "configs",
-            "jobscripts",
-            "runs",
-            "slipway.sif",
-        ]
+        assert_names(err, "1 GPU ", "8 cores")
+        assert {path.name for path in clone.iterdir()} == before | {"runs"}
         assert list(tmp_path.glob("slipway-*")) == []
 
     # once: what people wrote in a session was not writable for their group
@@ -197,24 +184,23 @@ class TestScript:
 
 
 class TestRefused:
-    def test_no_image(self, capsys, clone):
+    @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+    def test_no_image(self, capsys, clone, dry):
         (clone / "slipway.sif").unlink()
-        for dry in ([], ["--dry-run"]):
-            assert main(["shell", "--site", "example", *dry]) == 78
-            assert_error(capsys.readouterr().err, "no-image", "SLIPWAY_IMAGE: slipway.sif ")
+        refused(capsys, "no-image", "SLIPWAY_IMAGE: slipway.sif ", words=dry)
 
-    def test_no_scheduler_here(self, capsys, monkeypatch):
+    @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+    def test_no_command_of_the_scheduler(self, capsys, monkeypatch, dry):
         monkeypatch.setenv("PATH", "/nowhere")
-        for dry in ([], ["--dry-run"]):
-            assert main(["shell", "--site", "example", *dry]) == 78
-            assert_error(capsys.readouterr().err, "no-scheduler-command", "srun", "--dry-run")
+        refused(capsys, "no-scheduler-command", "srun", "--dry-run", words=dry)
 
-    def test_a_folder_that_cannot_be_written(self, capsys, clone, monkeypatch):
-        monkeypatch.setenv("SLIPWAY_IMAGE", str(clone / "slipway.sif"))
-        monkeypatch.setenv("SLIPWAY_SITES", str(ROOT / "jobscripts" / "sites"))
+    def test_pbs_needs_a_terminal(self, capsys):
+        refused(capsys, "no-terminal", "qsub", words=["--dry-run"], site="pbs")
+
+    def test_a_folder_that_cannot_be_written(self, capsys, clone, setenv, monkeypatch):
+        setenv(SLIPWAY_IMAGE=str(clone / "slipway.sif"), SLIPWAY_SITES=str(ROOT / "jobscripts" / "sites"))
         monkeypatch.chdir("/proc")
-        assert main(["shell", "--site", "example"]) == 78
-        assert_error(capsys.readouterr().err, "cannot-write", "/proc", os.strerror(errno.ENOENT))
+        refused(capsys, "cannot-write", "/proc", os.strerror(errno.ENOENT))
 
     @pytest.mark.parametrize("command", ["render", "submit"])
     def test_it_is_no_job(self, capsys, command):

@@ -43,68 +43,90 @@ def failed(job, name):
     owned.fail(DIVERGED)
 
 
-def verdict(job, attempt=3):
-    path = job / f"verdict.{attempt}"
+def text_of(path):
     return path.read_text() if path.exists() else None
+
+
+def verdict(job):
+    return text_of(job / "verdict.3")
 
 
 class TestVerdict:
     @pytest.mark.parametrize(
-        ("reason", "line"),
+        ("runs", "verdicts"),
         [
-            (Reason.TIME_LIMIT, "out-of-time 9 time-limit\n"),
-            (Reason.USER, "stopped 9 user\n"),
-            (Reason.SIGNAL, "stopped 9 signal\n"),
-            (Reason.NONE, None),
+            # a stop is left for the job script too
+            (
+                [("fold1", Reason.TIME_LIMIT, {"step": 9})],
+                {"verdict.3": "out-of-time 9 time-limit\n", "fold1/verdict.3": "out-of-time 9 time-limit\n"},
+            ),
+            (
+                [("fold1", Reason.USER, {"step": 9})],
+                {"verdict.3": "stopped 9 user\n", "fold1/verdict.3": "stopped 9 user\n"},
+            ),
+            (
+                [("fold1", Reason.SIGNAL, {"step": 9})],
+                {"verdict.3": "stopped 9 signal\n", "fold1/verdict.3": "stopped 9 signal\n"},
+            ),
+            ([("fold1", Reason.NONE, {"step": 9})], {"verdict.3": None, "fold1/verdict.3": "done 9 complete\n"}),
+            # whether a step was gained is left to the script
+            (
+                [("fold0", Reason.NONE, {"step": 9}), ("fold1", Reason.TIME_LIMIT, {"step": 0})],
+                {"verdict.3": "out-of-time 0 time-limit\n", "fold1/verdict.3": "stopped 0 time-limit\n"},
+            ),
+            (
+                [("fold0", Reason.NONE, {"step": 9}), ("", Reason.TIME_LIMIT, {"step": 0})],
+                {"verdict.3": "out-of-time 0 time-limit\n"},
+            ),
+            # a later run that is done does not hide it
+            (
+                [("fold1", Reason.TIME_LIMIT, {"step": 9}), ("fold2", Reason.NONE, {"step": 5})],
+                {"verdict.3": "out-of-time 9 time-limit\n"},
+            ),
+            (
+                [("fold1", Reason.TIME_LIMIT, {"step": 9}), ("", Reason.NONE, {"step": 5})],
+                {"verdict.3": "out-of-time 9 time-limit\n"},
+            ),
+            # unless it is the same run
+            (
+                [("fold1", Reason.TIME_LIMIT, {"step": 9}), ("fold1", Reason.NONE, {"begun": 9, "step": 12})],
+                {"verdict.3": None},
+            ),
+            (
+                [("", Reason.TIME_LIMIT, {"step": 9}), ("", Reason.NONE, {"begun": 9, "step": 12})],
+                {"verdict.3": "done 12 complete\n"},
+            ),
+            # the next attempt has its own
+            (
+                [
+                    ("fold1", Reason.TIME_LIMIT, {"step": 9}),
+                    ("fold1", Reason.NONE, {"attempt": 4, "begun": 9, "step": 12}),
+                ],
+                {"verdict.3": "out-of-time 9 time-limit\n", "verdict.4": None},
+            ),
         ],
     )
-    def test_a_stop_is_left_for_the_job_script_too(self, job, reason, line):
-        begun(job, "fold1").conclude(reason, step=9)
-        assert verdict(job) == line
-        assert verdict(job / "fold1") == (line or "done 9 complete\n")
-
-    def test_whether_a_step_was_gained_is_left_to_the_script(self, job):
-        begun(job, "fold0").conclude(Reason.NONE, step=9)
-        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=0)
-        assert verdict(job) == "out-of-time 0 time-limit\n"
-        assert verdict(job / "fold1") == "stopped 0 time-limit\n"
-
-    def test_likewise_of_a_run_in_the_run_folder_after_others(self, job):
-        begun(job, "fold0").conclude(Reason.NONE, step=9)
-        begun(job, "").conclude(Reason.TIME_LIMIT, step=0)
-        assert verdict(job) == "out-of-time 0 time-limit\n"
-
-    @pytest.mark.parametrize("name", ["fold2", ""])
-    def test_a_later_run_that_is_done_does_not_hide_it(self, job, name):
-        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
-        begun(job, name).conclude(Reason.NONE, step=5)
-        assert verdict(job) == "out-of-time 9 time-limit\n"
-
-    @pytest.mark.parametrize(("name", "line"), [("fold1", None), ("", "done 12 complete\n")])
-    def test_unless_it_is_the_same_run(self, job, name, line):
-        begun(job, name).conclude(Reason.TIME_LIMIT, step=9)
-        begun(job, name, step=9).conclude(Reason.NONE, step=12)
-        assert verdict(job) == line
-
-    def test_nor_is_a_stop_that_of_the_next_attempt(self, job):
-        begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
-        begun(job, "fold1", attempt=4, step=9).conclude(Reason.NONE, step=12)
-        assert (verdict(job), verdict(job, 4)) == ("out-of-time 9 time-limit\n", None)
+    def test_runs_in_turn_leave_the_verdict_of_the_job(self, job, runs, verdicts):
+        for name, reason, steps in runs:
+            begun(job, name, attempt=steps.get("attempt", 3), step=steps.get("begun", 0)).conclude(
+                reason, step=steps["step"]
+            )
+        assert {name: text_of(job / name) for name in verdicts} == verdicts
 
     # once: a job whose second fit was killed was done
-    def test_a_run_in_the_run_folder_is_not_done_for_those_that_follow(self, job):
+    def test_a_run_that_begins_withdraws_the_done_of_the_previous(self, job):
         begun(job, "").conclude(Reason.NONE, step=9)
         begun(job, "fit2")
         assert verdict(job) is None
 
-    def test_a_failure_replaces_a_stop_and_is_withdrawn_where_another_run_begins(self, job):
+    def test_a_failure_replaces_a_stop_and_is_withdrawn_when_another_run_begins(self, job):
         begun(job, "fold0").conclude(Reason.TIME_LIMIT, step=9)
         failed(job, "fold1")
         assert verdict(job).startswith("failed 0 diverged: ")
         begun(job, "fold2").conclude(Reason.NONE, step=9)
         assert verdict(job) is None
 
-    def test_a_refusal_before_it_has_its_folder_is_left_too(self, job):
+    def test_a_refusal_before_the_folder_exists_leaves_a_verdict(self, job):
         (job / "fold1").write_text("not a folder")
         env = {"RUN_DIR": str(job), "TRAINER_ATTEMPT": "3"}
         folder = RunFolder(job / "fold1")
@@ -134,7 +156,7 @@ class TestStop:
             ("time-limit 4710/3", Reason.NONE),
         ],
     )
-    def test_that_of_the_job_is_obeyed_where_it_means_this_attempt(self, job, text, reason):
+    def test_a_request_for_this_attempt_of_the_job_is_obeyed(self, job, text, reason):
         (job / "STOP").write_text(f"{text}\n")
         assert begun(job, "fold1").stop_request() == reason
         assert (job / "STOP").exists() == bool(reason)

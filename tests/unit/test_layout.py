@@ -32,8 +32,6 @@ class TestLayout:
     def test_it_imports_the_standard_library_alone(self):
         names = {name.split(".")[0] for name in imports_of(ROOT / "src" / "slipway" / "layout.py")}
         assert names <= set(sys.stdlib_module_names)
-        code = "import sys, slipway.layout; print({'torch', 'numpy', 'msgspec'} & set(sys.modules))"
-        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
     @pytest.mark.slow
     def test_what_is_generated_from_it_is_up_to_date(self):

@@ -10,11 +10,7 @@ from slipway import Session
 from slipway.__main__ import main
 from support import permissions_hold
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from jobgen.cli import main
-from jobgen.load import load
 from jobgen.model import Site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,13 +27,7 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Site)}
 SIXTY = "--set nodes=5 --set ranks_per_node=12 --set cpus_per_gpu=1"
 
 
-def test_every_field_has_its_row():
-    missing, unknown = FIELDS.keys() - ROWS.keys(), ROWS.keys() - FIELDS.keys()
-    assert not missing, f"docs/sites.md says nothing of {', '.join(sorted(missing))}"
-    assert not unknown, f"docs/sites.md describes {', '.join(sorted(unknown))}, which jobgen.model.Site does not have"
-
-
-def test_the_rows_stand_in_the_order_of_the_fields():
+def test_the_rows_are_the_fields_in_their_order():
     assert list(ROWS) == list(FIELDS)
 
 
@@ -52,13 +45,6 @@ def test_every_choice_is_explained():
         for choice in getattr(field.type, "__args__", ()):
             if isinstance(choice, str) and choice:
                 assert f"`{choice}`" in " ".join(ROWS[name]), f"docs/sites.md does not explain {name} = {choice!r}"
-
-
-def test_every_site_is_valid():
-    sites = sorted((ROOT / "jobscripts" / "sites").glob("*.toml"))
-    assert len(sites) > 3
-    for path in sites:
-        load(str(path), [], Site)
 
 
 @pytest.mark.parametrize(

@@ -16,45 +16,18 @@ import pytest
 from jobgen.cli import main
 from jobgen.containers import container_names, container_of
 from jobgen.owners import shared
-from messages import assert_error, assert_warning, messages
+from messages import assert_error, assert_names, assert_warning, messages
 from slipway.layout import SETTINGS
 from slipway.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = """#!/bin/bash
-printf '%s\\n' "$@" >"$RECORD/arguments"
-printenv >"$RECORD/environment"
-cp -- "${!#}" "$RECORD/script" 2>/dev/null || cp -- "$2" "$RECORD/script"
-echo 4711
-"""
-
-
-@pytest.fixture(autouse=True)
-def login_node(tmp_path, monkeypatch):
-    """Return a folder for records of sbatch and qsub, with no setting in the environment."""
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    for name in ("sbatch", "qsub"):
-        (bin_folder / name).write_text(RECORD)
-        (bin_folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
-    monkeypatch.setenv("RECORD", str(tmp_path))
-    for name in list(os.environ):
-        if name.startswith("SLIPWAY_") or name in {"USE_CONTAINER", "BACKEND", "RUN_DIR", "DATA"}:
-            monkeypatch.delenv(name)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("login_node")
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
+def clone(login_node):
     """Return a clone with an image in it, the working directory."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    for name in ("jobscripts", "configs", "build", "containers"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "slipway.sif").touch()
-    monkeypatch.chdir(folder)
-    return folder
+    return login_node / "clone"
 
 
 @pytest.fixture
@@ -65,6 +38,20 @@ def empty(tmp_path, monkeypatch):
     (folder / "slipway.sif").touch()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def library(clone):
+    """Return a copy of the library in the clone."""
+    (clone / "jobscripts").unlink()
+    shutil.copytree(ROOT / "jobscripts", clone / "jobscripts")
+    return (clone / "jobscripts" / "lib").resolve()
+
+
+def write_site(*lines):
+    """Write mine.toml: the site of the example with further ``lines``."""
+    text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
+    Path("mine.toml").write_text("\n".join([*lines, text]))
 
 
 def submit(capsys, *words, spec="ddp", site="example", code=0):
@@ -85,14 +72,19 @@ def would_submit(err):
     return err.splitlines()[-1].rpartition(": ")[2]
 
 
+def recorded(folder, what):
+    """Return the arguments, the environment or the script of the last submission."""
+    number = (folder / "number").read_text().strip()
+    return (folder / f"{number}.{what}").read_text()
+
+
 def environment(folder):
-    text = (folder / "environment").read_text()
-    return dict(line.partition("=")[::2] for line in text.splitlines())
+    return dict(line.partition("=")[::2] for line in recorded(folder, "environment").splitlines())
 
 
 def given(folder):
     """Return the settings that the submitted script sets where its environment does not."""
-    text = (folder / "script").read_text()
+    text = recorded(folder, "script")
     lines = text[text.index("\ngiven() {") : text.index("\n\n# The run folder")]
     command = ["env", "-i", "/bin/bash", "-euc", f"{lines}\nexec /usr/bin/env --null"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -104,7 +96,7 @@ class TestWhatIsSubmitted:
         ("inside", "fault"),
         [("1", ("no-image", "SLIPWAY_IMAGE: slipway.sif")), ("0", ("no-environment", "SLIPWAY_VENV: .venv/bin/p"))],
     )
-    def test_dry_run_shows_them_before_there_is_an_image_or_an_environment(
+    def test_dry_run_shows_the_script_before_there_is_an_image_or_an_environment(
         self, capsys, empty, monkeypatch, inside, fault
     ):
         (empty / "slipway.sif").unlink()
@@ -114,19 +106,23 @@ class TestWhatIsSubmitted:
         assert_error(err, *fault)
         assert would_submit(err) == "sbatch --parsable SCRIPT"
 
-    @pytest.mark.usefixtures("clone")
-    def test_dry_run_shows_the_script_and_the_command(self, capsys):
-        out, err = submit(capsys, "--dry-run", "--", "--epochs", "2")
+    @pytest.mark.parametrize(
+        ("site", "given", "command"),
+        [
+            ("example", "SLIPWAY_LIB {clone}/jobscripts/lib", "sbatch --parsable SCRIPT --arch mlp"),
+            ("pbs", "SLIPWAY_ARGS '--arch mlp'", "qsub -V SCRIPT"),
+        ],
+    )
+    def test_dry_run_shows_the_script_and_the_command(self, capsys, clone, site, given, command):
+        out, err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site=site)
         assert out.startswith("#!/usr/bin/env bash")
-        assert f"\ngiven SLIPWAY_LIB {Path.cwd() / 'jobscripts' / 'lib'}\n" in out
-        assert would_submit(err) == "sbatch --parsable SCRIPT --epochs 2"
+        assert f"\ngiven {given.format(clone=clone)}\n" in out
+        assert would_submit(err) == command
 
-    @pytest.mark.usefixtures("clone")
-    def test_dry_run_shows_every_setting_and_who_says_it(self, capsys, monkeypatch):
+    def test_dry_run_shows_every_setting_and_its_source(self, capsys, setenv, monkeypatch):
         monkeypatch.setenv("USE_CONTAINER", "0")
         settings = ["--set", "output=$SCRATCH/runs", "--set", "data=/set of $USER", "--set", "local_disk=$NOWHERE"]
-        monkeypatch.setenv("USER", "me")
-        monkeypatch.setenv("SCRATCH", "/scratch/me")
+        setenv(USER="me", SCRATCH="/scratch/me")
         monkeypatch.delenv("NOWHERE", raising=False)
         err = submit(capsys, "--dry-run", *settings, code=78).err
         shown = re.findall(r"(?m)^jobgen: (\w+)=(.*) \((.*)\)$", err)
@@ -145,12 +141,9 @@ class TestWhatIsSubmitted:
 
     # once: with SBATCH_EXPORT=NONE every setting was lost, and the job ran in the image
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_settings_are_in_the_script_wherever_the_environment_goes(
-        self, capsys, login_node, monkeypatch, clone, site
-    ):
+    def test_settings_are_in_the_script(self, capsys, login_node, setenv, clone, site):
         (clone / "my set").mkdir()
-        monkeypatch.setenv("SLIPWAY_DATA", "my set")
-        monkeypatch.setenv("SLIPWAY_STAGE", "1")
+        setenv(SLIPWAY_DATA="my set", SLIPWAY_STAGE="1")
         submit(capsys, site=site)
         library = str(clone / "jobscripts" / "lib")
         assert given(login_node).items() >= {
@@ -158,16 +151,12 @@ class TestWhatIsSubmitted:
         }.items()  # fmt: skip
 
     # once: no further node, so that the job had one fewer to train on, and ended with the first that it lost
-    @pytest.mark.usefixtures("clone")
-    def test_spare_nodes_are_asked_for(self, capsys, monkeypatch):
+    def test_spare_nodes_are_asked_for(self, capsys, setenv, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SPARES", "1")
-        out = submit(capsys, "--dry-run", "--set", "nodes=4").out
-        assert ("#SBATCH --nodes=5" in out, "#SBATCH --no-kill" in out) == (True, True)
+        assert_names(submit(capsys, "--dry-run", "--set", "nodes=4").out, "#SBATCH --nodes=5", "#SBATCH --no-kill")
         assert "select=5:" in submit(capsys, "--dry-run", "--set", "nodes=4", site="pbs").out
-        monkeypatch.setenv("SLIPWAY_SPARES", "0")
-        monkeypatch.setenv("SLIPWAY_SHRINK", "1")
-        out = submit(capsys, "--dry-run", "--set", "spares=2").out
-        assert ("#SBATCH --nodes=2" in out, "#SBATCH --no-kill" in out) == (True, True)
+        setenv(SLIPWAY_SPARES="0", SLIPWAY_SHRINK="1")
+        assert_names(submit(capsys, "--dry-run", "--set", "spares=2").out, "#SBATCH --nodes=2", "#SBATCH --no-kill")
         monkeypatch.setenv("SLIPWAY_SHRINK", "yes")
         assert_error(submit(capsys, "--dry-run", code=78).err, "bad-value", "SLIPWAY_SHRINK", "'yes'")
 
@@ -185,10 +174,8 @@ class TestWhatIsSubmitted:
             (None, {}),
         ],
     )
-    @pytest.mark.usefixtures("clone")
-    def test_a_dry_run_ends_as_the_submission_would(self, capsys, monkeypatch, slug, variables):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
+    def test_a_dry_run_ends_as_the_submission_would(self, capsys, setenv, slug, variables):
+        setenv(**variables)
         code = SLUGS[slug].exit_code if slug else 0
         for dry in ([], ["--dry-run"]):
             found = main(["submit", "ddp", "--site", "example", *dry])
@@ -199,24 +186,17 @@ class TestWhatIsSubmitted:
         (empty / "configs").write_text("a file")
         assert_error(submit(capsys, "--dry-run", code=78).err, "cannot-write", "SLIPWAY_CONFIG", "configs/digits.toml")
 
-    @pytest.mark.usefixtures("clone")
-    def test_only_asking_when_it_could_start(self, capsys, login_node):
+    def test_test_only_is_passed_on_to_sbatch(self, capsys, login_node):
         submit(capsys, "--test-only")
-        assert (login_node / "arguments").read_text().startswith("--test-only\n")
-
-    @pytest.mark.usefixtures("clone")
-    def test_pbs_gets_the_arguments_as_a_setting(self, capsys):
-        out, err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site="pbs")
-        assert would_submit(err) == "qsub -V SCRIPT"
-        assert "\ngiven SLIPWAY_ARGS '--arch mlp'\n" in out
+        assert recorded(login_node, "arguments").startswith("--test-only\n")
 
     def test_in_a_clone_it_is_the_script_alone_with_the_path_of_the_library(self, capsys, login_node, clone):
         assert submit(capsys, "--", "--epochs", "2").out == ""
-        arguments = (login_node / "arguments").read_text().splitlines()
-        assert arguments[0] == "--parsable"
-        assert arguments[1].endswith("/ddp.job")
-        assert not Path(arguments[1]).exists()
-        assert arguments[2:] == ["--epochs", "2"]
+        arguments = recorded(login_node, "arguments").splitlines()
+        script = Path(arguments.pop(1))
+        assert arguments == ["--parsable", "--epochs", "2"]
+        assert script.name == "ddp.job"
+        assert not script.exists()
         assert given(login_node)["SLIPWAY_LIB"] == str(clone / "jobscripts" / "lib")
 
     def test_a_library_of_the_site_wins(self, capsys, login_node, empty, monkeypatch):
@@ -224,38 +204,35 @@ class TestWhatIsSubmitted:
         monkeypatch.setenv("SLIPWAY_LIB", "site-lib")
         submit(capsys)
         assert given(login_node)["SLIPWAY_LIB"] == str(empty / "site-lib")
-        assert "--standalone" not in (login_node / "script").read_text()
+        assert "--standalone" not in recorded(login_node, "script")
 
     @pytest.mark.parametrize("hostile", ["a,b", "it's", 'a "b"', "$(touch x)", "ü"])
-    @pytest.mark.usefixtures("clone")
     def test_arguments_of_a_pbs_job_arrive_as_they_are(self, capsys, login_node, monkeypatch, hostile):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         submit(capsys, "--", hostile, "-x", site="pbs")
-        assert (login_node / "arguments").read_text().splitlines()[0] == "-V"
+        assert recorded(login_node, "arguments").splitlines()[0] == "-V"
         assert shlex.split(given(login_node)["SLIPWAY_ARGS"]) == [hostile, "-x"]
 
-    @pytest.mark.usefixtures("clone")
-    def test_what_a_job_exports_does_not_reach_the_jobs_that_it_submits(self, capsys, login_node, monkeypatch):
-        monkeypatch.setenv("RUN_DIR", "/runs/ddp-1")
-        monkeypatch.setenv("OMP_NUM_THREADS", "7")
-        monkeypatch.setenv("MASTER_PORT", "29500")
-        monkeypatch.setenv("SLIPWAY_EXPORTED", "\nRUN_DIR=/runs/ddp-1\nOMP_NUM_THREADS=4\nMASTER_PORT=29500\n")
+    def test_exports_of_a_job_do_not_reach_the_jobs_that_it_submits(self, capsys, login_node, setenv):
+        setenv(
+            RUN_DIR="/runs/ddp-1",
+            OMP_NUM_THREADS="7",
+            MASTER_PORT="29500",
+            SLIPWAY_EXPORTED="\nRUN_DIR=/runs/ddp-1\nOMP_NUM_THREADS=4\nMASTER_PORT=29500\n",
+        )
         submit(capsys)
         found = environment(login_node)
         assert not {"RUN_DIR", "MASTER_PORT", "SLIPWAY_EXPORTED"} & found.keys()
         assert found["OMP_NUM_THREADS"] == "7"  # set anew since
 
     # once: an srun of the new job took SLURM_CPU_BIND of the one around: all ranks on one core
-    @pytest.mark.usefixtures("clone")
-    def test_what_slurm_says_of_the_job_around_does_not_reach_them(self, capsys, login_node, monkeypatch):
+    def test_variables_of_the_surrounding_job_do_not_reach_the_submitted_one(self, capsys, login_node, setenv):
         around = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_GPUS_PER_TASK": "1"}
         kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "x", "SLURM_MPI_TYPE": "pmi2"}
-        for name, value in {**around, **kept, "ENVIRONMENT": "BATCH"}.items():
-            monkeypatch.setenv(name, value)
+        setenv(**around, **kept, ENVIRONMENT="BATCH")
         submit(capsys)  # on a login node: they are the user's
         assert around.items() <= environment(login_node).items()
-        monkeypatch.setenv("SLURM_JOB_ID", "4711")
-        monkeypatch.setenv("PBS_ARRAY_INDEX", "3")  # of no job of PBS
+        setenv(SLURM_JOB_ID="4711", PBS_ARRAY_INDEX="3")  # of no job of PBS
         submit(capsys)
         found = environment(login_node)
         assert not {*around, "ENVIRONMENT", "SLURM_JOB_ID", "SLURM_MPI_TYPE"} & found.keys()
@@ -268,12 +245,12 @@ class TestOutsideAClone:
         assert re.findall(r"\S*configs/digits\.toml", err)[1:] == ["configs/digits.toml"]
         assert err.count("\n") == 1
         assert (empty / "configs" / "digits.toml").read_text() == (ROOT / "configs" / "digits.toml").read_text()
-        text = (login_node / "script").read_text()
+        text = recorded(login_node, "script")
         assert "--standalone" in text
         assert "\nopen_run_folder() {\n" in text
         assert "SLIPWAY_LIB" not in environment(login_node)
 
-    def test_a_configuration_that_is_there_stays(self, capsys, empty):
+    def test_an_existing_configuration_is_kept(self, capsys, empty):
         (empty / "configs").mkdir()
         (empty / "configs" / "digits.toml").write_text("# mine\n")
         assert submit(capsys).err == ""
@@ -294,36 +271,43 @@ class TestOutsideAClone:
 
 class TestWhatIsMissing:
     @pytest.mark.parametrize(
-        ("name", "slug", "remedy"),
+        ("spec", "variables", "slug", "values"),
         [
-            ("SLIPWAY_IMAGE", "no-image", ["`jobgen submit image_build --site example`", "USE_CONTAINER=0"]),
             (
-                "SLIPWAY_VENV",
-                "no-environment",
-                ["`jobgen submit venv_build --site example`", "USE_CONTAINER=1"],
+                "ddp",
+                {"SLIPWAY_IMAGE": "missing"},
+                "no-image",
+                ["SLIPWAY_IMAGE: missing", "`jobgen submit image_build --site example`", "USE_CONTAINER=0"],
             ),
-            ("SLIPWAY_CONFIG", "no-script", ["configs/"]),
-            ("SLIPWAY_SCRIPT", "no-script", []),
-            ("SLIPWAY_DATA", "no-data", []),
+            (
+                "ddp",
+                {"SLIPWAY_VENV": "missing", "USE_CONTAINER": "0"},
+                "no-environment",
+                ["SLIPWAY_VENV: missing", "`jobgen submit venv_build --site example`", "USE_CONTAINER=1"],
+            ),
+            ("ddp", {"SLIPWAY_CONFIG": "missing"}, "no-script", ["SLIPWAY_CONFIG: missing", "configs/"]),
+            ("ddp", {"SLIPWAY_CONFIG": "/"}, "no-script", ["SLIPWAY_CONFIG: / "]),
+            ("ddp", {"SLIPWAY_SCRIPT": "missing"}, "no-script", ["SLIPWAY_SCRIPT: missing"]),
+            ("ddp", {"SLIPWAY_SCRIPT": "/"}, "no-script", ["SLIPWAY_SCRIPT: / "]),
+            ("ddp", {"SLIPWAY_DATA": "missing"}, "no-data", ["SLIPWAY_DATA: missing"]),
+            ("ddp", {"SLIPWAY_LIB": "configs"}, "no-library", ["SLIPWAY_LIB", "/configs/job.bash "]),
+            (
+                "image_build",
+                {"SLIPWAY_VARIANT": "cdua"},
+                "unknown-name",
+                ["SLIPWAY_VARIANT", "cdua.env", "containers/pins", "'cuda'"],
+            ),
+            (
+                "venv_build",
+                {"SLIPWAY_VARIANT": "cpu", "SLIPWAY_WHEELHOUSE": "missing"},
+                "no-wheelhouse",
+                ["SLIPWAY_WHEELHOUSE: missing ", "`make wheelhouse`"],
+            ),
         ],
     )
-    @pytest.mark.usefixtures("clone")
-    def test_it_is_named_before_it_waits_in_a_queue(self, capsys, monkeypatch, name, slug, remedy):
-        monkeypatch.setenv(name, "missing")
-        if name == "SLIPWAY_VENV":
-            monkeypatch.setenv("USE_CONTAINER", "0")
-        refused(capsys, slug, f"{name}: missing", *remedy)
-
-    @pytest.mark.parametrize("name", ["SLIPWAY_CONFIG", "SLIPWAY_SCRIPT"])
-    @pytest.mark.usefixtures("clone")
-    def test_a_folder_is_no_file(self, capsys, monkeypatch, name):
-        monkeypatch.setenv(name, "/")
-        refused(capsys, "no-script", f"{name}: / ")
-
-    @pytest.mark.usefixtures("clone")
-    def test_a_library_that_is_none(self, capsys, monkeypatch):
-        monkeypatch.setenv("SLIPWAY_LIB", "configs")
-        refused(capsys, "no-library", "SLIPWAY_LIB", "/configs/job.bash ")
+    def test_it_is_named_before_it_waits_in_a_queue(self, capsys, setenv, *, spec, variables, slug, values):
+        setenv(**variables)
+        refused(capsys, slug, *values, spec=spec)
 
     # once: tracebacks; root may read all
     @pytest.mark.parametrize(
@@ -349,11 +333,7 @@ class TestWhatIsMissing:
         slug, path = ("no-library", ROOT / "jobscripts" / "lib") if name == "SLIPWAY_LIB" else ("cannot-read", "closed")
         refused(capsys, slug, path)
 
-    @pytest.mark.usefixtures("clone")
-    def test_a_library_that_others_can_write_or_own(self, capsys, monkeypatch):
-        Path("jobscripts").unlink()
-        shutil.copytree(ROOT / "jobscripts", "jobscripts")
-        library = Path("jobscripts", "lib").resolve()
+    def test_a_library_that_others_can_write_or_own(self, capsys, library, monkeypatch):
         file = library / "job.bash"
         before = file.stat().st_mode
         file.chmod(before | 0o002)
@@ -366,54 +346,6 @@ class TestWhatIsMissing:
             monkeypatch.setenv("SLIPWAY_LIB", str(library))
             submit(capsys)
 
-    # once: refused under umask 002, where it is the default since each user has a group
-    @pytest.mark.usefixtures("clone")
-    def test_a_library_that_a_private_group_can_write(self, capsys, login_node, monkeypatch):
-        Path("jobscripts").unlink()
-        shutil.copytree(ROOT / "jobscripts", "jobscripts")
-        library = Path("jobscripts", "lib").resolve()
-        user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
-        file = library / "job.bash"
-        for path in (library, file):
-            os.chown(path, user, group)
-            path.chmod(path.stat().st_mode | 0o020)
-        monkeypatch.setenv("SLIPWAY_LIB", str(library))
-        monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(("ann", "x", user, group, "", "/", "")))
-        for name, members, private in (("ann", [], True), ("ann", ["ann", "bob"], False), ("team", [], False)):
-            monkeypatch.setattr(grp, "getgrgid", lambda _, row=(name, "x", group, members): grp.struct_group(row))
-            if private:
-                submit(capsys)
-            else:
-                refused(capsys, "writable-by-others", library, group, f"chmod -R go-w {library}")
-        monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("ann", "x", group, [])))
-        getent = login_node / "bin" / "getent"
-        for listed, private in (
-            (f"echo +::::::; echo bob:x:{user + 1}:{group + 1}::/:", True),
-            (f"echo +::::::; echo bob:x:{user + 1}:{group}::/:", False),
-            ("exit 3", True),
-        ):
-            getent.write_text(f"#!/bin/sh\n{listed}\n")
-            getent.chmod(0o755)
-            submit(capsys) if private else refused(capsys, "writable-by-others", library, group)
-
-        # once: a directory that lists 100,000 users for minutes
-        for listed, refusals in ((None, 0), (f"bob:x:{user + 1}:{group}::/:".encode(), 1)):
-
-            def silent(words, _listed=listed, **options):
-                raise subprocess.TimeoutExpired(words, options["timeout"], _listed)
-
-            with monkeypatch.context() as slow:
-                slow.setattr("jobgen.owners.subprocess.run", silent)
-                assert len([*shared([library], trusted="", owner=user)]) == refusals
-        getent.write_text(f"#!/bin/sh\necho bob:x:{user + 1}:{group}::/:\n")
-        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
-        submit(capsys)
-        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library / "job"))
-        refused(capsys, "writable-by-others", library)
-        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", "jobscripts")
-        refused(capsys, "bad-value", "SLIPWAY_TRUSTED_FOLDER")
-
-    @pytest.mark.usefixtures("clone")
     def test_a_run_that_is_continued_has_kept_its_own_settings(self, capsys, login_node, monkeypatch):
         (login_node / "run").mkdir()
         (login_node / "run" / "job.sh").touch()
@@ -421,11 +353,9 @@ class TestWhatIsMissing:
         Path("slipway.sif").unlink()
         submit(capsys)
 
-    @pytest.mark.usefixtures("clone")
     def test_a_clone_to_make_an_environment_from(self, capsys, monkeypatch, empty):
         monkeypatch.setenv("USE_CONTAINER", "0")
-        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
-        Path("mine.toml").write_text(f'venv = "local"\n{text}')
+        write_site('venv = "local"')
         monkeypatch.setenv("SLIPWAY_WHEELHOUSE", str(empty))
         refused(capsys, "no-clone", "example", "build/setup", empty, site="mine.toml")
         (empty / "build").symlink_to(ROOT / "build")
@@ -435,7 +365,7 @@ class TestWhatIsMissing:
         monkeypatch.delenv("SLIPWAY_WHEELHOUSE")
         values = ("SLIPWAY_VENV=local", "SLIPWAY_WHEELHOUSE", "downloads = true")
         refused(capsys, "no-wheelhouse", *values, "example", "`make wheelhouse`", site="mine.toml")
-        Path("mine.toml").write_text(f'venv = "local"\ndownloads = true\n{text}')
+        write_site('venv = "local"', "downloads = true")
         submit(capsys, site="mine.toml")
 
     def test_room_for_a_configuration(self, capsys, empty):
@@ -443,7 +373,6 @@ class TestWhatIsMissing:
         values = ("SLIPWAY_CONFIG", "configs/digits.toml", os.strerror(errno.EEXIST))
         assert_error(submit(capsys, code=78).err, "cannot-write", *values)
 
-    @pytest.mark.usefixtures("clone")
     def test_a_scheduler(self, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv("PATH", "/nowhere")
@@ -457,7 +386,70 @@ class TestWhatIsMissing:
         refused(capsys, "unsupported-option", "--test-only", "qsub", words=["--test-only"], site="pbs")
 
 
-@pytest.mark.usefixtures("clone")
+class TestPrivateGroups:
+    """Others cannot write what the group of the user alone can.
+
+    Once refused: under umask 002, the default since each user has a group.
+    """
+
+    USER, GROUP = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
+    LISTS_ALL = f"echo +::::::; echo bob:x:{USER + 1}:"
+
+    @pytest.fixture(autouse=True)
+    def of_a_group(self, library, monkeypatch):
+        """Let the library be that of the user ann, and writable for the group ann."""
+        for path in (library, library / "job.bash"):
+            os.chown(path, self.USER, self.GROUP)
+            path.chmod(path.stat().st_mode | 0o020)
+        monkeypatch.setenv("SLIPWAY_LIB", str(library))
+        ann = pwd.struct_passwd(("ann", "x", self.USER, self.GROUP, "", "/", ""))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: ann)
+        self.set_group(monkeypatch, "ann", [])
+
+    def set_group(self, monkeypatch, name, members):
+        group = grp.struct_group((name, "x", self.GROUP, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+
+    def set_users(self, login_node, script):
+        """Let getent list the users that ``script`` prints."""
+        getent = login_node / "bin" / "getent"
+        getent.write_text(f"#!/bin/sh\n{script}\n")
+        getent.chmod(0o755)
+
+    @pytest.mark.parametrize(
+        "users", ["exit 3", f"{LISTS_ALL}{GROUP + 1}::/:"], ids=["that are not listed", "with other groups"]
+    )
+    def test_the_group_of_one_user_is_accepted(self, capsys, login_node, users):
+        self.set_users(login_node, users)
+        submit(capsys)
+
+    @pytest.mark.parametrize(("name", "members"), [("ann", ["ann", "bob"]), ("team", [])])
+    def test_a_group_of_several_is_refused(self, capsys, library, monkeypatch, name, members):
+        self.set_group(monkeypatch, name, members)
+        refused(capsys, "writable-by-others", library, self.GROUP, f"chmod -R go-w {library}")
+
+    def test_a_group_that_is_also_of_another_user_is_refused_unless_the_folder_is_trusted(
+        self, capsys, library, login_node, monkeypatch
+    ):
+        self.set_users(login_node, f"{self.LISTS_ALL}{self.GROUP}::/:")
+        refused(capsys, "writable-by-others", library, self.GROUP)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
+        submit(capsys)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library / "job"))
+        refused(capsys, "writable-by-others", library)
+        monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", "jobscripts")
+        refused(capsys, "bad-value", "SLIPWAY_TRUSTED_FOLDER")
+
+    # once: a directory that lists 100,000 users for minutes
+    @pytest.mark.parametrize(("listed", "refusals"), [(None, 0), (f"bob:x:{USER + 1}:{GROUP}::/:".encode(), 1)])
+    def test_a_slow_directory_counts_as_far_as_it_has_listed(self, library, monkeypatch, listed, refusals):
+        def silent(words, **options):
+            raise subprocess.TimeoutExpired(words, options["timeout"], listed)
+
+        monkeypatch.setattr("jobgen.owners.subprocess.run", silent)
+        assert len([*shared([library], trusted="", owner=self.USER)]) == refusals
+
+
 class TestData:
     """In the words of the job itself: tests/stubrun/test_data.py."""
 
@@ -484,9 +476,8 @@ class TestData:
             ("fifo", {}, ["ZIP", "squashfs", "tar"]),  # for which nothing waits
         ],
     )
-    def test_what_the_job_would_refuse_is_refused(self, capsys, monkeypatch, name, settings, values):
-        for key, value in {"SLIPWAY_DATA": name, **settings}.items():
-            monkeypatch.setenv(key, value)
+    def test_data_that_the_job_would_refuse_is_refused(self, capsys, setenv, name, settings, values):
+        setenv(SLIPWAY_DATA=name, **settings)
         refused(capsys, "bad-data-file", f"SLIPWAY_DATA: {name} ", *values)
 
     @pytest.mark.parametrize(
@@ -499,15 +490,13 @@ class TestData:
             ("text file", {"SLIPWAY_SCRIPT": "my train.py"}),
         ],
     )
-    def test_what_it_would_take_is_submitted(self, capsys, monkeypatch, name, settings):
-        for key, value in {"SLIPWAY_DATA": name, **settings}.items():
-            monkeypatch.setenv(key, value)
+    def test_data_that_the_job_would_take_is_submitted(self, capsys, setenv, name, settings):
+        setenv(SLIPWAY_DATA=name, **settings)
         assert submit(capsys).err == ""
 
     @pytest.mark.parametrize("container", container_names())
     def test_a_container_runtime_that_mounts_none(self, capsys, monkeypatch, container):
-        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
-        Path("mine.toml").write_text(f'container = "{container}"\n{text}')
+        write_site(f'container = "{container}"')
         monkeypatch.setenv("SLIPWAY_DATA", "image")
         library = ROOT / "jobscripts" / "lib" / f"{container_of(container).library}.bash"
         if "\nimage_mount() {" in library.read_text():
@@ -517,8 +506,7 @@ class TestData:
             assert "USE_CONTAINER" not in said
 
     def test_a_site_without_containers(self, capsys, monkeypatch):
-        text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
-        Path("mine.toml").write_text(f'container = "none"\nvenv = "local"\ndownloads = true\n{text}')
+        write_site('container = "none"', 'venv = "local"', "downloads = true")
         monkeypatch.setenv("SLIPWAY_DATA", "image")
         refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "USE_CONTAINER=1", "unsquashfs", site="mine.toml")
 
@@ -528,24 +516,13 @@ class TestBuilds:
     def test_they_need_nothing_that_they_make(self, capsys, clone, login_node, spec):
         (clone / "slipway.sif").unlink()
         assert submit(capsys, spec=spec).err == ""
-        assert f"--job-name={spec}" in (login_node / "script").read_text()
+        assert f"--job-name={spec}" in recorded(login_node, "script")
 
-    @pytest.mark.usefixtures("clone")
     def test_they_take_no_arguments(self, capsys):
         words = ["--", "--epochs", "2"]
         refused(capsys, "unexpected-argument", "image_build", "--epochs 2", words=words, spec="image_build", code=2)
 
-    @pytest.mark.usefixtures("clone")
-    def test_what_they_read_is_looked_at(self, capsys, monkeypatch):
-        monkeypatch.setenv("SLIPWAY_VARIANT", "cdua")
-        values = ("SLIPWAY_VARIANT", "cdua.env", "containers/pins", "'cuda'")
-        refused(capsys, "unknown-name", *values, spec="image_build")
-        monkeypatch.setenv("SLIPWAY_VARIANT", "cpu")
-        monkeypatch.setenv("SLIPWAY_WHEELHOUSE", "missing")
-        refused(capsys, "no-wheelhouse", "SLIPWAY_WHEELHOUSE: missing ", "`make wheelhouse`", spec="venv_build")
 
-
-@pytest.mark.usefixtures("clone")
 class TestSettings:
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -593,28 +570,32 @@ class TestSettings:
         refused(capsys, "wrong-backend", "BACKEND=horovod", "single", command, spec="single")
 
 
-@pytest.mark.usefixtures("clone")
 class TestArguments:
-    @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_a_mistyped_flag_of_the_trainer(self, capsys, site):
-        refused(capsys, "unknown-flag", "--epoks", "--epochs", words=["--", "--epoks", "3"], site=site, code=2)
+    @pytest.mark.parametrize(
+        ("site", "variable", "words", "slug", "values"),
+        [
+            ("example", "", ["--epoks", "3"], "unknown-flag", ["--epoks", "--epochs"]),
+            ("pbs", "", ["--epoks", "3"], "unknown-flag", ["--epoks", "--epochs"]),
+            ("example", "", ["--epochs", "many"], "bad-flag-value", ["--epochs ", "'many'", " 1"]),
+            ("example", "", ["other.toml"], "unexpected-argument", ["'other.toml'"]),
+            ("pbs", "--epoks 3", [], "unknown-flag", ["--epoks", "--epochs"]),
+            ("pbs", "--epochs 3", ["--epochs", "4"], "flag-conflict", ["SLIPWAY_ARGS"]),
+        ],
+    )
+    def test_those_that_the_trainer_refuses_are_refused(
+        self, capsys, monkeypatch, *, site, variable, words, slug, values
+    ):
+        monkeypatch.setenv("SLIPWAY_ARGS", variable)
+        refused(capsys, slug, *values, words=["--", *words], site=site, code=2)
 
-    def test_an_impossible_value_and_a_stray_argument(self, capsys):
-        refused(capsys, "bad-flag-value", "--epochs ", "'many'", " 1", words=["--", "--epochs", "many"], code=2)
-        refused(capsys, "unexpected-argument", "'other.toml'", words=["--", "other.toml"], code=2)
-
-    def test_those_in_the_variable_are_looked_at_too(self, capsys, monkeypatch):
-        monkeypatch.setenv("SLIPWAY_ARGS", "--epoks 3")
-        refused(capsys, "unknown-flag", "--epoks", "--epochs", site="pbs", code=2)
+    def test_an_unclosed_quote_in_the_variable_is_refused(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_ARGS", "--arch 'mlp")
         refused(capsys, "unclosed-quote", "SLIPWAY_ARGS", "--arch 'mlp", site="pbs")
-        monkeypatch.setenv("SLIPWAY_ARGS", "--epochs 3")
-        refused(capsys, "flag-conflict", "SLIPWAY_ARGS", words=["--", "--epochs", "4"], site="pbs", code=2)
 
-    def test_those_of_a_users_own_script_are_its_own(self, capsys, monkeypatch):
+    def test_arguments_of_a_users_script_are_not_checked(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         submit(capsys, "--", "--epoks", "3")
 
-    def test_the_self_test_is_the_trainers(self, capsys, monkeypatch):
+    def test_arguments_of_the_self_test_are_checked(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         refused(capsys, "unknown-flag", "--epoks", words=["--", "--epoks", "3"], spec="selftest", code=2)

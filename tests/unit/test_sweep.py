@@ -49,6 +49,11 @@ def counts(text):
     return {state: int(count) for count, state in re.findall(r"(\d+) (\w+)\b(?!\()", line.partition(";")[0])}
 
 
+def status(capsys, *words):
+    assert main(["status", *words, "sweep"]) == 0
+    return capsys.readouterr().out
+
+
 def trials(output="sweep"):
     return json.loads(Path(output, "sweep.json").read_text())["trials"]
 
@@ -84,6 +89,12 @@ def end(name, job, *, accuracy=None, verdict="done 46 complete", attempt=1, outp
             file.write(json.dumps({"kind": "validation", "step": 1, "loss": 1 - value, "accuracy": value}) + "\n")
 
 
+def end_all(accuracies, *, job):
+    """Leave what the tasks of a job leave, from trial 000 on."""
+    for task, accuracy in enumerate(accuracies):
+        end(f"00{task}", f"{job}_{task}", accuracy=accuracy)
+
+
 def state(login_node, number, *rows):
     """Let the scheduler say of the tasks of an array, (indices, state), what they do."""
     (login_node / f"{number}.state").write_text(
@@ -96,23 +107,32 @@ def state(login_node, number, *rows):
 
 
 class TestTrials:
-    def test_a_grid_has_every_combination_the_last_key_varying_fastest(self):
-        assert grid(axes_of("optim.lr=0.1,0.01", "train.batch_size=64,128", "model.arch=mlp")) == [
-            {"optim.lr": lr, "train.batch_size": batch, "model.arch": "mlp"}
-            for lr in ("0.1", "0.01")
-            for batch in ("64", "128")
-        ]
+    @pytest.mark.parametrize(
+        ("settings", "script", "trials"),
+        [
+            (
+                ["optim.lr=0.1,0.01", "train.batch_size=64,128", "model.arch=mlp"],  # the last key varies fastest
+                False,
+                [
+                    {"optim.lr": "0.1", "train.batch_size": "64", "model.arch": "mlp"},
+                    {"optim.lr": "0.1", "train.batch_size": "128", "model.arch": "mlp"},
+                    {"optim.lr": "0.01", "train.batch_size": "64", "model.arch": "mlp"},
+                    {"optim.lr": "0.01", "train.batch_size": "128", "model.arch": "mlp"},
+                ],
+            ),
+            (["optim.lr=0.1,0.1"], False, [{"optim.lr": "0.1"}]),
+            (
+                ['model.split="features.4,features.6",auto'],
+                False,
+                [{"model.split": "features.4,features.6"}, {"model.split": "auto"}],
+            ),
+            (["--lr=1,2"], True, [{"--lr": "1"}, {"--lr": "2"}]),
+        ],
+    )
+    def test_a_grid_has_every_combination(self, settings, script, trials):
+        assert grid(axes_of(*settings, script=script)) == trials
 
-    def test_a_value_twice_is_one(self):
-        assert len(grid(axes_of("optim.lr=0.1,0.1"))) == 1
-
-    def test_a_value_with_a_comma_stands_in_quotes(self):
-        assert grid(axes_of('model.split="features.4,features.6",auto')) == [
-            {"model.split": "features.4,features.6"},
-            {"model.split": "auto"},
-        ]
-
-    def test_what_is_drawn_is_the_same_each_time_and_in_its_range(self):
+    def test_draws_are_reproducible_and_in_their_range(self):
         axes = axes_of("optim.lr=log:1e-4:1e-1", "optim.label_smoothing=uniform:0:0.5", "model.arch=mlp,mnist-cnn")
         found = drawn(axes, count=200, seed=3)
         assert drawn(axes, count=200, seed=3) == found
@@ -176,30 +196,25 @@ class TestTrials:
             ("data.flip=uniform:0:1", []),
             ("--lr=1", ["SLIPWAY_SCRIPT"]),
             ('model.split="a', []),
+            ("optim.lr=1 optim.lr=2", [" optim.lr:"]),
         ],
     )
-    def test_what_cannot_be_is_refused(self, setting, values):
+    def test_an_impossible_axis_is_refused(self, setting, values):
         with refused("bad-axis", f" {setting.partition('=')[0]}", *values, code=2):
-            divide([setting], load_schema(), script=False)
+            axes_of(*setting.split(" "))
 
-    def test_a_line_break_in_a_value(self):
+    @pytest.mark.parametrize(("setting", "values"), [("optim.lr=1", ["SLIPWAY_SCRIPT", "--flag"]), ("--=1", [])])
+    def test_an_axis_that_is_no_flag_of_a_script_is_refused(self, setting, values):
+        with refused("bad-axis", f" {setting.partition('=')[0]}:", *values, code=2):
+            axes_of(setting, script=True)
+
+    def test_a_line_break_in_a_value_is_refused(self):
         with refused("bad-path", r"'a\nb'"):
             axes_of("model.arch=a\nb")
-
-    def test_a_key_stands_once(self):
-        with refused("bad-axis", " optim.lr:", code=2):
-            axes_of("optim.lr=1", "optim.lr=2")
 
     def test_settings_of_the_job_are_not_varied(self):
         settings = ["minutes=30", "options.partition=a", "env.A=1", "optim.lr=1"]
         assert divide(settings, load_schema(), script=False)[0] == settings[:3]
-
-    def test_tables_of_a_script_are_its_flags(self):
-        assert grid(axes_of("--lr=1,2", script=True)) == [{"--lr": "1"}, {"--lr": "2"}]
-        with refused("bad-axis", " optim.lr:", "SLIPWAY_SCRIPT", "--flag", code=2):
-            axes_of("optim.lr=1", script=True)
-        with refused("bad-axis", " --:", code=2):
-            axes_of("--=1", script=True)
 
 
 class TestSubmission:
@@ -211,12 +226,6 @@ class TestSubmission:
         assert to_submit(said[-1]) == (8, 8)
         assert dict(re.findall(r"([\d.]+) (\w+)-hours", said[-1])) == {"64.0": "core", "16.0": "GPU"}
         assert not Path("sweep").exists()
-        assert (login_node / "number").read_text() == "100"
-
-    def test_a_dry_run_ends_as_the_submission_would(self, login_node, capsys, monkeypatch):
-        monkeypatch.setenv("SLIPWAY_IMAGE", "missing")
-        for dry in ([], ["--dry-run"]):
-            refuses(capsys, "no-image", "SLIPWAY_IMAGE: missing ", words=[*TWO, *dry])
         assert (login_node / "number").read_text() == "100"
 
     def test_it_is_one_array_and_each_task_is_a_trial(self, login_node, capsys):
@@ -346,7 +355,7 @@ class TestSubmission:
         assert "#PBS -N ddp -j oe -r n\n" in Path("sweep", "submissions", "1", "job.sh").read_text()
 
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_a_scheduler_takes_so_many_tasks_at_most(self, login_node, capsys, site):
+    def test_more_tasks_than_the_scheduler_takes_are_refused(self, login_node, capsys, site):
         (login_node / "config.state").write_text("MailProg = /bin/true\nMaxArraySize            = 100\n")
         ranges = ("--set", "optim.lr=log:1e-4:1", "--random")
         words = [*ranges, "101", "--limit", "9999"]
@@ -354,7 +363,7 @@ class TestSubmission:
         assert not Path("sweep").exists()
         sweep(capsys, *ranges, "100", "--limit", "9999", site=site)
 
-    def test_a_script_of_ones_own(self, login_node, capsys, monkeypatch):
+    def test_a_users_script(self, login_node, capsys, monkeypatch):
         Path("mine.py").touch()
         monkeypatch.setenv("SLIPWAY_SCRIPT", "mine.py")
         flags = ["--set", "--lr=0.1,-1", "--set=--name=a b"]
@@ -363,7 +372,7 @@ class TestSubmission:
         sweep(capsys, *flags, "--seeds", "2", "--seed-flag", "--my-seed", "--", "--mine")
         assert started(login_node, 101, 3)[1] == ["--mine", "--lr=-1", "--name=a b", "--my-seed=1"]
 
-    def test_what_the_scheduler_refuses_is_submitted_the_next_time(self, login_node, capsys, monkeypatch):
+    def test_trials_that_the_scheduler_refused_are_submitted_the_next_time(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("REFUSED", "101")
         refuses(capsys, "submission-refused", words=LR)
         assert [trial["job"] for trial in trials()] == [None, None]
@@ -372,7 +381,7 @@ class TestSubmission:
         assert [trial["job"] for trial in trials()] == ["102_0", "102_1"]
 
     # once: two at a time, from cron and by hand, submitted the same trials
-    def test_two_at_a_time_do_not_submit_the_same(self, login_node, capsys, monkeypatch):
+    def test_two_commands_at_a_time_do_not_submit_the_same_trials(self, login_node, capsys, monkeypatch):
         Path("sweep").mkdir()
         with Path("sweep/.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -383,7 +392,7 @@ class TestSubmission:
         assert not [*login_node.glob("*.script")]
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-    def test_a_lock_that_is_none(self, login_node, capsys, make):
+    def test_a_lock_that_is_no_file(self, login_node, capsys, make):
         Path("sweep").mkdir()
         make("sweep/.lock")
         if make is os.mkdir:
@@ -405,12 +414,6 @@ class TestSubmission:
             refuses(capsys, "no-job-number", repr(f"{answer}\n"), words=LR)
         assert trials()[0]["job"] == job
         assert Path("sweep/submissions/1/job.sh").exists(), "the scheduler may start it"
-
-    def test_a_large_sweep_asks(self, login_node, capsys):
-        refuses(capsys, "not-confirmed", " 16.0 ", "--limit 1", "--yes", words=[*TWO, "--limit", "1"], code=2)
-        assert not Path("sweep").exists()
-        sweep(capsys, *TWO, "--limit", "1", "--yes")
-        assert (login_node / "number").read_text() == "101\n"
 
 
 @pytest.mark.usefixtures("login_node")
@@ -442,25 +445,13 @@ class TestRefusals:
             ([*LR, "--output", "\udcff"], "bad-path", [r"\udcff'", "UTF-8"]),
         ],
     )
-    def test_before_anything_is_written(self, capsys, words, slug, values):
+    def test_impossible_requests_are_refused_before_anything_is_written(self, capsys, words, slug, values):
         assert main(["sweep", "ddp", "--site", "example", "--output", "sweep", *words]) == SLUGS[slug].exit_code
         assert_error(capsys.readouterr().err, slug, *values)
         assert not Path("sweep").exists()
 
-    @pytest.mark.parametrize("spec", ["image_build", "selftest"])
-    def test_what_trains_nothing(self, capsys, spec):
-        refuses(capsys, "nothing-to-vary", f"{spec} ", words=LR, spec=spec, code=2)
-
-    def test_one_machine(self, capsys):
+    def test_a_machine_without_a_scheduler_is_refused(self, capsys):
         refuses(capsys, "no-scheduler", "local", words=LR, spec="ddp-local", site="laptop")
-
-    @pytest.mark.parametrize("made", ["file", "folder"])
-    def test_a_folder_of_somebody_else(self, capsys, made):
-        if made == "file":
-            Path("sweep").write_text("mine")
-        else:
-            Path("sweep", "mine").mkdir(parents=True)
-        refuses(capsys, "file-exists", Path("sweep").absolute(), "sweep.json", "--output", words=LR)
 
     @pytest.mark.parametrize(
         ("words", "values"),
@@ -470,23 +461,9 @@ class TestRefusals:
             ([*LR, "--rungs", "1,2"], ["rungs [],", " [1, 2])"]),
         ],
     )
-    def test_another_sweep(self, capsys, words, values):
+    def test_another_sweep_in_the_folder_is_refused(self, capsys, words, values):
         sweep(capsys, *LR)
         refuses(capsys, "different-study", "sweep ", *values, "--output", words=words)
-
-    @pytest.mark.parametrize(
-        "text", ["", "{", "[]", '{"schema": 2, "kind": "sweep"}', '{"schema": 1, "kind": "study"}']
-    )
-    def test_a_file_that_cannot_be_read(self, capsys, text):
-        Path("sweep").mkdir()
-        Path("sweep", "sweep.json").write_text(text)
-        refuses(capsys, "bad-record", Path("sweep", "sweep.json").absolute(), "`jobgen sweep`", words=LR)
-
-    def test_a_run_outside_of_the_sweep(self, capsys):
-        sweep(capsys, *LR)
-        path = Path("sweep", "sweep.json")
-        path.write_text(path.read_text().replace('"run": "000"', '"run": "../000"'))
-        refuses(capsys, "bad-record", path.absolute(), "'../000'", words=LR)
 
 
 class TestRunAgain:
@@ -522,20 +499,17 @@ class TestRunAgain:
         assert trials()[:3] == before
         assert [trial["job"] for trial in trials()[3:]] == ["102_0", "102_1"]
 
-    def test_a_task_that_waits_or_that_the_scheduler_has_forgotten(self, login_node, capsys):
+    def test_a_task_is_waiting_or_failed_if_the_scheduler_has_forgotten_it(self, login_node, capsys):
         sweep(capsys, *LR)
         state(login_node, 101, ("1", "PENDING"))
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        _, first, second, summary = capsys.readouterr().out.splitlines()
+        _, first, second, summary = status(capsys).splitlines()
         assert first.split()[:2] == ["000", "failed"]
         assert "job 101_0 " in first
         assert second.split()[:2] == ["001", "waiting"]
         assert "job 101_1 PENDING " in second
         assert "Priority" in second
         assert counts(summary) == {"waiting": 1, "failed": 1}
-        assert main(["status", "--json", "sweep"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(status(capsys, "--json"))
         assert [Path(run["path"]).name for run in found] == ["000", "001"]
         assert [(run["state"], run["slug"], run["attempt"], run["step"]) for run in found] == [
             ("failed", "", 0, 0),
@@ -550,9 +524,7 @@ class TestRunAgain:
             "Job Id: 101[].head\n    job_state = B\n\nJob Id: 101[0].head\n    job_state = X\n\n"
             "Job Id: 101[1].head\n    job_state = Q\n    comment = Not Running\n"
         )
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        said = capsys.readouterr().out
+        said = status(capsys)
         assert "job 101_1 Q Not Running" in said
         assert counts(said) == {"waiting": 1, "failed": 1}
 
@@ -563,9 +535,7 @@ class TestStatus:
         for task, accuracy in ((0, 0.5), (1, 0.9), (3, 0.7)):
             end(f"00{task}", f"101_{task}", accuracy=accuracy)
         state(login_node, 101, ("2", "RUNNING"))
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        *rows, summary = capsys.readouterr().out.splitlines()[1:]
+        *rows, summary = status(capsys).splitlines()[1:]
         assert [[re.split("  +", row)[place] for place in (0, 3)] + [row.split()[1]] for row in rows[:3]] == [
             ["001", "0.9", "done"],
             ["003", "0.7", "done"],
@@ -577,11 +547,8 @@ class TestStatus:
 
     def test_of_a_loss_less_is_better_and_seeds_are_averaged(self, login_node, capsys):
         sweep(capsys, *LR, "--seeds", "2", "--metric", "loss")
-        for task, accuracy in enumerate((0.9, 0.3, 0.7, 0.6)):
-            end(f"00{task}", f"101_{task}", accuracy=accuracy)
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        said = capsys.readouterr().out
+        end_all([0.9, 0.3, 0.7, 0.6], job=101)
+        said = status(capsys)
         assert counts(said) == {"done": 4}
         assert "; best: 002, 003 (lr=0.01), " in said
         assert said.endswith(" 2 loss 0.35\n")
@@ -594,40 +561,34 @@ class TestStatus:
         end("001", "101_1")
         with Path("sweep/001/metrics.jsonl").open("a") as file:
             file.write(json.dumps({"kind": "train", "step": 1, "loss": 0.01}) + "\n")
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        assert "best: 000 (lr=0.1), loss 0.5" in capsys.readouterr().out
+        assert "best: 000 (lr=0.1), loss 0.5" in status(capsys)
         Path("sweep/000/metrics.jsonl").write_text(json.dumps({"kind": "train", "step": 1, "loss": 0.02}) + "\n")
-        assert main(["status", "sweep"]) == 0
-        assert "best: 001 (lr=0.01), loss 0.01" in capsys.readouterr().out
+        assert "best: 001 (lr=0.01), loss 0.01" in status(capsys)
 
     # once: cancel wrote STOP into the folder of the sweep, and ended nothing
     @pytest.mark.parametrize("words", [["cancel"], ["logs"], ["logs", "--follow"]])
-    def test_what_is_of_one_run_is_refused(self, login_node, capsys, words):
+    def test_commands_for_one_run_are_refused(self, login_node, capsys, words):
         sweep(capsys, *LR)
         before = sorted(Path("sweep").iterdir())
         assert main([*words, "sweep"]) == 78
         assert_error(capsys.readouterr().err, "several-runs", "sweep ")
         assert sorted(Path("sweep").iterdir()) == before
 
-    def test_numbers_that_are_none_are_passed_over(self, login_node, capsys):
+    def test_metrics_that_are_no_numbers_are_ignored(self, login_node, capsys):
         sweep(capsys, *LR)
         end("000", "101_0")
         lines = ['{"accuracy": NaN}', '{"accuracy": true}', '{"accuracy": "a"}', '["accuracy"]', '{"accuracy": 0.5']
         Path("sweep", "000", "metrics.jsonl").write_text("\n".join([*lines, '{"accuracy": 0.25}', ""]))
-        capsys.readouterr()
-        assert main(["status", "sweep"]) == 0
-        assert "accuracy 0.25" in capsys.readouterr().out
+        assert "accuracy 0.25" in status(capsys)
 
 
 class TestRungs:
     WORDS = ("--set", "optim.lr=1,2,3,4,5,6", "--rungs", "2,6,18", "--keep", "2")
 
-    def test_the_best_go_on_once_all_have_ended(self, login_node, capsys):
+    def test_the_best_are_continued_once_all_have_ended(self, login_node, capsys):
         sweep(capsys, *self.WORDS)
         assert started(login_node, 101, 0)[1] == ["--lr=1", "--epochs=18", "--stop-epoch=2"]
-        for task in range(5):
-            end(f"00{task}", f"101_{task}", accuracy=task / 10)
+        end_all([0, 0.1, 0.2, 0.3, 0.4], job=101)
         state(login_node, 101, ("5", "RUNNING"))
         said = sweep(capsys, *self.WORDS).out
         assert numbers(said, "rung") == [1, 3, 2, 1, 6]  # rung 1 of 3, epoch 2: one of 6 has not ended
@@ -672,20 +633,18 @@ class TestRungs:
         sweep(capsys, *self.WORDS)
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["001", "004", "005"]
 
-    def test_seeds_go_on_together(self, login_node, capsys):
+    def test_trials_of_the_same_values_are_continued_together(self, login_node, capsys):
         words = ("--set", "optim.lr=1,2", "--rungs", "2,6", "--keep", "2", "--seeds", "2")
         sweep(capsys, *words)
-        for task, accuracy in enumerate((0.9, 0.1, 0.6, 0.5)):
-            end(f"00{task}", f"101_{task}", accuracy=accuracy)
+        end_all([0.9, 0.1, 0.6, 0.5], job=101)
         assert numbers(sweep(capsys, *words).out, "rung") == [1, 2, 2, 1, 2, 6]
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["002", "003"]
         assert started(login_node, 102, 1, submission=2)[1] == ["--lr=2", "--seed=1", "--epochs=6", "--stop-epoch=6"]
 
-    def test_without_the_metric_none_goes_on(self, login_node, capsys):
+    def test_without_the_metric_none_is_continued(self, login_node, capsys):
         words = (*LR, "--rungs", "2,6", "--metric", "acuracy")
         sweep(capsys, *words)
-        for task in range(2):
-            end(f"00{task}", f"101_{task}", accuracy=0.5)
+        end_all([0.5, 0.5], job=101)
         said = sweep(capsys, *words).out
         assert numbers(said, "rung") == [1, 2, 2]
         assert " acuracy" in said.partition("\nrung")[2].partition("\n")[0]
