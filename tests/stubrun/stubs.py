@@ -226,6 +226,11 @@ class Started:
             assert time.monotonic() < deadline, f"no {path.name} within {limit} s"
             time.sleep(0.01)
 
+    def send(self, number: signal.Signals, *, to_all: bool) -> None:
+        """Send a signal to it, or to all processes of its group, as a terminal does."""
+        send = os.killpg if to_all else os.kill
+        send(self.process.pid, number)
+
     def kill(self) -> None:
         """Kill whatever is left of its session."""
         for pid in session_of(self.process.pid):
