@@ -159,6 +159,7 @@ NO_CAUSES = {
     "fifo": "mkfifo {}",
     "device": "ln -s /dev/zero {}",
 }
+IN_USE = "warning: Address already in use"
 NODE1_ONLY = '[[ "$*" == *--nodelist=node1* ]] || exit 1; '
 NO_NODE = '[[ "$*" != *echo* ]] || exit 1'
 SIGTERM = {"STUB_ON_SRUN": '[[ "$*" != *echo* ]] || kill "$STUB_SCRIPT_PID"', "SLIPWAY_PROBE_SECONDS": "0.3"}
@@ -181,6 +182,9 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
         pytest.param({"STUB_VERDICT": "stopped 3 user", "STUB_CODE": "5"}, 75, 1, False, [], id="a user stopped it"),
         pytest.param({"STUB_VERDICT": "stopped 3 signal", "STUB_CODE": "5"}, 75, 1, False, [], id="a signal"),
         pytest.param({"STUB_VERDICT": "stopped 3 launcher", "STUB_CODE": "5"}, 75, 2, False, [], id="launcher died"),
+        # a warning of a taken port is no reason to train again
+        pytest.param({"STUB_ERROR": IN_USE, "STUB_VERDICT": "done 9 x"}, 0, 1, False, [], id="a port in use"),
+        pytest.param({"STUB_ERROR": IN_USE, **OWN}, 0, 1, False, [], id="a port in use, with a user's script"),
         # a cause, which a rank leaves that was refused before training
         pytest.param(
             {"STUB_ON_TRAIN": f'[ "$TRAINER_ATTEMPT" = 1 ] || {CAUSE}; exit 1'}, 78, 2, False, [],
