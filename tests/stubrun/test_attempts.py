@@ -105,7 +105,12 @@ TERM = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
         ({**OUT_OF_TIME, "STUB_ON_TRAIN": TERM}, 75, False, []),
         ({**DONE, "STUB_ON_TRAIN": TERM}, 0, False, []),
         # a job of salloc is interactive, whatever job it was asked for from
-        ({**OUT_OF_TIME, "STUB_BATCH": "0", "SLURMD_NODENAME": "node1"}, 75, False, ["no-requeue"]),
+        (
+            {**OUT_OF_TIME, "STUB_BATCH": "0", "SLURMD_NODENAME": "node1"},
+            75,
+            False,
+            ["requeued", "no-requeue", "no-requeue"],
+        ),
         # SIGTERM after the verdict, while the script removes its folders, or from Slurm as it requeues the job
         ({**OUT_OF_TIME, "STUB_ON_SRUN": f"case $* in */remove_folders.sh*) {TERM} ;; esac"}, 75, False, []),
         ({**OUT_OF_TIME, "STUB_ON_SCONTROL": f"case $1 in requeue) {TERM} ;; esac"}, 75, True, ["requeued"]),
