@@ -1,4 +1,6 @@
-"""Scripts against literal text, where a change of a template is seen in review; all other pairs against rules.
+"""Some scripts against literal text, so that a change of a template is seen in review; all pairs against rules.
+
+The committed scripts are compared with what their headers say they are.
 
 `SLIPWAY_WRITE_GOLDEN=1 pytest tests/golden` writes the text anew.
 """
@@ -26,36 +28,21 @@ SITES = sorted(path.stem for path in (ROOT / "jobscripts" / "sites").glob("*.tom
 SUFFIXES = {scheduler_of(name).suffix for name in scheduler_names()}
 COMMITTED = sorted(path for path in (ROOT / "jobscripts").glob("*.*") if path.suffix in SUFFIXES)
 GOLDEN = [
-    "cpu@laptop",
-    "cpu@modules-proxies",
-    "ddp-local@laptop",
-    "ddp-mpirun@mpirun",
-    "ddp-ranks@gpu-per-task",
     "ddp@amd",
-    "ddp@example",
-    "ddp@pbs",
     "ddp@torque",
-    "horovod-gloo@cray",
-    "horovod-gloo@torque",
-    "horovod-srun@example",
-    "horovod@cray",  # refused
-    "horovod@laptop",  # refused
-    "horovod@mpirun",
-    "horovod@pbs",
     "image_build@modules-proxies",
-    "selftest@roce",
     "shell@laptop",
     "shell@modules-proxies",
-    "shell@pbs",
-    "single@pbs",
-    "split@example",
     "split@example,placement=node-by-node",
     "split@gpu-per-task,placement=per-rank",
-    "split@mpirun,placement=node-by-node",  # refused
-    "split@pbs",
-    "venv_build@example",
 ]
-"""Each scheduler, launcher, placement, backend, accelerator, way to resume and task once: SPEC@SITE[,SETTING]."""
+"""SPEC@SITE[,SETTING]: with the committed scripts each scheduler, launcher, placement, backend, accelerator, way to
+resume and task once."""
+
+
+def pair_of(script):
+    """Return SPEC@SITE of a committed script, by the command in its header."""
+    return "@".join(re.findall(r"jobscripts/(?:specs|sites)/([\w-]+)\.toml", origin_of(script.read_text())))
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +51,7 @@ def in_the_project(monkeypatch):
 
 
 def text_of(pair, *, standalone=False):
-    """Return the script, or where there is none the slug of the error, and the commands and settings that it names."""
+    """Return the script; or nothing, if the spec cannot run at the site."""
     spec, _, rest = pair.partition("@")
     site, *settings = rest.split(",")
     try:
@@ -72,8 +59,8 @@ def text_of(pair, *, standalone=False):
         if job.spec.task == "shell":
             return render_shell(job, words=[], given={}, standalone=standalone)
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
-    except JobgenError as error:
-        return "\n".join([error.slug, *re.findall(r"(?:jobgen render|--set) [^`,]*[^`.,]", str(error)), ""])
+    except JobgenError:
+        return ""
 
 
 @pytest.mark.parametrize("pair", GOLDEN)
@@ -88,21 +75,13 @@ def test_no_expected_text_is_left_over():
     assert sorted(path.name for path in EXPECTED.iterdir()) == GOLDEN
 
 
-def test_the_expected_texts_hold_every_part_once():
-    texts = "\n".join(path.read_text() for path in EXPECTED.iterdir())
+def test_expected_and_committed_texts_hold_every_part():
+    texts = "\n".join(path.read_text() for path in [*EXPECTED.iterdir(), *COMMITTED])
     parts = ["#SBATCH", "#PBS", "srun --", '"${mpirun[@]}"', "ssh_each_node 0", "--mpi=pmix", "torchrun --nnodes"]
     parts += ["use_container --nv", "use_container --rocm", "finish requeue", "finish chain", "finish none"]
     parts += [f"launch_{backend}()" for backend in ("ddp", "horovod", "single")]
-    parts += [
-        "load_modules 1",
-        "--gpus-per-task=",
-        "srun_node_by_node",
-        "SLIPWAY_DEVICES_PER_RANK:=2",
-        "build_image",
-        "build_venv",
-        "choose_container",
-        "--selftest",
-    ]
+    parts += ["load_modules 1", "--gpus-per-task=", "srun_node_by_node", "SLIPWAY_DEVICES_PER_RANK:=2"]
+    parts += ["build_image", "build_venv", "choose_container", "--selftest"]
     assert [part for part in parts if part not in texts] == []
 
 
@@ -114,11 +93,17 @@ def rendered(tmp_path_factory):
     changed = [pair for pair in GOLDEN if "," in pair]
     for pair in [*(f"{spec}@{site}" for spec in SPECS for site in SITES), *changed]:
         text = text_of(pair)
-        if text.startswith("#!"):
+        if text:
             (folder / pair).write_text(text)
             if "build" not in pair:  # those need a clone
                 (folder / f"{pair}.standalone").write_text(text_of(pair, standalone=True))
     return folder
+
+
+def examples(rendered):
+    """Return the standalone scripts of the expected texts and of the committed scripts."""
+    pairs = [*GOLDEN, *map(pair_of, COMMITTED)]
+    return [path for pair in pairs if (path := rendered / f"{pair}.standalone").exists()]
 
 
 def test_most_pairs_can_be_rendered(rendered):
@@ -180,21 +165,18 @@ def test_a_header_names_only_what_its_script_uses(rendered):
 
 
 def test_each_setting_of_a_script_is_read_by_what_it_calls(rendered):
-    for pair in GOLDEN:
-        if not (rendered / pair).exists() or "build" in pair:
-            continue
-        code = code_of(reached((rendered / f"{pair}.standalone").read_text()))
+    for path in examples(rendered):
+        code = code_of(reached(path.read_text()))
         rest = re.sub(rf"(?m)^{DEFAULT}.*$", "", code)
         unread = [name for name in re.findall(DEFAULT, code) if not re.search(rf"\$\{{?{name}\b", rest)]
-        assert unread == [], pair
+        assert unread == [], path.name
 
 
 @pytest.mark.slow
 def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
     """In a standalone script shellcheck sees all of it: every variable has to be assigned somewhere."""
     rules = ["--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2329"]  # as in jobscripts/.shellcheckrc
-    paths = [path for pair in GOLDEN if (path := rendered / f"{pair}.standalone").exists()]
-    done = subprocess.run(["shellcheck", *rules, *paths], capture_output=True, text=True, check=False)
+    done = subprocess.run(["shellcheck", *rules, *examples(rendered)], capture_output=True, text=True, check=False)
     found = [line for line in re.findall(r"SC\d+ .*", done.stdout) if "hare " not in line]
     assert (done.returncode, found) == (0, []), done.stdout[:3000]
 
@@ -204,12 +186,6 @@ def test_lines_are_short_and_plain(rendered):
         text = path.read_text()
         assert max(map(len, text.splitlines())) <= 100, path.name
         assert not re.search(r"(^|[^-\w])eval |\| head", text.replace("--no-eval", "")), path.name
-
-
-def test_rendering_twice_gives_the_same(rendered):
-    for path in sorted(rendered.iterdir())[::7]:
-        pair, _, kind = path.name.partition(".")
-        assert text_of(pair, standalone=kind == "standalone") == path.read_text()
 
 
 def test_the_committed_scripts_are_what_their_headers_say(capsys):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobgen.cli import main
 from messages import assert_error, messages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,10 +21,13 @@ STUBS = Path(__file__).parent / "bin"
 
 HOSTILE = "a b 'c' \"d\", e:f $(id) * \\ [x"
 """A folder's name, as hostile as file systems allow."""
+PBS_SITES = {"pbs", "torque"}
 GONE = 30.0
 """Seconds in which whatever a script started has to end."""
 
 DONE = {"STUB_VERDICT": "done 9 trained"}
+WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
+"""For STUB_ON_TRAIN: wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
 JOIN = 'echo 4 >"$RUN_DIR/logs/$TRAINER_ATTEMPT/world.node1.7"'
 """What a script does whose four ranks join each other, for STUB_ON_TRAIN."""
 USED = re.compile(r"(?m)^[\w.-]+: .* = .*-hours.*$")
@@ -58,7 +62,7 @@ class Ended:
         return [line for line in self.err.splitlines() if not always.match(line)]
 
     def assert_refused(self, slug: str, *values: object) -> None:
-        """Hold that it ended with exit code 78, and one line: the error that names these values."""
+        """Check that it ended with exit code 78, and one line: the error that names these values."""
         assert (self.code, len(self.notes)) == (78, 1), self
         assert_error(self.err, slug, *values)
 
@@ -96,7 +100,7 @@ class Project:
     started: list["Started"] = field(default_factory=list)
 
     def new_run_dir(self) -> Path:
-        """Return a run folder of its own for each script that is started."""
+        """Return another run folder for each script that is started."""
         self.runs += 1
         return self.folder / f"run {self.runs}"
 
@@ -104,6 +108,27 @@ class Project:
     def log(self) -> Path:
         """Return where the stubs record their calls."""
         return self.spool / "calls"
+
+    @property
+    def up(self) -> Path:
+        """Return the file that shows that a stub waits (WAIT)."""
+        return Path(f"{self.log}.up")
+
+    def go(self) -> None:
+        """Let a stub that waits continue."""
+        Path(f"{self.log}.go").touch()
+
+    def on_disk(self) -> list[Path]:
+        """Return what is on the local disk."""
+        return list((self.folder / "disk").iterdir())
+
+    def render(self, spec: str, site: str, *settings: str) -> Path:
+        """Return the path of a script that jobgen writes."""
+        path = self.spool / "rendered" / f"{spec}{'.pbs' if site in PBS_SITES else '.job'}"
+        path.parent.mkdir(exist_ok=True)
+        words = [word for setting in settings for word in ("--set", setting)]
+        assert main(["render", spec, "--site", site, *words, "--output", str(path)]) == 0
+        return path
 
     def environment(self, script: Path, /, *arguments: str, **env: str | None) -> dict[str, str]:
         """Return what a scheduler gives to ``script``; None in ``env`` takes something away."""
@@ -138,6 +163,8 @@ class Project:
             "NCPUS": "8",
             "SLIPWAY_ARGS": shlex.join(arguments),
         }
+        if script.parent.name == "rendered":
+            fixed["SLIPWAY_LIB"] = str(SCRIPTS / "lib")
         found: dict[str, str | None] = {**fixed, **(pbs if is_pbs(script) else slurm), **env}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -199,6 +226,11 @@ class Started:
             assert time.monotonic() < deadline, f"no {path.name} within {limit} s"
             time.sleep(0.01)
 
+    def send(self, number: signal.Signals, *, to_all: bool) -> None:
+        """Send a signal to it, or to all processes of its group, as a terminal does."""
+        send = os.killpg if to_all else os.kill
+        send(self.process.pid, number)
+
     def kill(self) -> None:
         """Kill whatever is left of its session."""
         for pid in session_of(self.process.pid):
@@ -256,6 +288,12 @@ def payload_of(ended: Ended) -> list[str]:
     """Return the words of the innermost process that trains: torchrun, or Python."""
     trains = [words for words in ended.calls if words[0] in {"torchrun", "python3"} and "--output-dir" in words]
     return next(words for words in trains if "trainer.preflight" not in words)
+
+
+def option_of(ended: Ended, name: str) -> str:
+    """Return the value of an option of the process that trains."""
+    words = payload_of(ended)
+    return words[words.index(name) + 1]
 
 
 def launches_of(ended: Ended) -> list[list[str]]:

@@ -29,14 +29,6 @@ def test_it_says_so_once_however_it_ends_and_before_it_goes_on(project, script, 
     assert all(ended.err.index(USED.search(ended.err)[0]) < ended.err.index(line) for line in last)
 
 
-def test_each_attempt_has_its_own(project):
-    first = project.run("ddp.job", **OUT_OF_TIME)
-    second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLURM_RESTART_COUNT="1", **DONE)
-    assert len(USED.findall(second.err)) == 1
-    found = sorted(path.parent.name for path in first.run_dir.glob("logs/*/account.json"))
-    assert found == ["1", "2"]
-
-
 @pytest.mark.parametrize("env", [{"STUB_PREFLIGHT": "78"}, {"SLIPWAY_DATA": "missing"}, {"STUB_ON_GETENT": "exit 2"}])
 def test_it_says_nothing_where_no_rank_has_started(project, env):
     ended = project.run("ddp.job", **env)

@@ -73,6 +73,12 @@ def seen(place):
     return dict(line.split("=", 1) for line in (place / "seen").read_text().splitlines() if "=" in line)
 
 
+def assert_refused(done, slug, *values):
+    """Check that a script ended with exit code 78 and one line: the error that names these values."""
+    assert (done.returncode, len(done.stderr.splitlines())) == (78, 1), done.stderr
+    assert_error(done.stderr, slug, *values)
+
+
 def environments(place):
     return sorted(path.name for path in place.glob(".venv*"))
 
@@ -96,17 +102,20 @@ class TestVenv:
     def test_one_that_fails_changes_nothing(self, run, place, stub, values):
         run("venv_build.job")
         before = environments(place)
-        done = run("venv_build.job", stub=stub, SLIPWAY_HOROVOD="1")
-        assert (done.returncode, done.stderr.count("\n")) == (78, 1)
-        assert_error(done.stderr, "build-failed", *values)
+        assert_refused(run("venv_build.job", stub=stub, SLIPWAY_HOROVOD="1"), "build-failed", *values)
         assert environments(place) == before
         assert list((place / "disk").iterdir()) == []
 
     def test_a_folder_that_it_did_not_make_is_left_alone(self, run, place):
         (place / ".venv").mkdir()
-        done = run("venv_build.job")
-        assert done.returncode == 78
-        assert_error(done.stderr, "file-exists", place / ".venv", "SLIPWAY_VENV")
+        assert_refused(run("venv_build.job"), "file-exists", place / ".venv", "SLIPWAY_VENV")
+        assert list((place / ".venv").iterdir()) == []
+
+    @pytest.mark.parametrize("target", ["elsewhere", "/gone"])
+    def test_nor_is_a_link_that_it_did_not_make_replaced(self, run, place, target):
+        (place / ".venv").symlink_to(target)
+        assert_refused(run("venv_build.job"), "file-exists", place / ".venv", "SLIPWAY_VENV")
+        assert (place / ".venv").readlink() == Path(target)
 
     # once: it replaced what had the name of its temporary link, and lost the environment where that was a folder
     def test_nothing_else_is_replaced(self, run, place):
@@ -117,11 +126,6 @@ class TestVenv:
         (place / ".venv.new").write_text("mine")
         assert run("venv_build.job").returncode == 0
         assert (place / ".venv.new").read_text() == "mine"
-        for target in ("elsewhere", "/gone"):
-            (place / ".venv").unlink()
-            (place / ".venv").symlink_to(target)
-            assert_error(run("venv_build.job").stderr, "file-exists", place / ".venv", "SLIPWAY_VENV")
-            assert (place / ".venv").readlink() == Path(target)
 
     def test_nothing_is_written_to_the_home_folder_nor_read_from_this_shells_python(self, run, place):
         run("venv_build.job", PYTHONPATH="/somewhere", SLIPWAY_WHEELHOUSE="wheels")
@@ -131,18 +135,23 @@ class TestVenv:
         assert ("PYTHONPATH" in env, env["WHEELHOUSE"], env["VARIANT"]) == (False, f"{place}/wheels", "cuda")
 
     def test_a_site_s_own_nccl_comes_with_its_own_cuda(self, run, place):
-        done = run("venv_build.job", SLIPWAY_HOROVOD="1", SLIPWAY_NCCL_PATH="/nccl")
-        assert done.returncode == 78
-        assert_error(done.stderr, "no-cuda-home", "SLIPWAY_NCCL_PATH", "CUDA_HOME")
-        run("venv_build.job", SLIPWAY_HOROVOD="1", SLIPWAY_NCCL_PATH="/nccl", CUDA_HOME="/cuda")
+        own = {"SLIPWAY_HOROVOD": "1", "SLIPWAY_NCCL_PATH": "/nccl"}
+        assert_refused(run("venv_build.job", **own), "no-cuda-home", "SLIPWAY_NCCL_PATH", "CUDA_HOME")
+        run("venv_build.job", **own, CUDA_HOME="/cuda")
         names = ("CUDA_COMPILER", "HOROVOD_NCCL_HOME", "HOROVOD_CUDA_HOME")
         assert [seen(place)[name] for name in names] == ["", "/nccl", "/cuda"]
 
-    def test_it_is_submitted_in_the_project(self, run, place):
-        (place / "build" / "setup").unlink()
-        done = run("venv_build.job")
-        assert done.returncode == 78
-        assert_error(done.stderr, "no-clone", "build/setup", place)
+
+@pytest.mark.parametrize(
+    ("script", "missing", "slug", "values"),
+    [
+        ("venv_build.job", "build/setup", "no-clone", ["build/setup"]),
+        ("image_build.job", "bin/apptainer", "no-container-runtime", ["apptainer", platform.node()]),
+    ],
+)
+def test_what_a_build_needs_and_does_not_find_is_named(run, place, script, missing, slug, values):  # noqa: PLR0917
+    (place / missing).unlink()
+    assert_refused(run(script), slug, *values)
 
 
 @pytest.mark.parametrize(
@@ -158,25 +167,25 @@ class TestVenv:
 )
 def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, bad, slug):
     before = sorted(place.rglob("*"))
-    done = run(script, **bad)
-    assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
-    assert_error(done.stderr, slug, *bad)
+    assert_refused(run(script, **bad), slug, *bad)
     assert sorted(place.rglob("*")) == before
 
 
 # once: they built where others could exchange what is run; jobs refuse such a local disk
 @pytest.mark.parametrize(
-    ("script", "setting"),
+    ("script", "setting", "name"),
     [
-        ("venv_build.job", ("SLIPWAY_LOCAL_DISK", "")),
-        ("venv_build.job", ("SLIPWAY_VENV", "new/.venv")),
-        ("image_build.job", ("SLIPWAY_IMAGE", "x.sif")),
+        ("venv_build.job", "SLIPWAY_LOCAL_DISK", ""),
+        ("venv_build.job", "SLIPWAY_VENV", "new/.venv"),
+        ("image_build.job", "SLIPWAY_IMAGE", "x.sif"),
     ],
 )
-def test_where_others_could_exchange_it_nothing_is_built(run, place, open_folder, script, setting):
+def test_where_others_could_exchange_it_nothing_is_built(  # noqa: PLR0917 -- fixtures and columns
+    run, place, open_folder, script, setting, name
+):
     open_folder.chmod(0o777)
-    name, path = setting[0], open_folder / setting[1]
-    env = {name: str(path)}
+    path = open_folder / name
+    env = {setting: str(path)}
     done = run(script, **env)
     assert done.returncode == 78
     assert_error(done.stderr, "writable-by-others", open_folder, path)
@@ -243,32 +252,25 @@ class TestImage:
             "docker-archive:base.tar",
         ]
 
-    # once: whatever had that name was replaced
-    @pytest.mark.parametrize("text", ["", "\\documentclass{thesis}\n" * 9, "SIF_MAGIC"])
-    def test_a_file_that_is_no_image_is_left_alone(self, run, place, text):
-        (place / "thesis.tex").write_text(text)
-        done = run("image_build.job", SLIPWAY_IMAGE="thesis.tex")
-        assert (done.returncode, done.stderr.count("\n")) == (78, 1)
-        assert_error(done.stderr, "file-exists", place / "thesis.tex", "SLIPWAY_IMAGE")
-        assert (place / "thesis.tex").read_text() == text
-        assert not (place / "seen").exists()
-
-    # once: it was built, which takes hours, and could not be moved there
+    # once: whatever had that name was replaced, or what was built could not be moved there
     @pytest.mark.parametrize(
         ("image", "slug"),
-        [("none/x.sif", "cannot-write"), ("docker://a/b", "bad-value"), ("disk", "file-exists")],
+        [
+            ("empty", "file-exists"),
+            ("thesis.tex", "file-exists"),
+            ("short", "file-exists"),
+            ("disk", "file-exists"),
+            ("none/x.sif", "cannot-write"),
+            ("docker://a/b", "bad-value"),
+        ],
     )
-    def test_where_it_cannot_be_nothing_is_built(self, run, place, image, slug):
-        done = run("image_build.job", SLIPWAY_IMAGE=image)
-        assert (done.returncode, len(done.stderr.splitlines())) == (78, 1), done.stderr
-        assert_error(done.stderr, slug, image, "SLIPWAY_IMAGE")
+    def test_where_it_cannot_be_nothing_is_built_or_replaced(self, run, place, image, slug):
+        files = {"empty": "", "thesis.tex": "\\documentclass{thesis}\n" * 9, "short": "SIF_MAGIC"}
+        for name, text in files.items():
+            (place / name).write_text(text)
+        assert_refused(run("image_build.job", SLIPWAY_IMAGE=image), slug, image, "SLIPWAY_IMAGE")
+        assert {name: (place / name).read_text() for name in files} == files
         assert not (place / "seen").exists()
-
-    def test_without_apptainer_it_says_so(self, run, place):
-        (place / "bin" / "apptainer").unlink()
-        done = run("image_build.job")
-        assert done.returncode == 78
-        assert_error(done.stderr, "no-container-runtime", "apptainer", platform.node())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Signals: the warning of the time limit, scancel and preemption, Ctrl-C; and what is left behind."""
 
-import os
 import re
 import signal
 import time
@@ -9,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, slugs
-from stubs import DONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of
+from stubs import SCRIPTS, WAIT, changed_library, launches_of
 
-WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
-"""Wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
 SAVE = """trap 'echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0' TERM INT HUP
 touch "$STUB_LOG.up"
 while :; do sleep 0.05; done"""
@@ -30,18 +27,14 @@ exit 0"""
 """A rank that looks for STOP."""
 
 
-def up(project):
-    return Path(f"{project.log}.up")
-
-
-def go(project):
-    Path(f"{project.log}.go").touch()
+def lib_that_waits_for_no_verdict(project):
+    return changed_library(project, "slurm.bash", "verdict_seconds=20", "verdict_seconds=0")
 
 
 class TestTimeLimit:
     def test_the_ranks_are_asked_to_stop_and_the_job_is_requeued(self, project):
         job = project.start("ddp.job", STUB_ON_TRAIN=STOPS)
-        job.until(up(project))
+        job.until(project.up)
         job.process.send_signal(signal.SIGUSR1)
         ended = job.end()
         assert (ended.code, ended.requeued) == (75, True)
@@ -49,26 +42,26 @@ class TestTimeLimit:
         assert job.left() == {}
 
     @pytest.mark.parametrize(("before", "after"), [("user\n", "user\n"), ("time-limit 99/4\n", "time-limit 4711/1\n")])
-    def test_a_users_stop_is_not_overwritten(self, project, before, after):
+    def test_the_stop_of_a_user_is_not_overwritten(self, project, before, after):
         job = project.start("ddp.job", STUB_ON_TRAIN=WAIT, STUB_VERDICT="stopped 9 user")
-        job.until(up(project))
+        job.until(project.up)
         (job.run_dir / "STOP").write_text(before)
         job.process.send_signal(signal.SIGUSR1)
         time.sleep(0.3)
-        go(project)
+        project.go()
         assert (job.end().code, (job.run_dir / "STOP").read_text()) == (75, after)
 
     @pytest.mark.parametrize("step", ["STUB_ON_PREFLIGHT", "STUB_ON_GETENT"])
-    def test_one_that_comes_before_training_is_told(self, project, step):
+    def test_one_before_training_ends_the_job(self, project, step):
         job = project.start("ddp.job", **{step: WAIT})
-        job.until(up(project))
+        job.until(project.up)
         job.process.send_signal(signal.SIGUSR1)
         time.sleep(0.2)
-        go(project)
+        project.go()
         ended = job.end()
         ended.assert_refused("time-too-short")
         assert (launches_of(ended), ended.requeued) == ([], False)
-        assert list((project.folder / "disk").iterdir()) == []
+        assert project.on_disk() == []
 
     # once: 1, and nothing requeued, as `echo` failed
     def test_a_job_log_on_a_full_disk_changes_nothing(self, project):
@@ -78,11 +71,10 @@ class TestTimeLimit:
         kill = f'kill -USR1 "$STUB_SCRIPT_PID"; {STOPS}'
         ended = project.run(full, STUB_ON_TRAIN=kill)
         assert (ended.code, ended.requeued) == (75, True)
-        assert project.run(full, SLIPWAY_STAGE="x").code == 78
-        assert project.run(full, SLURM_JOB_ID=None).code == 78
-        assert project.run(full, SLIPWAY_LIB=str(project.folder)).code == 78
+        for wrong in ({"SLIPWAY_STAGE": "x"}, {"SLURM_JOB_ID": None}, {"SLIPWAY_LIB": str(project.folder)}):
+            assert project.run(full, **wrong).code == 78
 
-    def test_one_that_comes_as_the_step_ends_does_not_change_its_code(self, project):
+    def test_one_at_the_end_of_a_step_does_not_change_its_exit_code(self, project):
         """Bash 5.2 loses the exit status of a job that ends while a trapped signal arrives."""
         signals = 'for _ in 1 2 3 4 5; do kill -USR1 "$STUB_SCRIPT_PID"; done; exit 7'
         for _ in range(5):
@@ -91,27 +83,8 @@ class TestTimeLimit:
 
 
 class TestCancel:
-    def test_after_a_sigterm_nothing_is_requeued_whatever_the_verdict(self, project):
-        for verdict, code in ((OUT_OF_TIME, 75), (DONE, 0)):
-            ended = project.run("ddp.job", STUB_ON_TRAIN='kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2', **verdict)
-            assert (ended.code, ended.requeued) == (code, False)
-
-    def test_not_even_if_it_comes_after_the_verdict_while_the_script_cleans_up(self, project):
-        kill = 'case $* in */remove_folders.sh*) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
-        ended = project.run("ddp.job", STUB_ON_SRUN=kill, **OUT_OF_TIME)
-        assert (ended.code, ended.requeued) == (75, False)
-
-    def test_nor_if_only_slurm_knows_of_it(self, project):
-        ended = project.run("ddp.job", STUB_STATE="COMPLETING", **OUT_OF_TIME)
-        assert (ended.code, ended.requeued) == (75, False)
-
-    def test_slurm_s_own_sigterm_while_it_requeues_changes_nothing(self, project):
-        kill = 'case $1 in requeue) kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2 ;; esac'
-        ended = project.run("ddp.job", STUB_ON_SCONTROL=kill, **OUT_OF_TIME)
-        assert (ended.code, ended.requeued) == (75, True)
-
     @pytest.mark.parametrize("node", ["node1", "node2"])
-    def test_the_verdict_is_waited_for_where_the_launcher_ends_first(self, project, node):
+    def test_the_verdict_is_waited_for_if_the_launcher_ends_first(self, project, node):
         late = """kill -TERM "$STUB_SCRIPT_PID"
         (sleep 0.7; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
         exit 143"""
@@ -119,19 +92,30 @@ class TestCancel:
         assert (ended.code, ended.way_on[0]) == (75, "sbatch")
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
 
-    @pytest.mark.parametrize("script", ["ddp.job", pytest.param("ddp.pbs", marks=pytest.mark.slow), "ddp.sh"])
-    def test_during_the_preflight_it_ends_at_once(self, project, script):
+    @pytest.mark.parametrize(
+        (
+            "script",
+            "sent",
+            "to_all",
+        ),  # as Ctrl-C, and a terminal that is closed, are for all processes in the foreground
+        [
+            ("ddp.job", signal.SIGTERM, False),
+            pytest.param("ddp.pbs", signal.SIGTERM, False, marks=pytest.mark.slow),
+            ("ddp.sh", signal.SIGTERM, False),
+            ("ddp.sh", signal.SIGINT, True),
+            ("ddp.sh", signal.SIGHUP, True),
+        ],
+    )
+    def test_one_during_the_preflight_ends_the_job_and_leaves_nothing(self, project, script, sent, to_all):
         job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 600')
-        job.until(up(project))
+        job.until(project.up)
         began = time.monotonic()
-        job.process.send_signal(signal.SIGTERM)
+        job.send(sent, to_all=to_all)
         ended = job.end()
         assert time.monotonic() - began < 300
-        assert ended.code == 75
+        assert (ended.code, launches_of(ended), ended.requeued) == (75, [], False)
         assert_error(ended.err, "stopped-early")
-        assert (launches_of(ended), ended.requeued) == ([], False)
-        assert job.left() == {}
-        assert list((project.folder / "disk").iterdir()) == []
+        assert (job.left(), project.on_disk()) == ({}, [])
 
     # once: after scancel the folders stayed on all nodes but the first
     @pytest.mark.parametrize("moment", ["STUB_ON_TRAIN", "STUB_ON_PREFLIGHT"])
@@ -148,10 +132,10 @@ class TestCancel:
         slow = SAVE.replace("trap '", "trap 'sleep 0.3; ") if moment == "STUB_ON_TRAIN" else f"{WAIT} &\nwait"
         env = {"STUB_ON_SRUN": on_both, "DISK_OF_NODE2": str(other), moment: slow}
         job = project.start("ddp.job", SLURMD_NODENAME="node1", **env)
-        job.until(up(project))
+        job.until(project.up)
         assert [len(list(disk.iterdir())) for disk in (other, project.folder / "disk")] == [1, 1]
         Path(f"{project.log}.cancelled").touch()
-        os.killpg(job.process.pid, signal.SIGTERM)  # as scancel does
+        job.send(signal.SIGTERM, to_all=True)  # as scancel does
         ended = job.end()
         assert (ended.code, ended.requeued) == (75, False)
         assert job.left() == {}
@@ -159,22 +143,27 @@ class TestCancel:
         (watch,) = [words for words in ended.of("srun") if "--job-name=slipway-scratch" in words]
         assert {"--overlap", "--nodelist=node2", "--nodes=1", "--mem=0", "--gres=none"} <= {*watch}
 
-    # once: FAILED with 75, where a job that had lost a node started again
-    def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project):
-        lib = changed_library(project, "slurm.bash", "verdict_seconds=20", "verdict_seconds=0")
-        first = project.run("ddp.job", SLIPWAY_LIB=str(lib), STUB_ON_TRAIN="exit 0")
-        again = {"SLURM_RESTART_COUNT": "1", "SLIPWAY_RUN_DIR": str(first.run_dir)}
-        for moment in ("STUB_ON_PREFLIGHT", "STUB_ON_TRAIN"):
-            ended = project.run("ddp.job", **again, **{moment: f"{STRAY}exit 143"})
-            assert (ended.code, ended.requeued) == (75, True), moment
-            assert slugs(ended.err) == ["requeued"]
-            for change in ({"STUB_STATE": "COMPLETING"}, {"SLURM_RESTART_COUNT": None}, {"SLIPWAY_MAX_REQUEUES": "0"}):
-                ended = project.run("ddp.job", **again | change, **{moment: f"{STRAY}exit 143"})
-                assert (ended.code, ended.requeued) == (75, False), change
+    # once: FAILED with 75, when a job that had lost a node started again
+    @pytest.mark.parametrize("moment", ["STUB_ON_PREFLIGHT", "STUB_ON_TRAIN"])
+    @pytest.mark.parametrize(
+        ("change", "requeued"),
+        [
+            ({}, True),
+            ({"STUB_STATE": "COMPLETING"}, False),
+            ({"SLURM_RESTART_COUNT": None}, False),
+            ({"SLIPWAY_MAX_REQUEUES": "0"}, False),
+        ],
+    )
+    def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project, moment, change, requeued):
+        first = project.run("ddp.job", SLIPWAY_LIB=str(lib_that_waits_for_no_verdict(project)), STUB_ON_TRAIN="exit 0")
+        env = {"SLURM_RESTART_COUNT": "1", moment: f"{STRAY}exit 143", **change}
+        ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), **env)
+        assert (ended.code, ended.requeued) == (75, requeued), ended
+        assert not requeued or slugs(ended.err) == ["requeued"]
 
     # once: 143 without a word, as scontrol is waited for, here and in job.sh, before there is a trap
     @pytest.mark.parametrize("which", ["first", "second"])
-    def test_nor_does_one_that_comes_while_slurm_is_asked_what_the_job_is(self, project, which):
+    def test_nor_does_one_while_slurm_is_asked_what_the_job_is(self, project, which):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
         kill = """case $* in *"show job"*)
             echo >>"$STUB_LOG.asked"
@@ -192,7 +181,7 @@ class TestCancel:
             assert not requeued or ["scontrol", "requeue", "4700_3"] in ended.calls
 
     # once: it asked twice more, for a minute each, or for another minute where a task of an array was looked for
-    def test_one_that_comes_then_ends_the_job_soon_though_slurm_is_silent(self, project):
+    def test_one_then_ends_the_job_soon_though_slurm_is_silent(self, project):
         silent = """case $* in *"show job"*)
             [ -e "$STUB_LOG.asked" ] || kill -TERM "$STUB_SCRIPT_PID"
             touch "$STUB_LOG.asked"
@@ -209,8 +198,8 @@ class TestCancel:
 
     # once: requeued, too
     @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
-    def test_one_for_a_requeued_job_that_has_begun_does(self, project, when):
-        lib = changed_library(project, "slurm.bash", "verdict_seconds=20", "verdict_seconds=0")
+    def test_one_after_a_requeued_job_has_begun_ends_it(self, project, when):
+        lib = lib_that_waits_for_no_verdict(project)
         if when == "late":
             text = (lib / "slurm.bash").read_text()
             (lib / "slurm.bash").write_text(text.replace("STRAY_SECONDS=60", "STRAY_SECONDS=0"))
@@ -224,10 +213,10 @@ class TestCancel:
         assert (ended.code, ended.requeued) == (75, False), ended
 
     # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
-    def test_while_a_server_is_waited_for(self, project):
+    def test_one_while_a_server_is_waited_for_ends_the_job(self, project):
         wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 600 ;; esac'
         job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
-        job.until(up(project))
+        job.until(project.up)
         began = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         assert job.end().code == 75
@@ -263,23 +252,23 @@ class TestEarly:
         ],
     )
     @pytest.mark.parametrize(("sent", "code"), [("USR1", 78), ("TERM", 75), ("HUP", 75)])
-    def test_every_signal_is_heard(self, project, script, env, sent, code):
+    def test_every_signal_ends_the_job_with_an_error(self, project, script, env, sent, code):
         ended = project.run(script, **env, SIGNAL=sent)
         assert (ended.code, launches_of(ended)) == (code, [])
         assert slugs(ended.err)[-1] == ("time-too-short" if sent == "USR1" else "stopped-early")
         assert not ended.run_dir.exists()
 
     # once: 143 without a word
-    def test_while_pbs_is_asked_again(self, project):
+    def test_one_while_pbs_is_asked_again(self, project):
         asked = 'touch "$STUB_LOG.up"; exit 1'
         job = project.start("ddp.pbs", STUB_ON_QSTAT=asked)
-        job.until(up(project))
+        job.until(project.up)
         time.sleep(0.2)
-        os.killpg(job.process.pid, signal.SIGTERM)
+        job.send(signal.SIGTERM, to_all=True)
         ended = job.end()
         assert (ended.code, slugs(ended.err)[-1]) == (75, "stopped-early")
 
-    def test_in_a_run_that_goes_on_too(self, project):
+    def test_one_in_a_later_attempt(self, project):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
         count = 'echo >>"$STUB_LOG.asked"; [ "$(wc -l <"$STUB_LOG.asked")" != 2 ] || '
         second = f'{count}kill -INT "$STUB_SCRIPT_PID"'
@@ -296,34 +285,19 @@ class TestOnThisMachine:
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
     def test_the_ranks_save_and_nothing_is_left(self, project, sent, to_all, backend):
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, BACKEND=backend)
-        job.until(up(project))
+        job.until(project.up)
         time.sleep(0.3)  # the second rank
-        if to_all:  # Ctrl-C, and a terminal that is closed, are for all processes in the foreground
-            os.killpg(job.process.pid, sent)
-        else:
-            job.process.send_signal(sent)
+        job.send(sent, to_all=to_all)
         ended = job.end()
         assert (ended.code, ended.way_on) == (75, ["bash", str(ended.run_dir / "job.sh")])
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
-        assert job.left() == {}
-        assert list((project.folder / "disk").iterdir()) == []
+        assert (job.left(), project.on_disk()) == ({}, [])
 
-    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
-    def test_one_during_the_preflight_leaves_nothing(self, project, sent):
-        job = project.start("ddp.sh", STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; sleep 60')
-        job.until(up(project))
-        os.killpg(job.process.pid, sent)
-        ended = job.end()
-        assert ended.code == 75
-        assert job.left() == {}
-        assert list((project.folder / "disk").iterdir()) == []
-
-    # once: stop_for_signal finds no logs/N/pid yet, and nobody asks again
+    # once: stop_for_signal finds no logs/N/pid yet, and does not look again
     def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
         """Between the trap and the moment at which the launch has noted its own process."""
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")
-        pid = job.run_dir / "logs" / "1" / "stderr.log"
-        job.until(pid)
+        job.until(job.run_dir / "logs" / "1" / "stderr.log")
         job.process.send_signal(signal.SIGTERM)
         assert job.end(20).code in {75, 143}
         assert job.left() == {}

@@ -71,20 +71,6 @@ def test_its_attempts_continue_one_another(project, standalone, name):
     assert second.of("apptainer") == []
 
 
-@pytest.mark.parametrize("name", ["ddp.job", "ddp.sh"])
-def test_it_refuses_what_they_refuse(project, standalone, name):
-    script = standalone(name)
-    before = sorted(project.folder.rglob("*"))
-    for setting, value, slug in (
-        ("SLIPWAY_STAGE", "yes", "bad-value"),
-        ("SLIPWAY_RANKS_PER_NODE", "a[$(touch executed)]", "bad-value"),
-        ("MAX_REQUEUES", "x", "old-name"),
-    ):
-        project.run(script, **{setting: value}).assert_refused(slug, setting)
-    assert sorted(project.folder.rglob("*")) == before
-    assert project.run(script, STUB_PREFLIGHT="1").code == 78
-
-
 def test_staging_and_horovod_find_their_helpers(project, standalone):
     ended = project.run(standalone("ddp.job"), SLIPWAY_STAGE="1", BACKEND="horovod", **DONE)
     assert (ended.code, ended.env["HOROVOD_SIZE"]) == (0, "4")
