@@ -1,0 +1,153 @@
+"""What a job of Slurm was given: nodes, cores, GPUs; and a script inside salloc."""
+
+import pytest
+
+from bash_library import SRUN, assert_dies
+from messages import numbers, slugs
+
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
+
+
+@pytest.fixture(autouse=True)
+def scontrol(stub):
+    stub("scontrol", "printf '%s\\n' n1 n2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "env", "plan"),
+    [
+        ("", {"SLURM_GPUS_ON_NODE": "4"}, "4 8"),
+        ("", {"SLURM_JOB_GPUS": "0,1,5"}, "3 6"),
+        ("SLIPWAY_RANKS_PER_NODE=1; ", {}, "0 2"),
+    ],
+)
+def test_find_allocation(bash, settings, env, plan):
+    show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $cpus $first_port $gpus_per_node $world_size"'
+    assert bash(settings + show, **env, **SLURM).out == f"n1 n2 2 n1 6 24711 {plan}\n"
+
+
+@pytest.mark.parametrize("broken", ["exit 1", "exit 0"])
+def test_nodes_that_scontrol_does_not_name(bash, stub, broken):
+    stub("scontrol", broken)
+    assert_dies(bash("find_allocation", **SLURM), "no-nodes", "scontrol", "n[1-2]", lines=2)
+
+
+# once: a job from inside one was refused, too
+@pytest.mark.parametrize(("number", "refused"), [("4711", True), ("4700", False)])
+def test_a_heterogeneous_job_is_refused(bash, number, refused):
+    env = {"SLURM_HET_SIZE": "3", "SLURM_JOB_ID_HET_GROUP_0": number, "SLURM_GPUS_ON_NODE": "4"}
+    found = bash("find_allocation", **env, **SLURM)
+    assert slugs(found.err) == ["scheduler-silent", *["heterogeneous-job"] * refused]
+    assert found.code == 78 * refused
+
+
+class TestInsideSalloc:
+    SHOW = 'interactive=1 run_mark=ab; find_allocation; echo "$gpus_per_node ${#on_head_node[@]} ${srun_options[*]}"'
+
+    @pytest.mark.parametrize(
+        ("env", "program", "shown"),
+        [
+            ({}, SRUN, "3 11 "),
+            ({}, f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8", "3 11 "),
+            ({"SLURM_GPUS_ON_NODE": "4"}, SRUN, "3 11 "),  # of the job from inside whose salloc was started
+            ({"SLURM_GPUS_ON_NODE": "4", "SLURMD_NODENAME": "n1"}, SRUN, "4 0 "),
+        ],
+    )
+    def test_gpus_are_counted_on_the_head_node(self, bash, stub, env, program, shown):
+        stub("srun", f"export SLURM_GPUS_ON_NODE=3; {program}")
+        options = "--export=ALL --job-name=slipway-step-ab --mem=0 --overlap\n"
+        assert bash(self.SHOW, **env, **SLURM)[:2] == (0, shown + options)
+
+    @pytest.mark.parametrize("broken", ["exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"])
+    def test_a_head_node_that_does_not_answer(self, bash, stub, broken):
+        stub("srun", broken)
+        assert_dies(bash(self.SHOW, **SLURM), "node-not-ready", "n1", lines=2)
+
+    def test_a_batch_job_asks_no_node(self, bash):
+        code, _, err = bash("find_allocation; join_interactively", **SLURM, SLURM_JOB_GPUS="0")
+        assert (code, slugs(err)) == (0, ["scheduler-silent"])
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeued(bash, place, scheduler):
+    code, out, err = bash("interactive=1; stop_for_signal; again requeue || echo no", scheduler=scheduler)
+    assert (code, out, slugs(err)) == (0, "no\n", ["no-requeue"])
+    assert (place / "run" / "STOP").read_text() == "user\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "gpus", "option"),
+    [
+        ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)", 2, "--gres=gpu:2"),
+        ("TRES=cpu=16,node=2,gres/gpu=4", 2, "--gres=gpu:2"),
+        ("TresPerTask=gres:gpu:1", 2, "--gres=gpu:2"),
+        ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=shard:2(0/8)", 2, ""),  # no whole one
+        ("Partition=gpu Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=", 0, ""),  # they are another job's
+        ("", 2, ""),  # nobody answers
+    ],
+)
+def test_gpus_are_those_of_the_job(bash, stub, record, gpus, option):
+    stub("scontrol", "printf '%s\\n' n1 n2")
+    show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; forget_other_jobs; find_gpu_options; "
+    show += 'echo "$gpus_per_node ${gpu_options[*]}"'
+    env = {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "slurm_record": record and f"JobId=4711 {record}"}
+    assert bash(show, **env, **SLURM)[1] == f"{gpus} {option}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "counts"),
+    [
+        (["Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1)"], [3]),
+        (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:2-3)"], [2, 2]),
+        (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)"], [2, 1]),
+        (["Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1g.5gb:2(IDX:0-1)", "Nodes=n2 CPU_IDs=0 Mem=0 GRES="], [2, 0]),
+        (["NumNodes=2 GRES=gpu:9", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:4(0/8),craynetwork:1"], [0]),
+        (["NodeList=n[1-2]"], []),
+    ],
+)
+def test_gpus_of_nodes_of_slurm(bash, stub, lines, counts):
+    stub("scontrol", "printf '%s\\n' n1 n2")
+    record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
+    assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
+    found = bash("SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo yes", slurm_record=record, **SLURM)
+    if len({*counts}) < 2:
+        assert found[1] == "yes\n"
+    else:
+        assert_dies(found, "uneven-gpus")
+        assert numbers(found[2]) == counts
+
+
+# once: at a site whose Slurm knows of no GPUs the job lost the choice of them
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_gpus_that_the_user_has_chosen_stay(bash, device):
+    chosen = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": ""}
+    show = 'forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${SLURM_JOB_GPUS-}"'
+    record = {"SLURM_JOB_GPUS": "0", "slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES="}
+    code, out, err = bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **record)
+    assert (code, out, slugs(err)) == (0, "2,3 \n", ["kept-variable"] * (device != "cpu"))
+    given = {"slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}
+    assert bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **{**record, **given}) == (0, "2,3 0\n", "")
+
+
+# a step is refused where it asks a node for more GPUs than that has
+@pytest.mark.parametrize(
+    ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
+)
+def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, stub, device, least, options):
+    stub("scontrol", "printf '%s\\n' n1 n2")
+    lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
+    record = "\n   ".join(lines)
+    run = f'SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE={device}; find_allocation; echo "${{gpu_options[@]}}"'
+    assert bash(run, slurm_record=record, **SLURM)[:2] == (0, f"{options}\n")
+
+
+def test_refuse_lost_task(bash, place):
+    """A requeued job that Slurm does not show may be the task of an array that has begun a run."""
+    call = "run_dir=$PWD/runs/ddp-4711; refuse_lost_task"
+    task = {"SLURM_RESTART_COUNT": "1", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
+    assert bash(call, **task) == (0, "", "")
+    begun = place / "runs" / "ddp-90_3" / "job.sh"
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    assert_dies(bash(call, **task), "scheduler-silent", begun)
+    assert bash(call, **{**task, "SLURM_RESTART_COUNT": ""}) == (0, "", "")

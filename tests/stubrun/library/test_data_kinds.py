@@ -1,0 +1,127 @@
+"""What SLIPWAY_DATA is, by its content: a folder, a ZIP archive, a squashfs image, a tar, or another file."""
+
+import gzip
+import io
+import random
+import re
+import tarfile
+import zipfile
+
+import pytest
+
+from bash_library import assert_dies
+
+
+def tar_of(*names):
+    """Return a tar with empty files of these names."""
+    with io.BytesIO() as stream:
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for name in names:
+                tar.addfile(tarfile.TarInfo(name))
+        return stream.getvalue()
+
+
+def zip_of(name):
+    """Return a ZIP archive with an empty file."""
+    with io.BytesIO() as stream:
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr(name, b"")
+        return stream.getvalue()
+
+
+TAR = tar_of("one", "two")
+ZIP = zip_of("one")
+SQUASHFS = b"hsqs" + bytes(200)
+CUT_SQUASHFS = b"hsqs" + bytes(36) + (10**12).to_bytes(8, "little") + bytes(200)
+READ = 'check_data; echo "$data_kind"'
+
+
+@pytest.mark.parametrize(
+    ("call", "content", "kind"),
+    [
+        ("kind_of_data x.tar", SQUASHFS, "squashfs"),
+        ("kind_of_squashfs x.tar", SQUASHFS, "squashfs"),
+        ("kind_of_data x.tar", TAR, "tar"),
+        ("kind_of_data x.tar", gzip.compress(TAR), "tar"),
+        ("kind_of_data x.tar", ZIP, "zip"),
+        ("kind_of_zip x.tar", ZIP, "zip"),
+        ("kind_of_data x.tar", b"not a tar", "file"),
+        ("kind_of_data x.tar", b"", "file"),
+    ],
+)
+def test_kind_of_data_whatever_the_name_of_the_file(bash, place, call, content, kind):
+    (place / "x.tar").write_bytes(content)
+    assert bash(call, TAR_OPTIONS="--wildcards").out == f"{kind}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bytes(10240), r"file( tar: .*)?"),
+        (gzip.compress(b"not a tar\n" * 900), r"file tar: .*"),
+        (gzip.compress(random.Random(1).randbytes(9000))[:20], r"file .*unexpected end of file.*"),  # by gzip
+        (ZIP[:-30], r"damaged .*\bZIP\b.*"),
+        (CUT_SQUASHFS, r"damaged \D*248\D*1000000000000\D*"),
+    ],
+    ids=["empty tar", "text.gz", "cut.gz", "cut.zip", "cut.sqsh"],
+)
+def test_why_data_are_of_no_kind(bash, place, content, said):
+    (place / "x").write_bytes(content)
+    assert re.fullmatch(said + "\n", bash('kind_of_data "$PWD/x"').out)
+
+
+def test_kind_of_a_folder(bash, place):
+    (place / "folder.tar").mkdir()
+    assert bash('kind_of_data "$PWD/folder.tar"').out == "folder\n"
+
+
+@pytest.fixture
+def files(place):
+    """Write a file of each kind, named after it."""
+    contents = {"image": SQUASHFS, "tar": TAR, "zip": ZIP, "cut": ZIP[:-30], "file": b"x"}
+    for name, content in contents.items():
+        (place / name).write_bytes(content)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("settings", "container", "kind"),
+    [
+        ("SLIPWAY_DATA=", "1", ""),
+        ("SLIPWAY_DATA=$PWD", "0", "folder"),
+        ("SLIPWAY_DATA=image", "1", "squashfs"),
+        ("SLIPWAY_DATA=tar SLIPWAY_STAGE=1", "0", "tar"),
+        ("SLIPWAY_DATA=zip", "0", "zip"),
+        ("SLIPWAY_DATA=file SLIPWAY_SCRIPT=x.py", "1", "file"),
+    ],
+)
+def test_data_that_can_be_used(bash, settings, container, kind):
+    assert bash(f"{settings}; mounts_squashfs=1 inspect_data; {READ}", USE_CONTAINER=container) == (0, f"{kind}\n", "")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("image", ["squashfs", "USE_CONTAINER=1", "unsquashfs"]),
+        ("tar", ["tar", "SLIPWAY_STAGE=1"]),
+        ("cut", ["damaged", "ZIP"]),
+        ("file", ["folder", "ZIP", "squashfs", "tar"]),
+    ],
+)
+def test_data_that_cannot_be_used(bash, name, values):
+    refused = bash(f"SLIPWAY_DATA={name}; {READ}", USE_CONTAINER="0")
+    assert_dies(refused, "bad-data-file", "SLIPWAY_DATA:", f" {name} ", *values)
+    assert refused.out == ""
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("runtime", ["podman", "pyxis"])
+def test_a_container_runtime_that_mounts_no_squashfs_image(bash, runtime):
+    refused = bash(f"SLIPWAY_DATA=image; {READ}", runtime=runtime)
+    assert_dies(refused, "bad-data-file", "SLIPWAY_DATA:", " image ", "squashfs", "unsquashfs", "tar")
+    assert "USE_CONTAINER=1" not in refused.err
+
+
+def test_data_that_are_missing(bash):
+    assert_dies(bash(f"SLIPWAY_DATA=gone; {READ}"), "no-data", "SLIPWAY_DATA:", " gone ")

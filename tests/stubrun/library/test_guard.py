@@ -1,0 +1,108 @@
+"""The guard of a job of Slurm, a step on another node: it requeues the job when the first node is dead."""
+
+import re
+
+import pytest
+
+from bash_library import LIB
+
+WATCH = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job"
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "guard", "command"),
+    [
+        ("", "n1", "n3", "scontrol requeue 4711"),
+        ("unset SLIPWAY_MAX_REQUEUES; ", "n3", "n2", "scancel 4711"),
+    ],
+)
+def test_it_runs_on_another_node_than_the_script(bash, before, first, guard, command):
+    show = "; sleep 0.5; ls run/.heart.4711; kill -0 $guard; end_guard; sleep 0.2; cat steps; ls -A run"
+    srun = {"srun": 'echo "$*" >>steps; exec sleep 53'}
+    heart, step, *left = bash(before + WATCH + show, SLURMD_NODENAME=first, programs=srun).out.splitlines()
+    assert (heart, left) == ("run/.heart.4711", ["logs"])
+    assert f"--nodelist={guard} sh" in step
+    assert re.search(rf" 4711 /.*/run/requeues 1 {command}$", step)
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_without_a_spare_node_there_is_none(bash, scheduler):
+    code = "SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard"
+    assert bash(code, scheduler=scheduler)[:2] == (0, "none\n")
+
+
+@pytest.mark.slow
+def test_the_sign_of_life_does_not_come_back(bash):
+    look = "ls run/.heart.4711 2>/dev/null || echo gone"
+    code = f"{WATCH}; {look}; end_guard; sleep 11; {look}; watch_over_job; {look}; end_guard; {look}"
+    out = bash(code, SLURMD_NODENAME="n1", programs={"srun": "exec sleep 53"}).out
+    assert out.splitlines() == ["run/.heart.4711", "gone"] * 2
+
+
+GUARD = f"""
+export SLURM_JOB_ID=4711
+sh '{LIB}/guard.sh' 0.2 0.6 "$PWD/heart" "$PWD/log" n1 4711 "$PWD/requeues" 1 scontrol requeue 4711
+echo $?
+ls
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "state"),
+    [("", "RUNNING"), *[("touch heart; ", state) for state in ("COMPLETING", "COMPLETED", "CANCELLED", "PENDING")]],
+)
+def test_a_guard_does_nothing_to_a_job_that_has_ended(bash, before, state):
+    """Slurm cannot end the guard if the node's slurmd is dead."""
+    says = f'case $1 in requeue) echo requeued >>log ;; *) echo "JobId=4711 JobState={state} Reason=None"; esac'
+    programs = {"sleep": "exit 0", "srun": "echo asked >>srun", "scontrol": says}
+    out = bash(before + GUARD, programs=programs).out.split()
+    assert "0" in out
+    assert not {"srun", "log", "requeues", "goodput.jsonl"} & set(out)
+
+
+@pytest.mark.parametrize(("accepted", "acts"), [(True, ["requeue"]), (False, ["requeue", "scancel"])])
+def test_a_guard_acts_once(bash, accepted, acts):
+    """It has to ask four times: Slurm is silent, the job is suspended, is resized, runs."""
+    scontrol = f"""
+    if [ "$1" = requeue ]; then echo requeue >>acts; exit {int(not accepted)}; fi
+    echo asked >>asked
+    case $(wc -l <asked) in
+        1) exit 1 ;;
+        2) echo "JobId=4711 JobState=SUSPENDED Reason=None" ;;
+        3) echo "JobId=4711 JobState=RESIZING Reason=None" ;;
+        4) echo "JobId=4711 JobState=RUNNING Reason=None" ;;
+        *) echo "JobId=4711 JobState=PENDING Reason=None" ;;
+    esac
+    """
+    programs = {"sleep": "exit 0", "srun": "exit 1", "scancel": "echo scancel >>acts", "scontrol": scontrol}
+    out = bash(f"touch heart; {GUARD}cat acts requeues", programs=programs).out.splitlines()
+    assert (out[0], out[-len(acts) - 1 :]) == ("0", [*acts, "1 4711"])
+
+
+# once: a first node that is slow, or a requeue that the controller does not confirm in time, ended the job
+@pytest.mark.parametrize(
+    ("state", "acts", "asked"),
+    [
+        # the first time it answers, asked twice; then it does not, and two requests are not confirmed
+        ("ALLOCATED", ["requeue", "requeue", "1 4711"], "6"),
+        ("DOWN*", ["requeue", "requeue", "1 4711"], "3"),
+    ],
+)
+def test_a_guard_asks_twice_and_repeats_what_was_not_confirmed(bash, state, acts, asked):
+    scontrol = f"""
+    case $* in
+        *"show node"*) echo "NodeName=n1 Arch=x State={state} X=y" ;;
+        requeue*) echo requeue >>acts ;;
+        *) if [ "$(grep --count requeue acts)" = 2 ]; then echo "JobId=1 JobState=PENDING X=y"
+           else echo "JobId=1 JobState=RUNNING X=y"; fi ;;
+    esac
+    """
+    programs = {
+        "sleep": "exit 0",
+        "scancel": "echo scancel >>acts",
+        "timeout": 'shift 2; case $* in *requeue*) "$@"; exit 124 ;; esac; exec "$@"',
+        "srun": 'echo srun >>asked; [ "$(wc -l <asked)" = 2 ] || exit 124',
+        "scontrol": scontrol,
+    }
+    out = bash(f"touch heart acts; {GUARD}cat acts requeues; wc -l <asked", programs=programs).out.splitlines()
+    assert (out[0], out[-len(acts) - 1 :]) == ("0", [*acts, asked])

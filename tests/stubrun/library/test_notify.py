@@ -1,0 +1,50 @@
+"""What a job says of its times and of its end: goodput.jsonl, and the program that SLIPWAY_NOTIFY names."""
+
+import json
+
+import pytest
+
+from bash_library import assert_dies
+from messages import numbers
+
+
+def test_note_launch_and_note_end(bash, place):
+    out = bash("spare_nodes=(n3); began_at=12.5; note_launch; note_end; echo $began_at; now")[1].split()
+    lines = [json.loads(line) for line in (place / "run" / "goodput.jsonl").read_text().splitlines()]
+    assert lines == [{"attempt": 2, "began": 12.5, "nodes": 2, "spares": 1}, {"attempt": 2, "ended": float(out[0])}]
+    assert 0 <= float(out[1]) - float(out[0]) < 60
+
+
+def test_note_time_on_a_full_disk(bash):
+    assert bash("RUN_DIR=/nowhere; note_time '%s' 1; echo on")[1] == "on\n"
+
+
+@pytest.fixture
+def told(place):
+    """Return a function that writes the program that is told."""
+
+    def told(code):
+        (place / "told").write_text(f"#!/bin/sh\n{code}\n")
+        (place / "told").chmod(0o755)
+
+    return told
+
+
+def test_the_program_is_told_of_the_end(bash, place, told):
+    told('printf "%s|" "$@"')
+    assert bash("check_notify; notify a b; notify_of_end 3")[:2] == (0, "")
+    code, out, err = bash(
+        "SLIPWAY_NOTIFY=$PWD/told; check_notify; note hello; notify_of_end 3; cat run/logs/2/notify.log"
+    )
+    assert (code, err) == (0, "x.job: hello\n")
+    event, run, message, end = out.split("|")
+    assert (event, run, end, numbers(message), message.split()[-1]) == ("end", f"{place}/run", "", [3], "hello")
+    assert_dies(bash("SLIPWAY_NOTIFY=$PWD/run; check_notify"), "no-notify-program", f"SLIPWAY_NOTIFY={place}/run ")
+
+
+# once: TMPDIR was the folder that is removed before the end is told
+@pytest.mark.parametrize(("folder", "found"), [("gone", "none"), ("disk", "{}/disk")])
+def test_the_program_has_a_folder_for_temporary_files(bash, place, told, folder, found):
+    told('echo "${TMPDIR-none}" && rm "$(mktemp)"')
+    tell = f"export TMPDIR=$PWD/{folder}; SLIPWAY_NOTIFY=$PWD/told; notify_of_end 3; cat run/logs/2/notify.log"
+    assert bash(tell).out == found.replace("{}", str(place)) + "\n"

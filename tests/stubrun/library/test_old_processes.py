@@ -1,0 +1,86 @@
+"""What earlier launches of a run have left is ended before the next one: steps, ranks, and a launcher that hangs."""
+
+import shlex
+
+import pytest
+
+from bash_library import LIB
+from messages import slugs
+
+MPIRUN = 'echo "$*" >>launches; while [ "$1" != sh ]; do shift; done; exec "$@"'
+
+
+STUCK = "srun: launch/slurm: _step_signal: Terminating StepId=1.0"
+
+
+@pytest.mark.parametrize(
+    ("said", "end", "out"), [(STUCK, "wait $! || echo $?", "launcher-stuck\n137\n"), ("fine", "kill $!", "hung\n")]
+)
+def test_a_launcher_that_hangs_after_its_step_is_ended(bash, said, end, out):
+    clock = 'reads=0; read() { ((++reads < 20)) || { echo hung; exit; }; }; warn() { echo "$1"; }; '
+    code = f"echo {said} >run/logs/2/stderr.log; {clock}sleep 52 >log 2>&1 & (abandon_launch $!); {end}"
+    assert bash(code).out == out
+
+
+@pytest.mark.parametrize("interactive", ["", "1"])
+def test_old_steps_of_this_run_are_ended(bash, interactive):
+    others = "7.batch batch", "7.extern extern", "7.0 slipway-guard", "7.2 bash", "7.3 slipway-scratch", "7.4 step"
+    others += "7.5 slipway-step-1", "7.6 slipway-step"  # another run in this job
+    programs = {"squeue": shlex.join(["printf", "%s\n", *others, "7.1 slipway-step-2"]), "scancel": 'echo "$*"'}
+    code = f"interactive={interactive} SLURM_JOB_ID=7 run_mark=2; end_old_steps >killed; wait; echo $SLURM_OVERLAP"
+    assert bash(f"{code}; cat killed", programs=programs).out == "1\n--signal=KILL 7.1\n"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "code"), [("pbs", "end_old_steps"), ("pbs", "end_old_ranks"), ("slurm", "end_earlier_ranks")]
+)
+def test_where_nothing_can_be_left(bash, scheduler, code):
+    assert bash(code, scheduler=scheduler)[:2] == (0, "")
+
+
+@pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
+def test_end_old_ranks(bash, stub, call):
+    stub("mpirun", MPIRUN)
+    code = f"""
+    launcher=mpirun
+    run_mark=ab
+    SLIPWAY_LAUNCH=$job_id.ab.1.$$.5 sleep 58 & old=$!
+    SLIPWAY_LAUNCH=$job_id.ba.1.$$.5 sleep 58 & other=$!
+    healthy_nodes=(n1) allocation=(n1 n2)
+    {call}
+    wait $old || echo $?
+    kill $other && cat launches
+    """
+    out = bash(f"source '{LIB}/mpirun.bash'; {code}", scheduler="pbs")[1].splitlines()
+    assert out[0] == "137"
+    assert "--host n1:1" in out[1] or "--host n1:2" in out[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
+)
+def test_end_earlier_ranks(bash, stub, before, ended):
+    """Of this very job and run alone; and of no job whose number begins with its number."""
+    stub("mpirun", MPIRUN)
+    code = f"""
+    source '{LIB}/mpirun.bash'
+    mkdir -p run/logs/1 && echo "{before}" >run/logs/1/job
+    launcher=mpirun
+    run_mark=ab
+    SLIPWAY_LAUNCH=$job_id.ab.1.99.5 sleep 58 & old=$!
+    SLIPWAY_LAUNCH=${{job_id}}0.ab.1.99.5 sleep 58 & other=$!
+    SLIPWAY_LAUNCH=$job_id.ba.1.99.5 sleep 58 & beside=$!
+    healthy_nodes=(n1) allocation=(n1)
+    end_earlier_ranks
+    kill -0 $other && kill -0 $beside && kill $other $beside
+    kill $old 2>/dev/null || :
+    wait $old || echo $?
+    """
+    assert bash(code, scheduler="pbs")[:2] == (0, f"{137 if ended else 143}\n")
+
+
+def test_end_ranks(bash, stub):
+    stub("mpirun", "exit 1")
+    calls = "launcher=mpirun; end_ranks a.b; (nodes=(n1); end_ranks_of_node 0 a) || echo no"
+    code, out, err = bash(f"source '{LIB}/mpirun.bash'; {calls}", scheduler="pbs")
+    assert (code, out, slugs(err)) == (0, "no\n", ["old-ranks"])

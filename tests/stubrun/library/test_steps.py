@@ -1,0 +1,210 @@
+"""Steps on the nodes: their time limit, their output, signals meanwhile; which setting a failure names."""
+
+import signal
+
+import pytest
+
+from bash_library import ANSWER, assert_dies
+from messages import assert_error, messages, numbers, slugs
+
+
+def test_srun_starts_one_task_on_each_node(bash):
+    words = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--export=ALL", "echo"]
+    done = bash("(srun_each_node 5 echo 'a b')", programs={"srun": 'printf "%s\\n" "$@"'})
+    assert done.out.splitlines() == [*words, "a b"]
+
+
+@pytest.mark.parametrize(("step", "code"), [("exit 3", 3), ("exec sleep 600", 124), ("exit 0", 0)])
+def test_a_step_on_each_node_ends_at_its_limit(bash, step, code):
+    assert bash("on_each_node 1 true", programs={"srun": step}).code == code
+
+
+# once: nothing ended a step that a signal came right behind, and the node worked on until the step's time limit;
+# and a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        # timeout passes none on while it forks
+        ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "on_each_node 600 true"),
+        ("exec sleep 600", "set -o functrace; {early}; on_each_node 600 true"),
+        ("exec sleep 600", "set -o functrace; {early}; output_of 600 srun"),
+        ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "check_mpi srun"),
+    ],
+)
+def test_a_signal_ends_a_step(bash, step, code):
+    early = "trap '[[ $BASH_COMMAND != wait_limited* ]] || { sleep 0.2; kill -TERM $$; }' DEBUG"
+    code = f"export SCRIPT=$$; catch_signals; {code.replace('{early}', early)}; echo no"
+    ended = bash(code, programs={"srun": step})
+    assert_dies(ended, "stopped-early", code=75)
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        ("run_limited 5 sh -c 'echo said; exit 4' || echo $?", "said\n4\n"),
+        ('output_of 5 echo "a  b"; echo "$output"', "a  b\n"),
+        ('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"', "3 part\n"),
+        ('SLIPWAY_PREFLIGHT_SECONDS=1; output_of 1 sleep 20 || echo "$?<$output>"', "124<>\n"),
+        ('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"', "4 <>\n"),
+        # inside salloc the terminal is no input of a step
+        ('echo typed | { output_of 5 cat; echo "<$output>"; }', "<>\n"),
+    ],
+)
+def test_output_and_exit_code_of_a_step(bash, place, code, out):
+    assert bash(code) == (0, out, "")
+    assert list((place / "disk").iterdir()) == []
+
+
+def test_a_step_that_was_killed_is_repeated_once(bash):
+    kill = "attempt=1 SLIPWAY_MAX_RESTARTS=1; output_of 5 sh -c 'echo part; kill -KILL $$'"
+    code, out, err = bash(f'{kill} || echo "$? $output"; repeat_killed_step || echo no')
+    assert (code, out) == (0, "137 part\nno\n")
+    assert (slugs(err), numbers(messages(err)[0].text)) == (["step-repeated"], [1])
+
+
+# once: the head node's server, a step where srun starts it, stayed ended, and the preflight found none
+@pytest.mark.parametrize(
+    ("server", "out"),
+    [("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"), ("server=7", "ended\n")],
+)
+def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(bash, server, out):
+    ended = "end_old_steps() { echo ended; }; find_master() { echo found; }; attempt=1 code=137 step_timed_out=''; "
+    assert bash(f"{ended}{server}; repeat_killed_step")[:2] == (0, out)
+
+
+# once: a pipe was read when the command had ended, until nothing held it open
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        (
+            "output_of 5 head --bytes=200000 /dev/zero; output_of 5 sh -c 'yes | head -n 100000'; echo ${#output}",
+            "65535\n",
+        ),
+        ("output_of 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }", "said\n"),
+    ],
+)
+def test_output_of_a_program_that_prints_much_or_leaves_a_process(bash, code, out):
+    assert bash(code, limit=10)[:2] == (0, out)
+
+
+class TestAnswer:
+    """Of a helper in Python, which writes its words to a file."""
+
+    SHOW = """ && printf '<%s>' "${#answer[@]}" "${answer[@]}" || echo "$?$step_failure" """
+
+    def test_what_the_container_prints_is_no_part_of_it(self, bash):
+        leaves = 'answer "$2" "${@:3}"; sleep 15 2>/dev/null & echo $! >pid; echo 7'
+        python = {"python3": f"{ANSWER}head --bytes=200000 /dev/zero; {leaves}"}
+        words = """answer_of 5 x.py 'a  b' '' $'c\nd' end >out"""
+        done = bash(f'{words}{self.SHOW}; kill $(cat pid); ls "$log_dir"', limit=10, programs=python)
+        assert done.out == "<4><a  b><><c\nd><end>"
+
+    @pytest.mark.parametrize(
+        "left", ["", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"]
+    )
+    def test_one_that_is_cut_is_none(self, bash, left):
+        python = {"python3": f"printf '{left}' >\"$2\""}
+        code, out, err = bash("answer_of 5 x.py a end b" + self.SHOW, programs=python)
+        assert (code, out[:7], err) == (0, "1: x.py", "")
+        assert bash(f"printf '{left}' >left; read_answer left || echo no").out == "no\n"
+
+    def test_the_error_of_one_that_fails_is_shown(self, bash):
+        done = bash("answer_of 5 x.py a end b" + self.SHOW, programs={"python3": "echo why >&2; exit 3"})
+        assert done == (0, "3: see above\n", "why\n")
+
+
+START = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}"; pid=$server; end_server; """
+
+
+@pytest.mark.parametrize(
+    ("python", "code", "out"),
+    [
+        (
+            ANSWER + 'answer "$2" "${@:3}"; echo; exec sleep 600 >/dev/null 2>&1',
+            START + 'wait $pid 2>/dev/null || echo $?; ls "$log_dir"',
+            "<a b><end>137\n",
+        ),
+        ("echo 5; exit 3", 'start_server 5 x.py || echo "$step_failure"; end_server', "5\n: see above\n"),
+    ],
+)
+def test_a_server_runs_until_it_is_ended(bash, python, code, out):
+    assert bash(code, programs={"python3": python}) == (0, out, "")
+
+
+TRAPS = "trap 'echo usr1' USR1; trap 'echo \"hup '\\''\"' HUP; trap '' INT; trap - TERM; "
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("kill -HUP $$; kill -INT $$; kill -TERM $$; kill -USR1 $$", (-signal.SIGTERM, "held\nhup '\n")),
+        ("kill -HUP $$; kill -INT $$; kill -USR1 $$", (0, "held\nhup '\nusr1\nlives\n")),
+    ],
+)
+def test_signals_are_held_and_released(bash, code, ended):
+    assert bash(f"{TRAPS}hold_signals; {code}; echo held; release_signals; echo lives")[:2] == ended
+
+
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow), "ssh", "local"])
+@pytest.mark.parametrize(
+    ("step", "named"),  # numbers of what is said of its failure
+    [
+        ("step_on_each_node 0 sh -c 'exit 3'", [3]),
+        ("step_on_each_node 0 sleep 20", [124, 1]),
+        ("step_on_each_node 2 sleep 1.2", []),
+        ("! SECONDS=7 || ! explain_failure 137 3600 6 || (exit 137)", [137]),  # killed before its limit
+    ],
+)
+def test_the_failure_of_a_step_names_the_setting_if_it_took_too_long(bash, launcher, step, named):
+    programs = {"ssh": "exec bash", "mpirun": 'while [[ $1 == -* ]]; do shift 2; done; exec "$@"'}
+    code = f'launcher={launcher} SLIPWAY_PREFLIGHT_SECONDS=1; {step} || echo "$?$step_failure"'
+    out = bash(code, scheduler="local" if launcher == "local" else "slurm", programs=programs).out
+    # of mpirun, which is started with SIGTERM blocked
+    assert numbers(out) == ([137, 1] if (launcher, named) == ("mpirun", [124, 1]) else named)
+    assert ("SLIPWAY_PREFLIGHT_SECONDS" in out) == (named == [124, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "limit", "slug"),
+    [
+        ("make_scratch", 5, "cannot-write"),
+        ("SLIPWAY_STAGE=1; stage_to_local_disk", 3600, "staging-failed"),
+        ("SLIPWAY_STAGE=1 SLIPWAY_PREFLIGHT_SECONDS=7200; stage_to_local_disk", 7200, "staging-failed"),
+        (
+            "mkdir build; ln -s /bin/true build/setup; USE_CONTAINER=0 SLIPWAY_VENV=local; build_local_venv",
+            3600,
+            "build-failed",
+        ),
+        ("program=(-m trainer c.toml); preflight", 5, "node-not-ready"),
+        ("choose_port 24711", 60, "no-free-port"),
+        ("check_mpi mpirun --version", 60, "no-mpi"),
+        ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port 24711", 300, "no-free-port"),
+        ("mkdir -p venv/bin; ln -s /bin/true venv/bin/python; check_client", 120, "no-environment"),
+    ],
+)
+def test_a_step_that_takes_too_long_names_the_setting(bash, place, call, limit, slug):
+    timeout = {"timeout": 'echo "$2" >>limit; exit 124'}
+    # the clock of a step whose time is up
+    clock = "touch i.sif; scratch_id=1; wait_limited() { wait $1 || SECONDS=$((SECONDS + 7200)); return 124; }"
+    scheduler = "dask" if "check_client" in call else "slurm"
+    done = bash(f"{clock}; {call}", scheduler=scheduler, programs=timeout)
+    assert (done.code, (place / "limit").read_text().split()[0]) == (1 if "choose_port" in call else 78, str(limit))
+    assert_error(done.err, slug, f" {limit} ", "SLIPWAY_PREFLIGHT_SECONDS")
+
+
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        ("trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & until_ended $!; ! kill -0 $! 2>/dev/null", "t\n"),
+        ("sleep 54 & step_may_run=1; end_step; wait $! || echo $?", "143\n"),
+        ("true & step_may_run=''; end_step; wait $! || echo $?", ""),
+        (
+            'bash -c "sleep 51 & sleep 51; :" & sleep 0.3; end_tree $!; wait $! || echo $?; '
+            'pgrep -f "^sleep 51" || echo none',
+            "137\nnone\n",
+        ),
+    ],
+)
+def test_processes_of_a_step_are_waited_for_and_ended(bash, code, out):
+    assert bash(code)[:2] == (0, out)
