@@ -96,13 +96,7 @@ class Project:
 
     folder: Path
     spool: Path
-    runs: int = 0
     started: list["Started"] = field(default_factory=list)
-
-    def new_run_dir(self) -> Path:
-        """Return another run folder for each script that is started."""
-        self.runs += 1
-        return self.folder / f"run {self.runs}"
 
     @property
     def log(self) -> Path:
@@ -171,7 +165,7 @@ class Project:
     def start(self, script: str | Path, /, *arguments: str, cwd: Path | None = None, **env: str | None) -> "Started":
         """Start a script: a committed one by its name, another by its path."""
         path = SCRIPTS / script
-        env = {"SLIPWAY_RUN_DIR": str(self.new_run_dir()), **env}
+        env = {"SLIPWAY_RUN_DIR": str(self.folder / f"run {len(self.started) + 1}"), **env}
         self.log.unlink(missing_ok=True)
         Path(f"{self.log}.env").unlink(missing_ok=True)
         words = [str(path), *(() if is_pbs(path) else arguments)]

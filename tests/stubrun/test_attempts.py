@@ -32,6 +32,7 @@ CHANGES = {
     "deleted": 'rm --recursive "$PWD"',
 }
 """What happens to the folder of a script and its library after the first attempt."""
+ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 KINDS = ["ddp.job", "horovod-gloo.job", "ddp.pbs", "ddp.sh"]
 
 
@@ -288,9 +289,8 @@ class TestAttempts:
             assert second.err.startswith(f"{script}: ")
         assert again(project, first, **DONE).code == 0
 
+    @ROOT_ONLY
     def test_the_run_folder_of_another_user_is_refused(self, project):
-        if os.getuid() != 0:
-            pytest.skip("only root can give a folder away")
         run_dir = project.folder / "theirs"
         run_dir.mkdir()
         os.chown(run_dir, 12345, 12345)
@@ -335,28 +335,26 @@ class TestAttempts:
 class TestOthers:
     """Whoever may write what a job runs could run code as its user."""
 
-    # once: another member of the group put another lib there, which ran
-    def test_what_they_can_write_or_own_is_not_run(self, project, first):
+    def assert_not_run(self, project, first, path, *values):
+        """Check that no way to continue the run runs what others own or can write."""
         copy = shutil.copy(first.run_dir / "job.sh", project.spool / "slurm_script")  # by Slurm
         starts = {"ddp.job": str(first.run_dir), str(first.run_dir / "job.sh"): None, str(copy): None}
+        for script, run_dir in starts.items():
+            ended = project.run(script, SLIPWAY_RUN_DIR=run_dir, **DONE)
+            ended.assert_refused("writable-by-others", path.resolve(), *values)
 
-        def refused(path: Path, *values: object) -> None:
-            for script, run_dir in starts.items():
-                ended = project.run(script, SLIPWAY_RUN_DIR=run_dir, STUB_VERDICT=DONE["STUB_VERDICT"])
-                ended.assert_refused("writable-by-others", path.resolve(), *values)
+    # once: another member of the group put another lib there, which ran
+    @pytest.mark.parametrize("name", [".", "job.sh", "lib", "lib/job.bash", "input.toml"])
+    def test_what_they_can_write_is_not_run(self, project, first, name):
+        path = first.run_dir / name
+        path.chmod(path.stat().st_mode | 0o020)
+        self.assert_not_run(project, first, path)
 
-        for name in (".", "job.sh", "lib", "lib/job.bash", "input.toml"):
-            path = first.run_dir / name
-            mode = path.stat().st_mode
-            path.chmod(mode | 0o020)
-            refused(path)
-            path.chmod(mode)
-        if os.getuid() == 0:  # only root can give a file away
-            for name in ("lib", "lib/job.bash"):
-                os.chown(first.run_dir / name, 12345, 12345)
-                refused(first.run_dir / name, 12345)
-                os.chown(first.run_dir / name, 0, 0)
-        assert project.run(copy, SLIPWAY_RUN_DIR=None, **DONE).code == 0
+    @ROOT_ONLY
+    @pytest.mark.parametrize("name", ["lib", "lib/job.bash"])
+    def test_what_they_own_is_not_run(self, project, first, name):
+        os.chown(first.run_dir / name, 12345, 12345)
+        self.assert_not_run(project, first, first.run_dir / name, 12345)
 
     def test_whatever_the_umask_they_can_write_nothing_that_a_job_makes(self, project):
         before = os.umask(0)
@@ -370,10 +368,9 @@ class TestOthers:
         assert ended.code == 0, ended
         assert [path for path in made if path.stat().st_mode & 0o022 and not path.name.startswith("stub")] == []
 
+    @ROOT_ONLY
     def test_a_library_is_of_the_user_or_of_who_owns_what_was_named(self, project, open_folder):
         """One in the folder of submission was not named."""
-        if os.getuid() != 0:
-            pytest.skip("only root can give a folder away")
         jobscripts = open_folder / "jobscripts"
         shutil.copytree(SCRIPTS / "lib", jobscripts / "lib")
         mine, theirs = (shutil.copy(SCRIPTS / "ddp.job", folder) for folder in (project.spool, jobscripts))

@@ -90,14 +90,6 @@ class TestNotifications:
         ended = run(SLIPWAY_NOTIFY=str(program), SLIPWAY_NOTIFY_SECONDS="0.3", STUB_ON_TRAIN=dies(0))
         assert ended.code == 0
 
-    @pytest.mark.parametrize("kind", ["missing", "folder", "not executable"])
-    def test_what_is_no_program_is_refused(self, run, program, tmp_path, kind):
-        program.chmod(0o644)
-        path = {"missing": tmp_path / "none", "folder": tmp_path, "not executable": program}[kind]
-        ended = run(SLIPWAY_NOTIFY=str(path))
-        assert (ended.code, launches(ended)) == (78, [])
-        assert_error(ended.err, "no-notify-program", f"SLIPWAY_NOTIFY={path} ")
-
     def test_each_attempt_says_when_it_began_and_ended(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), **SPARE)
         lines = [json.loads(line) for line in (ended.run_dir / "goodput.jsonl").read_text().splitlines()]
@@ -292,13 +284,6 @@ class TestWhen:
         leave = f'{CAUSE}; echo "out-of-time 9 time-limit" >"$RUN_DIR/verdict.1"'
         ended = run("ddp.pbs", STUB_ON_TRAIN=leave, **one_node)
         assert (ended.code, ended.of("qsub")) == (78, []), ended
-
-    def test_root_is_refused_before_the_launch_unless_it_may_run_mpirun(self, run):
-        if os.geteuid():
-            pytest.skip("not root")
-        ended = run("horovod.job", OMPI_ALLOW_RUN_AS_ROOT=None)
-        ended.assert_refused("mpi-as-root")
-        assert [words for words in ended.of("mpirun") if words[1] != "--version"] == []
 
     @pytest.mark.parametrize("script", ["ddp.sh", "ddp.pbs", "horovod-gloo.job", "horovod.job", "ddp-ranks.job"])
     def test_under_other_schedulers_and_launchers(self, run, script, one_node):

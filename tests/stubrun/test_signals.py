@@ -41,16 +41,6 @@ class TestTimeLimit:
         assert (ended.run_dir / "STOP").read_text() == "time-limit 4711/1\n"
         assert job.left() == {}
 
-    @pytest.mark.parametrize(("before", "after"), [("user\n", "user\n"), ("time-limit 99/4\n", "time-limit 4711/1\n")])
-    def test_the_stop_of_a_user_is_not_overwritten(self, project, before, after):
-        job = project.start("ddp.job", STUB_ON_TRAIN=WAIT, STUB_VERDICT="stopped 9 user")
-        job.until(project.up)
-        (job.run_dir / "STOP").write_text(before)
-        job.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.3)
-        project.go()
-        assert (job.end().code, (job.run_dir / "STOP").read_text()) == (75, after)
-
     @pytest.mark.parametrize("step", ["STUB_ON_PREFLIGHT", "STUB_ON_GETENT"])
     def test_one_before_training_ends_the_job(self, project, step):
         job = project.start("ddp.job", **{step: WAIT})
@@ -73,13 +63,6 @@ class TestTimeLimit:
         assert (ended.code, ended.requeued) == (75, True)
         for wrong in ({"SLIPWAY_STAGE": "x"}, {"SLURM_JOB_ID": None}, {"SLIPWAY_LIB": str(project.folder)}):
             assert project.run(full, **wrong).code == 78
-
-    def test_one_at_the_end_of_a_step_does_not_change_its_exit_code(self, project):
-        """Bash 5.2 loses the exit status of a job that ends while a trapped signal arrives."""
-        signals = 'for _ in 1 2 3 4 5; do kill -USR1 "$STUB_SCRIPT_PID"; done; exit 7'
-        for _ in range(5):
-            ended = project.run("ddp.job", SLIPWAY_SCRIPT="my train.py", STUB_ON_TRAIN=signals)
-            assert ended.code == 7
 
 
 class TestCancel:

@@ -224,10 +224,10 @@ class TestJobgen:
     @pytest.mark.parametrize(
         ("code", "modules", "expected"),
         [
-            ("", "torch msgspec tomllib subprocess json argparse", ["argparse"]),  # of --help
+            ("", {"torch", "msgspec", "tomllib", "subprocess", "json", "argparse"}, ["argparse"]),  # of --help
             (
                 "jobgen.cli.main(['render', 'ddp', '--site', 'example', '--output', '/dev/null'])",
-                "torch numpy subprocess json tempfile difflib slipway.flags tomllib",
+                {"torch", "numpy", "subprocess", "json", "tempfile", "difflib", "slipway.flags", "tomllib"},
                 ["tomllib"],
             ),
         ],
@@ -235,5 +235,5 @@ class TestJobgen:
     @pytest.mark.usefixtures("in_the_project")
     def test_a_command_loads_no_more_than_it_needs(self, code, modules, expected):
         env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-        code = f"import sys, jobgen.cli\n{code}\nprint(*sorted({set(modules.split())} & set(sys.modules)))"
+        code = f"import sys, jobgen.cli\n{code}\nprint(*sorted({modules} & set(sys.modules)))"
         assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env).split() == expected

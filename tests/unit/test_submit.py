@@ -416,9 +416,7 @@ class TestPrivateGroups:
         getent.write_text(f"#!/bin/sh\n{script}\n")
         getent.chmod(0o755)
 
-    @pytest.mark.parametrize(
-        "users", ["exit 3", f"{LISTS_ALL}{GROUP + 1}::/:"], ids=["that are not listed", "with other groups"]
-    )
+    @pytest.mark.parametrize("users", ["exit 3", f"{LISTS_ALL}{GROUP + 1}::/:"], ids=["not-listed", "other-groups"])
     def test_the_group_of_one_user_is_accepted(self, capsys, login_node, users):
         self.set_users(login_node, users)
         submit(capsys)

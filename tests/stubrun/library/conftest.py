@@ -10,7 +10,7 @@ from stubs import HOSTILE
 
 @pytest.fixture
 def stub(tmp_path):
-    """Return a function that puts a program of some lines of Bash on PATH; srun, which runs the command here, is there."""
+    """Return a function that puts a program of some lines of Bash on PATH; srun, which runs commands here, is one."""
 
     def stub(name, code):
         path = tmp_path / "bin" / name

@@ -6,16 +6,16 @@ import time
 
 import pytest
 
-from bash_library import LIB, assert_dies
+from bash_library import LIB, assert_dies, assert_ended
 from messages import numbers, slugs
 
 
 @pytest.fixture
 def pbs(bash, place):
-    """Return ``bash`` as a job of PBS on two nodes."""
+    """Return a function that runs Bash as a job of PBS on two nodes, of which the server says this."""
     (place / "nodes").write_text("n1\nn1\nn2\n")
-    env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes")}
-    return lambda code, *words: bash(code, *words, scheduler="pbs", **env)
+    env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
+    return lambda code, said, *words: bash(code, *words, programs={"qstat": said}, **env)
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,9 @@ def pbs(bash, place):
         *[(broken, "8 2 4") for broken in ("exit 1", "exit 0", "echo x")],
     ],
 )
-def test_find_allocation(pbs, stub, said, plan):
-    stub("qstat", said)
+def test_find_allocation(pbs, said, plan):
     show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $first_port $cpus $gpus_per_node $world_size"'
-    assert pbs(show).out == f"n1 n2 2 n1 24711 {plan}\n"
+    assert pbs(show, said).out == f"n1 n2 2 n1 24711 {plan}\n"
 
 
 # once: as many as the directives ask for, though the job was submitted without
@@ -42,21 +41,16 @@ def test_find_allocation(pbs, stub, said, plan):
         ([], 2),  # of the directives: that says nothing
     ],
 )
-def test_gpus_of_a_job_are_what_its_record_says(pbs, stub, record, gpus):
+def test_gpus_of_a_job_are_what_its_record_says(pbs, record, gpus):
     lines = ["exec_host = n1/0+n2/0", *record, "Resource_List.walltime = 01:00:00"]
-    stub("qstat", f"printf '    %s\\n' {shlex.join(lines)}")
-    found = pbs('find_allocation; echo "$gpus_per_node"')
-    if gpus:
-        assert found == (0, f"{gpus}\n", "")
-    else:
-        assert_dies(found, "no-gpu", "SLIPWAY_RANKS_PER_NODE")
+    found = pbs('find_allocation; echo "$gpus_per_node"', f"printf '    %s\\n' {shlex.join(lines)}")
+    assert_ended(found, "" if gpus else "no-gpu", "SLIPWAY_RANKS_PER_NODE", out=f"{gpus}\n")
 
 
 # once: no word, and PBS killed the job before it had saved
 @pytest.mark.parametrize(("limit", "said"), [("", ["no-time-limit"]), ("x", ["no-time-limit"]), ("3600", [])])
-def test_a_time_limit_that_cannot_be_read_is_told(pbs, stub, limit, said):
-    stub("qstat", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
-    code, _, err = pbs("find_allocation")
+def test_a_time_limit_that_cannot_be_read_is_told(pbs, limit, said):
+    code, _, err = pbs("find_allocation", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
     assert (code, slugs(err)) == (0, said)
 
 
@@ -76,48 +70,44 @@ OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
         ("    exec_host = n1/0+n2/0", []),
     ],
 )
-def test_gpus_of_nodes_of_pbs(bash, stub, place, said, counts):
-    assert sorted(map(int, bash('gpus_of_nodes <<<"$1"', said, scheduler="pbs")[1].split())) == counts
-    (place / "nodes").write_text("n1\nn2\n")
-    stub("qstat", f"echo {shlex.quote(said)}")
-    found = bash("find_allocation; echo yes", scheduler="pbs", PBS_JOBID="4711", PBS_NODEFILE=str(place / "nodes"))
-    if len({*counts}) < 2:
-        assert found[1] == "yes\n"
-    else:
-        assert_dies(found, "uneven-gpus")
-        assert sorted(numbers(found[2])) == counts
+def test_gpus_of_nodes_of_pbs(pbs, said, counts):
+    found = pbs('gpus_of_nodes <<<"$1"', "exit 1", said).out
+    assert sorted(map(int, found.split())) == counts
+    found = pbs("find_allocation; echo yes", f"echo {shlex.quote(said)}")
+    uneven = len({*counts}) > 1
+    assert_ended(found._replace(err=found.err if uneven else ""), "uneven-gpus" * uneven, out="yes\n")
+    assert not uneven or sorted(numbers(found.err)) == counts
+
+
+RECORD = "    Resource_List.ncpus = 10\n    Resource_List.ngpus = 0\n    other = 3"
+LIMIT = "    Resource_List.walltime = 01:00:00\n    stime = x"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [("2:ppn=8:gpus=2", "2"), ("n1:gpus=1:ppn=4+n2:gpus=1", "1"), ("2:ppn=8", "0"), ("", "")],
-)
-def test_gpus_asked_for(bash, nodes, expected):
-    line = f"    Resource_List.nodes = {nodes}" if nodes else "    Resource_List.ncpus = 8"
-    assert bash('gpus_asked_for <<<"$1"', line, scheduler="pbs")[1].strip() == expected
-
-
-@pytest.mark.parametrize(
-    ("call", "printed"),
+    ("call", "record", "printed"),
     [
-        ("share_of_node Resource_List.ncpus 7", "5"),
-        ("share_of_node Resource_List.ngpus 7", "0"),
-        ("share_of_node Resource_List.gone 7", "7"),
-        ("job_field other", "3"),
+        ("gpus_asked_for", "    Resource_List.nodes = 2:ppn=8:gpus=2", "2"),
+        ("gpus_asked_for", "    Resource_List.nodes = n1:gpus=1:ppn=4+n2:gpus=1", "1"),
+        ("gpus_asked_for", "    Resource_List.nodes = 2:ppn=8", "0"),
+        ("gpus_asked_for", "    Resource_List.ncpus = 8", ""),
+        ("share_of_node Resource_List.ncpus 7", RECORD, "5"),
+        ("share_of_node Resource_List.ngpus 7", RECORD, "0"),
+        ("share_of_node Resource_List.gone 7", RECORD, "7"),
+        ("job_field other", RECORD, "3"),
+        ("SECONDS=0 interactive=1; time_left", LIMIT, "3600"),
+        ("SECONDS=0 interactive=1; time_left", "    resources_used.walltime = 00:50:00", ""),
     ],
 )
-def test_fields_of_the_record(bash, call, printed):
-    record = "    Resource_List.ncpus = 10\n    Resource_List.ngpus = 0\n    other = 3"
-    assert bash(f'{call} <<<"$1"', record, scheduler="pbs").out == f"{printed}\n"
+def test_fields_of_the_record(bash, call, record, printed):
+    assert bash(f'{call} <<<"$1"', record, scheduler="pbs").out.strip() == printed
 
 
-def test_ask_for_job_of_a_server_that_hangs(bash, stub, tmp_path):
-    stub("qstat", "exec sleep 600")
-    copy = tmp_path / "lib"
-    shutil.copytree(LIB, copy)
-    text = (copy / "pbs.bash").read_text()
-    (copy / "pbs.bash").write_text(text.replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1"))
-    assert bash("ask_for_job || echo $?", scheduler="pbs", lib=copy, PBS_JOBID="1")[1] == "124\n"
+def test_a_server_that_hangs_is_not_waited_for(bash, tmp_path):
+    shutil.copytree(LIB, tmp_path / "lib")
+    text = (LIB / "pbs.bash").read_text().replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
+    (tmp_path / "lib" / "pbs.bash").write_text(text)
+    hangs = {"qstat": "exec sleep 600"}
+    assert bash("ask_for_job", scheduler="pbs", lib=tmp_path / "lib", PBS_JOBID="1", programs=hangs).code == 124
 
 
 @pytest.mark.parametrize(
@@ -128,44 +118,30 @@ def test_ask_for_job_of_a_server_that_hangs(bash, stub, tmp_path):
         ("exit 1", "no"),
     ],
 )
-def test_time_is_nearly_up_by_the_limit_of_the_server(bash, stub, said, expected):
-    stub("qstat", said)
-    nearly = "time_is_nearly_up && echo yes || echo no"
-    assert bash(nearly, scheduler="pbs", PBS_JOBID="1").out == f"{expected}\n"
+def test_time_is_nearly_up_by_the_limit_of_the_server(pbs, said, expected):
+    assert pbs("time_is_nearly_up && echo yes || echo no", said).out == f"{expected}\n"
 
 
+# once: inside qsub -I a script took the job's whole time for its own, and PBS killed it without a save
+@pytest.mark.parametrize("began", ["resources_used.walltime", "stime", "start_time"])
 class TestTimeLeft:
-    """Once: inside qsub -I a script took the job's whole time for its own, and PBS killed it without a save."""
-
-    @pytest.fixture(params=["resources_used.walltime", "stime", "start_time"], autouse=True)
-    def qstat(self, stub, request):
-        said = "00:50:00" if request.param.startswith("resources") else time.ctime(time.time() - 3000)
-        record = f"    Resource_List.walltime = 01:00:00\n    {request.param} = {said}"
-        stub("qstat", f"echo {shlex.quote(record)}")
+    @pytest.fixture
+    def said(self, began):
+        since = "00:50:00" if began.startswith("resources") else time.ctime(time.time() - 3000)
+        return f"printf '    %s\\n' 'Resource_List.walltime = 01:00:00' '{began} = {since}'"
 
     @pytest.mark.parametrize("code", ["find_allocation", "SECONDS=3000; find_allocation; time_is_nearly_up || :"])
-    def test_of_an_interactive_job(self, pbs, code):
+    def test_of_an_interactive_job(self, pbs, said, code):
         planned = 'time_left <<<"$job_record"; echo $((save_at - SECONDS))'
-        left, save = map(int, pbs(f"interactive=1; {code}; {planned}").out.split())
+        left, save = map(int, pbs(f"interactive=1; {code}; {planned}", said).out.split())
         assert (550 < left <= 600, 550 - 140 < save <= 600 - 140) == (True, True)
 
-    def test_too_short_for_a_save(self, pbs):
-        assert_dies(pbs("interactive=1 save_seconds=600; find_allocation"), "time-too-short", "600")
+    def test_too_short_for_a_save(self, pbs, said):
+        assert_dies(pbs("interactive=1 save_seconds=600; find_allocation", said), "time-too-short", "600")
 
-    def test_a_batch_job_begins_with_its_script(self, pbs):
+    def test_a_batch_job_begins_with_its_script(self, pbs, said):
         """Whatever the server says of an earlier run of it."""
-        assert 3550 < int(pbs('find_allocation; time_left <<<"$job_record"').out) <= 3600
-
-
-@pytest.mark.parametrize(
-    ("said", "left"),
-    [
-        ("    Resource_List.walltime = 01:00:00\n    stime = x", "3600\n"),
-        ("    resources_used.walltime = 00:50:00", ""),
-    ],
-)
-def test_time_left_by_a_record_that_says_little(bash, said, left):
-    assert bash('SECONDS=0 interactive=1; time_left <<<"$1"', said, scheduler="pbs").out == left
+        assert 3550 < int(pbs('find_allocation; time_left <<<"$job_record"', said).out) <= 3600
 
 
 # once: every 20 s, 180 times an hour
@@ -183,27 +159,31 @@ def test_time_left_by_a_record_that_says_little(bash, said, left):
         (("", 200, "00:05:00"), "yes 1 1"),
     ],
 )
-def test_the_server_is_asked_every_200_s_and_at_the_end(bash, stub, moment, ended):
+def test_the_server_is_asked_every_200_s_and_at_the_end(pbs, moment, ended):
     limit, now, said = moment
-    stub("qstat", f"echo >>asked; echo '    Resource_List.walltime = {said}'")
     code = f"SECONDS=0; plan_save '{limit}'; SECONDS={now}; time_is_nearly_up && up=yes || up=no; "
     code += 'touch asked; echo "$up $(wc -l <asked) $pause"'
-    assert bash(code, scheduler="pbs", PBS_JOBID="1")[1] == f"{ended}\n"
+    assert pbs(code, f"echo >>asked; echo '    Resource_List.walltime = {said}'").out == f"{ended}\n"
 
 
-def test_watch_time_limit(bash, stub):
-    assert bash("watch_time_limit") == bash("watch_time_limit", scheduler="local") == (0, "", "")
-    stub("qstat", "echo '    Resource_List.walltime = 00:02:10'")
-    wait = "trap 'echo warned; exit' USR1; watch_time_limit; while :; do sleep 0.05; done"
-    assert bash(wait, scheduler="pbs", PBS_JOBID="1")[1] == "warned\n"
-    stub("qstat", "echo '    Resource_List.walltime = 09:00:00'")
-    began = time.monotonic()
-    assert bash("watch_time_limit; sleep 0.3", scheduler="pbs", PBS_JOBID="1")[0] == 0
-    assert time.monotonic() - began < 300  # it ends with the script
+@pytest.mark.parametrize(
+    ("scheduler", "limit", "out"),
+    [
+        ("slurm", "", "ended\n"),
+        ("local", "", "ended\n"),
+        ("pbs", "09:00:00", "ended\n"),
+        ("pbs", "00:02:10", "warned\n"),
+    ],
+)
+def test_the_time_limit_is_watched_until_the_script_ends(bash, scheduler, limit, out):
+    code = "trap 'echo warned; exit' USR1; watch_time_limit; for i in {1..40}; do sleep 0.05; done; echo ended"
+    qstat = {"qstat": f"echo '    Resource_List.walltime = {limit}'"}
+    assert bash(code, scheduler=scheduler, PBS_JOBID="1", programs=qstat)[:2] == (0, out)
 
 
-@pytest.mark.parametrize(("arguments", "words"), [("--a 'b  c' *", "<3><--a><b  c><*>"), ("", "<0>"), ("it's", None)])
-def test_arguments_are_read_as_a_shell_reads_them(bash, arguments, words):
+@pytest.mark.parametrize(
+    ("arguments", "ended"), [("--a 'b  c' *", (0, "<3><--a><b  c><*>")), ("", (0, "<0>")), ("it's", (78, ""))]
+)
+def test_arguments_are_read_as_a_shell_reads_them(bash, arguments, ended):
     read = 'SLIPWAY_ARGS=$1; read_arguments; printf "<%s>" "${#arguments[@]}" "${arguments[@]}"'
-    code, out, _ = bash(read, arguments, scheduler="pbs")
-    assert (code, out) == ((0, words) if words else (78, ""))
+    assert bash(read, arguments, scheduler="pbs")[:2] == ended

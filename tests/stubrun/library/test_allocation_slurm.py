@@ -2,7 +2,7 @@
 
 import pytest
 
-from bash_library import SRUN, assert_dies
+from bash_library import SRUN, assert_dies, assert_ended
 from messages import numbers, slugs
 
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
@@ -27,9 +27,9 @@ def test_find_allocation(bash, settings, env, plan):
 
 
 @pytest.mark.parametrize("broken", ["exit 1", "exit 0"])
-def test_nodes_that_scontrol_does_not_name(bash, stub, broken):
-    stub("scontrol", broken)
-    assert_dies(bash("find_allocation", **SLURM), "no-nodes", "scontrol", "n[1-2]", lines=2)
+def test_nodes_that_scontrol_does_not_name(bash, broken):
+    found = bash("find_allocation", programs={"scontrol": broken}, **SLURM)
+    assert_dies(found, "no-nodes", "scontrol", "n[1-2]", lines=2)
 
 
 # once: a job from inside one was refused, too
@@ -53,15 +53,14 @@ class TestInsideSalloc:
             ({"SLURM_GPUS_ON_NODE": "4", "SLURMD_NODENAME": "n1"}, SRUN, "4 0 "),
         ],
     )
-    def test_gpus_are_counted_on_the_head_node(self, bash, stub, env, program, shown):
-        stub("srun", f"export SLURM_GPUS_ON_NODE=3; {program}")
+    def test_gpus_are_counted_on_the_head_node(self, bash, env, program, shown):
         options = "--export=ALL --job-name=slipway-step-ab --mem=0 --overlap\n"
-        assert bash(self.SHOW, **env, **SLURM)[:2] == (0, shown + options)
+        srun = {"srun": f"export SLURM_GPUS_ON_NODE=3; {program}"}
+        assert bash(self.SHOW, programs=srun, **env, **SLURM)[:2] == (0, shown + options)
 
     @pytest.mark.parametrize("broken", ["exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"])
-    def test_a_head_node_that_does_not_answer(self, bash, stub, broken):
-        stub("srun", broken)
-        assert_dies(bash(self.SHOW, **SLURM), "node-not-ready", "n1", lines=2)
+    def test_a_head_node_that_does_not_answer(self, bash, broken):
+        assert_dies(bash(self.SHOW, programs={"srun": broken}, **SLURM), "node-not-ready", "n1", lines=2)
 
     def test_a_batch_job_asks_no_node(self, bash):
         code, _, err = bash("find_allocation; join_interactively", **SLURM, SLURM_JOB_GPUS="0")
@@ -86,8 +85,7 @@ def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeue
         ("", 2, ""),  # nobody answers
     ],
 )
-def test_gpus_are_those_of_the_job(bash, stub, record, gpus, option):
-    stub("scontrol", "printf '%s\\n' n1 n2")
+def test_gpus_are_those_of_the_job(bash, record, gpus, option):
     show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; forget_other_jobs; find_gpu_options; "
     show += 'echo "$gpus_per_node ${gpu_options[*]}"'
     env = {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "slurm_record": record and f"JobId=4711 {record}"}
@@ -105,49 +103,51 @@ def test_gpus_are_those_of_the_job(bash, stub, record, gpus, option):
         (["NodeList=n[1-2]"], []),
     ],
 )
-def test_gpus_of_nodes_of_slurm(bash, stub, lines, counts):
-    stub("scontrol", "printf '%s\\n' n1 n2")
+def test_gpus_of_nodes_of_slurm(bash, lines, counts):
     record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
     assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
     found = bash("SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo yes", slurm_record=record, **SLURM)
-    if len({*counts}) < 2:
-        assert found[1] == "yes\n"
-    else:
-        assert_dies(found, "uneven-gpus")
-        assert numbers(found[2]) == counts
+    uneven = len({*counts}) > 1
+    assert_ended(found._replace(err=found.err if uneven else ""), "uneven-gpus" * uneven, out="yes\n")
+    assert not uneven or numbers(found.err) == counts
 
 
 # once: at a site whose Slurm knows of no GPUs the job lost the choice of them
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_gpus_that_the_user_has_chosen_stay(bash, device):
-    chosen = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": ""}
-    show = 'forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${SLURM_JOB_GPUS-}"'
-    record = {"SLURM_JOB_GPUS": "0", "slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES="}
-    code, out, err = bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **record)
-    assert (code, out, slugs(err)) == (0, "2,3 \n", ["kept-variable"] * (device != "cpu"))
-    given = {"slurm_record": "JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:1(IDX:0)"}
-    assert bash(f"SLIPWAY_DEVICE={device}; {show}", **chosen, **{**record, **given}) == (0, "2,3 0\n", "")
+@pytest.mark.parametrize(
+    ("device", "given", "out", "said"),
+    [
+        ("auto", "", "2,3 ", ["kept-variable"]),
+        ("cpu", "", "2,3 ", []),
+        ("auto", "gpu:1(IDX:0)", "2,3 0", []),
+        ("cpu", "gpu:1(IDX:0)", "2,3 0", []),
+    ],
+)
+def test_gpus_that_the_user_has_chosen_stay(bash, device, given, out, said):
+    env = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "0"}
+    record = f"JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES={given}"
+    show = f'SLIPWAY_DEVICE={device}; forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${{SLURM_JOB_GPUS-}}"'
+    done = bash(show, slurm_record=record, **env)
+    assert (done.code, done.out, slugs(done.err)) == (0, f"{out}\n", said)
 
 
 # a step is refused where it asks a node for more GPUs than that has
 @pytest.mark.parametrize(
     ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
 )
-def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, stub, device, least, options):
-    stub("scontrol", "printf '%s\\n' n1 n2")
+def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, device, least, options):
     lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
     record = "\n   ".join(lines)
     run = f'SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE={device}; find_allocation; echo "${{gpu_options[@]}}"'
     assert bash(run, slurm_record=record, **SLURM)[:2] == (0, f"{options}\n")
 
 
-def test_refuse_lost_task(bash, place):
-    """A requeued job that Slurm does not show may be the task of an array that has begun a run."""
-    call = "run_dir=$PWD/runs/ddp-4711; refuse_lost_task"
-    task = {"SLURM_RESTART_COUNT": "1", "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
-    assert bash(call, **task) == (0, "", "")
-    begun = place / "runs" / "ddp-90_3" / "job.sh"
-    begun.parent.mkdir(parents=True)
-    begun.touch()
-    assert_dies(bash(call, **task), "scheduler-silent", begun)
-    assert bash(call, **{**task, "SLURM_RESTART_COUNT": ""}) == (0, "", "")
+@pytest.mark.parametrize(
+    ("before", "restarts", "refused"),
+    [("", "1", False), ("mkdir -p runs/ddp-90_3; touch runs/ddp-90_3/job.sh; ", "1", True),
+     ("mkdir -p runs/ddp-90_3; touch runs/ddp-90_3/job.sh; ", "", False)],
+)  # fmt: skip
+def test_a_requeued_task_of_an_array_that_slurm_does_not_show(bash, before, restarts, refused):
+    """Once it has begun a run, it begins no other."""
+    task = {"SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
+    done = bash(f"{before}run_dir=$PWD/runs/ddp-4711; refuse_lost_task", **task)
+    assert_ended(done, "scheduler-silent" * refused, "/runs/ddp-90_3/job.sh")

@@ -38,14 +38,16 @@ def test_temporary_files_go_to_the_folder_that_each_node_has(bash, folder):
     assert (code, out, err.count("\n")) == (0, "/s\n", 1)
 
 
+BOUND = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; echo ${TRAINER_BOUND_GPUS-none}"
+
+
 @pytest.mark.parametrize(
     ("code", "out"),
     [
         # ranks that are bound to their GPUS
         *[
             (
-                f"BACKEND={backend} scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; "
-                "echo ${TRAINER_BOUND_GPUS-none}",
+                f"BACKEND={backend} {BOUND}",
                 bound,
             )
             for backend, bound in (("ddp", "none"), ("horovod", "2"))

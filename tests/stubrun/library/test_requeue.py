@@ -1,7 +1,5 @@
 """How a run is continued in another job: by a requeue or a chain, as often as allowed, in the first environment."""
 
-import subprocess
-
 import pytest
 
 from messages import slugs
@@ -9,29 +7,27 @@ from messages import slugs
 AGAIN = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
 
 
-class TestContinueRun:
-    def test_the_next_job_is_counted(self, bash, place):
-        assert bash(AGAIN).code == 75
-        assert (place / "run" / "requeues").read_text() == "1 4711\n1 4712\n"
+@pytest.mark.parametrize(
+    ("code", "ended", "requeues", "said"),
+    [
+        (AGAIN, (75, ""), "1 4711\n1 4712\n", ["requeued"]),
+        # as often as allowed
+        (f"echo 3 4711 >run/requeues; {AGAIN}", (0, "still here\n"), "3 4711\n", ["no-requeue"]),
+        ("again() { return 1; }; continue_run chain 9; echo on", (0, "on\n"), "1 4711\n",
+         ["requeued", "no-requeue"]),
+        ("ln -s /dev/full run/requeues; continue_run chain 9; echo on", (0, "on\n"), None, ["no-requeue"]),
+        ("cancelled=1; again() { exit 99; }; continue_run requeue 9; echo on", (0, "on\n"), None, []),
+    ],
+    ids=["the next job is counted", "as often as allowed", "refused", "full disk", "cancelled"],
+)  # fmt: skip
+def test_continue_run(bash, place, code, ended, requeues, said):  # noqa: PLR0917 -- fixtures
+    done = bash(code)
+    assert (done[:2], slugs(done.err)) == (ended, said)
+    assert requeues is None or (place / "run" / "requeues").read_text() == requeues
 
-    def test_as_often_as_allowed(self, bash, place):
-        (place / "run").mkdir()
-        (place / "run" / "requeues").write_text("2 9\n08 4711\n3 4711\n9 x\n")
-        assert bash("requeues_of_job").out == "3\n"
-        assert bash(AGAIN)[:2] == (0, "still here\n")
 
-    @pytest.mark.parametrize(
-        ("code", "said"),
-        [
-            ("again() { return 1; }; continue_run chain 9; echo on", ["requeued", "no-requeue"]),
-            ("ln -s /dev/full run/requeues; continue_run chain 9; echo on", ["no-requeue"]),
-            ("cancelled=1; again() { exit 99; }; continue_run requeue 9; echo on", []),
-        ],
-        ids=["refused", "full disk", "cancelled"],
-    )
-    def test_a_job_that_is_not_continued(self, bash, code, said):
-        done = bash(f"SLIPWAY_MAX_REQUEUES=9; {code}")
-        assert (done.code, done.out, slugs(done.err)) == (0, "on\n", said)
+def test_the_requeues_of_a_job_are_the_last_number_of_its_own(bash):
+    assert bash("printf '%s\n' '2 9' '08 4711' '3 4711' '9 x' >run/requeues; requeues_of_job").out == "3\n"
 
 
 @pytest.mark.parametrize(
@@ -54,42 +50,45 @@ def test_take_names(bash):
     assert bash(code)[1] == "none 1 scratch\n"
 
 
-class TestStraySignal:
+@pytest.mark.parametrize(
+    ("code", "env", "stray"),
+    [
+        ("restarted=1 sigterm_at=59", {}, True),
+        ("restarted=1 sigterm_at=59", {"STATE": "COMPLETING"}, False),
+        ("restarted=1 sigterm_at=59", {"PREEMPTED": "2026-01-31T12:00:00"}, False),
+        ("restarted= sigterm_at=9", {}, False),
+        ("restarted=1 sigterm_at=", {}, False),
+        ("restarted=1 sigterm_at=60", {}, False),
+        ("restarted=1 sigterm_at=9; attempt_has_session() { :; }", {}, False),
+        ("restarted=1 sigterm_at=59", {"scheduler": "pbs"}, False),
+    ],
+)
+def test_a_stray_signal_is_known_by_its_moment(bash, code, env, stray):
     """Slurm's SIGTERM for the job that lost a node may reach the requeued one."""
+    scontrol = {"scontrol": 'echo "JobId=1 JobState=${STATE:-RUNNING} PreemptTime=${PREEMPTED:-None} R=x"'}
+    assert bash(f"{code}; signal_is_stray", programs=scontrol, **env).code == (0 if stray else 1)
 
-    @pytest.mark.parametrize(
-        ("code", "env", "stray"),
-        [
-            ("restarted=1 sigterm_at=59", {}, True),
-            ("restarted=1 sigterm_at=59", {"STATE": "COMPLETING"}, False),
-            ("restarted=1 sigterm_at=59", {"PREEMPTED": "2026-01-31T12:00:00"}, False),
-            ("restarted= sigterm_at=9", {}, False),
-            ("restarted=1 sigterm_at=", {}, False),
-            ("restarted=1 sigterm_at=60", {}, False),
-            ("restarted=1 sigterm_at=9; attempt_has_session() { :; }", {}, False),
-        ],
-    )
-    def test_it_is_known_by_its_moment(self, bash, stub, code, env, stray):
-        stub("scontrol", 'echo "JobId=1 JobState=${STATE:-RUNNING} PreemptTime=${PREEMPTED:-None} R=x"')
-        assert bash(f"{code}; signal_is_stray", **env).code == (0 if stray else 1)
 
-    def test_under_pbs_there_is_none(self, bash):
-        assert bash("signal_is_stray", scheduler="pbs").code == 1
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray", (0, "requeue\n")),
+        ("signal_is_stray() { return 1; }; stopped_before_launch", (75, "")),
+    ],
+)
+def test_a_job_that_a_stray_signal_reached_is_requeued(bash, code, ended):
+    assert bash(code)[:2] == ended
 
-    def test_a_job_that_it_reached_is_requeued(self, bash):
-        code = "continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray"
-        assert bash(code).out == "requeue\n"
-        assert bash("signal_is_stray() { return 1; }; stopped_before_launch").code == 75
+
+SAVED = "mkdir run/checkpoints; ln --symbolic step_00000009 run/checkpoints/latest; "
 
 
 @pytest.mark.parametrize(
     ("code", "nothing"),
     [("first_step=9", "yes"), ("first_step=8", "no"), ("first_step=9 SLIPWAY_SCRIPT=x", "no")],
 )
-def test_saved_nothing(bash, place, code, nothing):
-    (place / "run" / "checkpoints").mkdir(parents=True)
-    (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
-    assert bash(f"{code}; saved_nothing && echo yes || echo no").out == f"{nothing}\n"
+def test_saved_nothing(bash, code, nothing):
+    assert bash(f"{SAVED}{code}; saved_nothing && echo yes || echo no").out == f"{nothing}\n"
 
 
 @pytest.mark.parametrize(
@@ -105,45 +104,49 @@ def test_saved_nothing(bash, place, code, nothing):
         ("SLIPWAY_SCRIPT=x; first_step=8; step=0; touch run/status.json", True),
     ],
 )
-def test_gained_step_continue_gained_and_continue_after_death(bash, place, given, gained):
-    (place / "run" / "checkpoints").mkdir(parents=True)
-    (place / "run" / "checkpoints" / "latest").symlink_to("step_00000009")
-    calls = "continue_run() { echo $1; }; continue_gained chain; gained_step && echo yes || :"
-    code, out, err = bash(f"{given}; {calls}")
-    assert (code, out, slugs(err)) == (0, *(("chain\nyes\n", []) if gained else ("", ["no-requeue"])))
-    out, err = bash(f"{given}; continue_after_death 0; echo ${{go_on:+yes}}")[1:]
-    assert (out, slugs(err)) == (("yes\n", []) if gained else ("\n", ["no-restart"]))
-    assert bash(f"{given}; continue_after_death 1; echo ${{go_on:+yes}}")[1:] == ("yes\n", "")
+def test_only_an_attempt_that_gained_a_step_is_continued(bash, given, gained):
+    calls = f"{SAVED}{given}; continue_run() {{ echo $1; }}; continue_gained chain; gained_step && echo yes || :"
+    done = bash(calls)
+    assert (done.code, done.out, slugs(done.err)) == (0, "chain\nyes\n" * gained, ["no-requeue"] * (not gained))
+    deaths = f"rm -r run/checkpoints; {SAVED}{given}; continue_after_death {{}}; echo ${{{{go_on:+yes}}}}"
+    done = bash(deaths.format(0))
+    assert (done.out, slugs(done.err)) == ("yes\n" if gained else "\n", ["no-restart"] * (not gained))
+    assert bash(deaths.format(1))[1:] == ("yes\n", "")
 
 
-class TestAgainBySlurm:
-    @pytest.fixture(autouse=True)
-    def scontrol(self, stub):
-        stub(
-            "scontrol",
-            'case $1 in requeue) echo "$*" >>asked; exit "${STUB:-0}" ;; '
-            '*) [ -n "${STATE-RUNNING}" ] || exit 1; echo "JobId=1 JobState=${STATE-RUNNING} R=x" ;; esac',
-        )
+REQUEUE = {
+    "scontrol": 'case $1 in requeue) echo "$*" >>asked; exit "${STUB:-0}" ;; '
+    '*) [ -n "${STATE-RUNNING}" ] || exit 1; echo "JobId=1 JobState=${STATE-RUNNING} R=x" ;; esac'
+}
 
-    @pytest.mark.parametrize(
-        ("env", "out", "asked"),
-        [
-            ({}, "4711\n", "requeue 4711\n"),
-            ({"STUB": "1"}, "no\n", "requeue 4711\n"),
-            ({"STATE": "CANCELLED"}, "no\n", None),
-            ({"STATE": ""}, "no\n", None),  # no answer
-        ],
-    )
-    def test_a_job_that_runs_is_requeued(self, bash, place, env, out, asked):
-        assert bash('again requeue && echo "$next_job" || echo no', **env).out == out
-        assert ((place / "asked").read_text() if (place / "asked").exists() else None) == asked
 
-    def test_a_field_of_the_job(self, bash):
-        assert bash("job_field JobState").out == "RUNNING\n"
+@pytest.mark.parametrize(
+    ("code", "env", "out", "asked"),
+    [
+        ("again requeue", {}, "4711\n", "requeue 4711\n"),
+        ("again requeue", {"STUB": "1"}, "no\n", "requeue 4711\n"),
+        ("again requeue", {"STATE": "CANCELLED"}, "no\n", ""),
+        ("again requeue", {"STATE": ""}, "no\n", ""),  # no answer
+        ("next_job=$(job_field JobState)", {}, "RUNNING\n", ""),
+    ],
+)
+def test_slurm_requeues_a_job_that_runs(bash, code, env, out, asked):
+    code = f'touch asked; {code} && echo "$next_job" || echo no; cat asked'
+    assert bash(code, programs=REQUEUE, **env).out == out + asked
 
-    def test_the_command_that_continues_the_run(self, bash, place):
-        code = f'sbatch() {{ echo "$2"; }}; {bash("continue_command").out}'
-        assert subprocess.check_output(["bash", "-c", code], text=True) == f"{place}/run/job.sh\n"
+
+@pytest.mark.parametrize(
+    ("scheduler", "code", "begins"),
+    [
+        ("slurm", 'sbatch() { echo "$2"; }; eval "$(continue_command)"', "/"),
+        ("pbs", "continue_command", "qsub "),
+        ("local", "again none || echo no; continue_command", "no\nbash "),
+    ],
+)
+def test_the_command_that_continues_the_run(bash, place, scheduler, code, begins):
+    out = bash(code, scheduler=scheduler).out
+    assert out.startswith(begins)
+    assert scheduler != "slurm" or out == f"{place}/run/job.sh\n"
 
 
 def test_export_pair(bash, place):
@@ -162,53 +165,52 @@ def test_restore_environment(bash):
     assert "OLD=a 'b'\tc" in out
 
 
-class TestAgainByPbs:
-    ENV = {"scheduler": "pbs", "PBS_JOBID": "1.h"}
-
-    @pytest.fixture(autouse=True)
-    def qstat(self, stub):
-        stub("qstat", "echo '    queue = gpu'")
-
-    def test_a_chain_in_the_environment_of_the_first_job(self, bash, stub, place):
-        stub("qsub", 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x')
-        run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
-        assert bash(run, **self.ENV).out == "4712\n0\n"
-        assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n-q\ngpu\n{place}/run/job.sh\n"
-
-    @pytest.mark.parametrize(
-        ("method", "program", "out"),
-        [("chain", "exit 1", "no\n"), ("requeue", "exit 1", "no\n"), ("requeue", 'echo "$*"', "1.h\n")],
-    )
-    def test_whether_the_server_takes_it(self, bash, stub, method, program, out):
-        stub("qsub", program)
-        stub("qrerun", program)
-        assert bash(f"again {method} || echo no", **self.ENV).out == out
+def test_pbs_chains_a_job_in_the_environment_of_the_first_one(bash, place):
+    programs = {
+        "qstat": "echo '    queue = gpu'",
+        "qsub": 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x',
+    }
+    run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
+    assert bash(run, scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == "4712\n0\n"
+    assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n-q\ngpu\n{place}/run/job.sh\n"
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "code", "begins"),
-    [("pbs", "continue_command", "qsub "), ("local", "again none || echo no; continue_command", "no\nbash ")],
+    ("method", "program", "out"),
+    [("chain", "exit 1", "no\n"), ("requeue", "exit 1", "no\n"), ("requeue", 'echo "$*"', "1.h\n")],
 )
-def test_the_command_that_continues_the_run_without_slurm(bash, scheduler, code, begins):
-    assert bash(code, scheduler=scheduler).out.startswith(begins)
+def test_pbs_may_refuse_another_job(bash, method, program, out):
+    programs = {"qstat": "echo '    queue = gpu'", "qsub": program, "qrerun": program}
+    assert bash(f"again {method} || echo no", scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == out
 
 
-class TestRecordOfTorque:
-    """What a job of PBS was submitted with, for the next one."""
+TORQUE = r"""
+    queue = batch
+    Error_Path = head:/home/a/x.e12
+    Resource_List.mem = 8gb
+    Resource_List.neednodes = 2:ppn=4
+    Resource_List.nodect = 2
+    Resource_List.nodes = 2:ppn=4
+    submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"""
+OPTIONS = "options_of_job; echo ${options[*]}"
+ASKED = "set +e; queue_of_submission; for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
 
-    LINES = ["queue = batch", "Error_Path = head:/home/a/x.e12", *[f"Resource_List.{text}" for text in (
-        "mem = 8gb", "neednodes = 2:ppn=4", "nodect = 2", "nodes = 2:ppn=4")], "submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"]  # fmt: skip
-    RECORD = "\n".join(f"    {line}" for line in LINES)
 
-    @pytest.mark.parametrize("made", ["", "\n    Resource_List.place = scatter\n    Resource_List.select = 2:ncpus=4"])
-    def test_options_of_the_next_job(self, bash, made):
-        code = "job_record=$1 PBS_JOBID=12.head; options_of_job; echo ${options[*]}"
-        assert bash(code, self.RECORD + made, scheduler="pbs").out == "-q batch -l mem=8gb -l nodes=2:ppn=4\n"
-
-    def test_what_was_asked_for(self, bash):
-        code = "set +e; job_record=$1; queue_of_submission; "
-        code += "for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
-        assert bash(code, self.RECORD, scheduler="pbs").out == "batch\n0\n1\n0\n1\n"
+@pytest.mark.parametrize(
+    ("code", "more", "out"),
+    [
+        (OPTIONS, "", "-q batch -l mem=8gb -l nodes=2:ppn=4\n"),
+        (
+            OPTIONS,
+            "\n    Resource_List.place = scatter\n    Resource_List.select = 2:ncpus=4",
+            "-q batch -l mem=8gb -l nodes=2:ppn=4\n",
+        ),
+        (ASKED, "", "batch\n0\n1\n0\n1\n"),
+    ],
+)
+def test_what_a_job_of_torque_was_submitted_with(bash, code, more, out):
+    record = TORQUE.removeprefix("\n") + more
+    assert bash(f"job_record=$1 PBS_JOBID=12.head; {code}", record, scheduler="pbs").out == out
 
 
 @pytest.mark.parametrize(

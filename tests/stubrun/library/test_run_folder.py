@@ -28,6 +28,14 @@ def test_last_attempt(bash, folders, files, last):
     assert bash(f"{make}; last_attempt", *[f"{name}/" for name in folders], *files).out == f"{last}\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "scheduler", "ends"), [("", "slurm", "yes"), ("interactive=1", "slurm", "no"), ("", "local", "no")]
+)
+def test_whether_the_scheduler_ends_what_a_job_leaves(bash, given, scheduler, ends):
+    code = f"{given}\nscheduler_ends_job && echo yes || echo no"
+    assert bash(code, scheduler=scheduler).out == f"{ends}\n"
+
+
 def test_one_process_on_two_nodes_makes_no_run_folder(bash, place):
     assert_dies(bash("BACKEND=single run_dir=new/r; open_run_folder"), "too-many-nodes", 2)
     assert not (place / "new").exists()

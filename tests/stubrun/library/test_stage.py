@@ -59,7 +59,7 @@ class TestCopy:
             (10_000_000, "lfs", '[ "$1" != quota ] || echo " /scratch 99000 0 100000 - 1 0 0 -"'),  # a quota
         ],
     )
-    def test_a_disk_that_is_too_small_is_told_before_copying(self, data, stub, scratch, stage, size, program, code):
+    def test_a_disk_that_is_too_small_is_told_before_copying(self, data, stub, scratch, stage, size, program, code):  # noqa: PLR0917 -- fixtures
         (data / "new").write_bytes(bytes(size))
         stub(program, code)
         done = stage("copy", data, scratch / "d")

@@ -193,17 +193,16 @@ def test_a_step_that_takes_too_long_names_the_setting(bash, place, call, limit, 
     assert_error(done.err, slug, f" {limit} ", "SLIPWAY_PREFLIGHT_SECONDS")
 
 
+TREE = 'bash -c "sleep 51 & sleep 51; :"'
+
+
 @pytest.mark.parametrize(
     ("code", "out"),
     [
         ("trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & until_ended $!; ! kill -0 $! 2>/dev/null", "t\n"),
         ("sleep 54 & step_may_run=1; end_step; wait $! || echo $?", "143\n"),
         ("true & step_may_run=''; end_step; wait $! || echo $?", ""),
-        (
-            'bash -c "sleep 51 & sleep 51; :" & sleep 0.3; end_tree $!; wait $! || echo $?; '
-            'pgrep -f "^sleep 51" || echo none',
-            "137\nnone\n",
-        ),
+        (f'{TREE} & sleep 0.3; end_tree $!; wait $! || echo $?; pgrep -f "^sleep 51" || echo none', "137\nnone\n"),
     ],
 )
 def test_processes_of_a_step_are_waited_for_and_ended(bash, code, out):
