@@ -162,90 +162,90 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
     ("env", "code", "times", "requeued", "said"),
     [
         pytest.param(
-            {"STUB_ON_TRAIN": dies(9)}, 1, 2, False, [("no-restart", " 0 ")], id="a crash that gains nothing, once more"
+            {"STUB_ON_TRAIN": dies(9)}, 1, 2, False, [("no-restart", " 0 ")], id="a-crash-that-gains-nothing-once-more"
         ),
         pytest.param(
             {"STUB_ON_TRAIN": dies(9, before=SAVE)}, 1, 4, False,
-            [("no-restart", " 3 ", "SLIPWAY_MAX_RESTARTS")], id="one that gains steps, up to the limit",
+            [("no-restart", " 3 ", "SLIPWAY_MAX_RESTARTS")], id="one-that-gains-steps-up-to-the-limit",
         ),
-        pytest.param({"STUB_ON_TRAIN": dies(9), "SLIPWAY_MAX_RESTARTS": "0"}, 1, 1, False, [], id="limit 0"),
-        pytest.param({"STUB_ON_TRAIN": dies(0), "STUB_ON_SRUN": NODE1_ONLY}, 78, 0, False, [], id="no spare node"),
+        pytest.param({"STUB_ON_TRAIN": dies(9), "SLIPWAY_MAX_RESTARTS": "0"}, 1, 1, False, [], id="limit-0"),
+        pytest.param({"STUB_ON_TRAIN": dies(0), "STUB_ON_SRUN": NODE1_ONLY}, 78, 0, False, [], id="no-spare-node"),
         pytest.param({"STUB_VERDICT": "failed 3 NaN", "STUB_CODE": "5"}, 5, 1, False, [], id="failed"),
-        pytest.param({"STUB_VERDICT": "stopped 3 user", "STUB_CODE": "5"}, 75, 1, False, [], id="a user stopped it"),
-        pytest.param({"STUB_VERDICT": "stopped 3 signal", "STUB_CODE": "5"}, 75, 1, False, [], id="a signal"),
-        pytest.param({"STUB_VERDICT": "stopped 3 launcher", "STUB_CODE": "5"}, 75, 2, False, [], id="launcher died"),
+        pytest.param({"STUB_VERDICT": "stopped 3 user", "STUB_CODE": "5"}, 75, 1, False, [], id="a-user-stopped-it"),
+        pytest.param({"STUB_VERDICT": "stopped 3 signal", "STUB_CODE": "5"}, 75, 1, False, [], id="a-signal"),
+        pytest.param({"STUB_VERDICT": "stopped 3 launcher", "STUB_CODE": "5"}, 75, 2, False, [], id="launcher-died"),
         # a warning of a taken port is no reason to train again
-        pytest.param({"STUB_ERROR": IN_USE, "STUB_VERDICT": "done 9 x"}, 0, 1, False, [], id="a port in use"),
-        pytest.param({"STUB_ERROR": IN_USE, **OWN}, 0, 1, False, [], id="a port in use, with a user's script"),
+        pytest.param({"STUB_ERROR": IN_USE, "STUB_VERDICT": "done 9 x"}, 0, 1, False, [], id="a-port-in-use"),
+        pytest.param({"STUB_ERROR": IN_USE, **OWN}, 0, 1, False, [], id="a-port-in-use-with-a-user-s-script"),
         # a cause, which a rank leaves that was refused before training
         pytest.param(
             {"STUB_ON_TRAIN": f'[ "$TRAINER_ATTEMPT" = 1 ] || {CAUSE}; exit 1'}, 78, 2, False, [],
-            id="a cause of a later attempt",
+            id="a-cause-of-a-later-attempt",
         ),
         pytest.param(
             {"STUB_ON_TRAIN": dies(1, before='[ "$TRAINER_ATTEMPT" = 1 ] || echo "78 x" >"$RUN_DIR/logs/1/cause"; ')},
-            0, 2, False, [], id="a cause of an earlier attempt is not read",
+            0, 2, False, [], id="a-cause-of-an-earlier-attempt-is-not-read",
         ),
         *(
             pytest.param(
                 {"STUB_ON_TRAIN": dies(1, before=make.format('"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"; '))},
-                0, 2, False, [], id=f"no cause: {name}",
+                0, 2, False, [], id=f"no-cause-{name}",
             )
             for name, make in NO_CAUSES.items()
         ),
-        pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "0"}, 78, 1, False, [], id="a user's cause, and 0"),
-        pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "1"}, 78, 1, False, [], id="a user's cause, and 1"),
+        pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "0"}, 78, 1, False, [], id="a-user-s-cause-and-0"),
+        pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "1"}, 78, 1, False, [], id="a-user-s-cause-and-1"),
         # once: the same words were tried once more, and the job was requeued where a time limit came meanwhile
-        pytest.param(REFUSED, 78, 1, False, [("launch-refused", "--x", "/logs/1/stderr.log")], id="wrong words"),
-        pytest.param(REFUSED | OWN, 78, 1, False, [("launch-refused", "--x")], id="wrong words, with a user's script"),
+        pytest.param(REFUSED, 78, 1, False, [("launch-refused", "--x", "/logs/1/stderr.log")], id="wrong-words"),
+        pytest.param(REFUSED | OWN, 78, 1, False, [("launch-refused", "--x")], id="wrong-words-with-a-user-s-script"),
         # a user's script: its exit code stands unless it has a session, or a node is lost
-        pytest.param({**OWN, "STUB_CODE": "7"}, 7, 1, False, [], id="a user's script fails"),
-        pytest.param({**OWN, "STUB_ON_TRAIN": dies(1, before=BEGUN)}, 0, 2, False, [], id="a session dies"),
+        pytest.param({**OWN, "STUB_CODE": "7"}, 7, 1, False, [], id="a-user-s-script-fails"),
+        pytest.param({**OWN, "STUB_ON_TRAIN": dies(1, before=BEGUN)}, 0, 2, False, [], id="a-session-dies"),
         # once: 0, so the scheduler said COMPLETED
         pytest.param(
             {**OWN, "STUB_ON_TRAIN": f"{BEGUN}exit 0", "SLIPWAY_MAX_RESTARTS": "1"}, 1, 2, False, [("rank-failed",)],
-            id="a session ends with 0 and without a verdict",
+            id="a-session-ends-with-0-and-without-a-verdict",
         ),
         pytest.param(
             {**OWN, "STUB_ON_TRAIN": f"{BEGUN}exit 0", "SLIPWAY_MAX_RESTARTS": "0"}, 1, 1, False, [("rank-failed",)],
-            id="the same, with limit 0",
+            id="the-same-with-limit-0",
         ),
         pytest.param(
             {**OWN, "STUB_ON_TRAIN": f'{BEGUN}kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2; exit 0'}, 75, 1, False, [],
-            id="the same, by SIGTERM",
+            id="the-same-by-SIGTERM",
         ),
         pytest.param(
             {**OWN, "STUB_ON_TRAIN": '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7', **DEAD, **SPARE}, 0, 2, False, [],
-            id="a user's script loses a node",
+            id="a-user-s-script-loses-a-node",
         ),
         # once: a script that failed by itself was requeued since a spare node had died, or with any code
         *(
             pytest.param(
                 {**OWN, "STUB_ON_TRAIN": f"exit {code}", **dead, **SPARE}, code, 1, False, [],
-                id=f"a user's script fails with {code} while a node is lost",
+                id=f"a-user-s-script-fails-with-{code}-while-a-node-is-lost",
             )
             for code, dead in ((2, DEAD), (78, DEAD), (7, SPARE_DEAD))
         ),
         pytest.param(
             {"STUB_ON_TRAIN": SAVE + LATE}, 75, 1, True, [("requeued", "(requeue)", "1", " 10")],
-            id="the time limit came, with a step saved",
+            id="the-time-limit-came-with-a-step-saved",
         ),
         # once: requeued
         pytest.param(
-            {"STUB_ON_TRAIN": LATE}, 1, 1, False, [("no-restart", "1")], id="the time limit came, with nothing gained"
+            {"STUB_ON_TRAIN": LATE}, 1, 1, False, [("no-restart", "1")], id="the-time-limit-came-with-nothing-gained"
         ),
         # once: it waited 20 s for the verdict of ranks that had ended
         pytest.param(
-            {"STUB_ON_TRAIN": "exit 1", **SIGTERM, "SLURMD_NODENAME": "node1"}, 75, 1, False, [], id="SIGTERM meanwhile"
+            {"STUB_ON_TRAIN": "exit 1", **SIGTERM, "SLURMD_NODENAME": "node1"}, 75, 1, False, [], id="SIGTERM-meanwhile"
         ),
         pytest.param(
             {"STUB_ON_TRAIN": "exit 1", "STUB_ON_SRUN": NO_NODE}, 1, 1, False, [("no-restart", socket.gethostname())],
-            id="no node answers",
+            id="no-node-answers",
         ),
         # once: 75, and no requeue, as its ranks had had the time to save
         pytest.param(
             {"STUB_VERDICT": "stopped 9 launcher", "STUB_CODE": "1", **DEAD}, 75, 1, True, [],
-            id="the launcher died, with too few nodes",
+            id="the-launcher-died-with-too-few-nodes",
         ),
     ],
 )  # fmt: skip

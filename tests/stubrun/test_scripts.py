@@ -311,7 +311,7 @@ class TestLibraryIsFound:
     @pytest.mark.parametrize(
         ("arguments", "env"),
         [((), {}), (("--data-dir", "/a b/c", "--lib", "x y/z"), {}), ((), {**TASK, "STUB_ON_SCONTROL": ALL_TASKS})],
-        ids=["plain", "arguments", "task of an array"],
+        ids=["plain", "arguments", "array"],
     )
     def test_beside_the_script_that_was_submitted(self, project, spooled, library, arguments, env):
         lib = library(project.folder / "my scripts" / "lib")
