@@ -200,7 +200,7 @@ class TestAStoppedFit:
     @pytest.mark.parametrize(
         ("stop_at", "stopped_at", "options"),
         [(5, 5, {}), (10, 10, {}), (2, 3, {"epochs": 1, "val_check_interval": 2})],
-        ids=["end of an epoch", "end of the next epoch", "validation in an epoch"],
+        ids=["epoch", "second epoch", "within an epoch"],
     )
     def test_a_stop_that_meets_a_validation_waits_for_it_or_for_the_next_batch(
         self, stop_at, stopped_at, options, tmp_path

@@ -75,7 +75,7 @@ class TestOptimizersThatAreNotGiven:
             (Shared, {"momentum": 0.5}, ["outer"], []),
             (Slow, {"momentum": 0.5}, ["outer"], []),
         ],
-        ids=["inner", "wrapper", "both are given", "inner without state", "state is shared", "state is in the outer"],
+        ids=["inner", "wrapper", "both", "stateless", "shared", "nested"],
     )
     def test_an_optimizer_within_another_is_named_if_its_state_is_not_saved(
         self, kind, options, given, named, *, tmp_path, caplog
