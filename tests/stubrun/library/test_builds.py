@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from bash_library import assert_dies
+from bash_library import assert_dies, assert_ended
+from messages import slugs
 
 
 @pytest.fixture
@@ -20,96 +21,96 @@ def build(place):
     return build
 
 
-@pytest.mark.parametrize("before", ["", "lib=''; "])  # once: stat complained
-def test_a_clone(bash, build, place, before):
-    assert_dies(bash("check_clone build/image"), "no-clone", "build/image", place)
-    build("image")
-    assert bash(f"{before}check_clone build/image") == (0, "", "")
+CHECK = "check_clone build/image"
+CLONE = "mkdir -p build src/a/b/c .git; ln -s /bin/true build/image; "
+
+
+@pytest.mark.parametrize(
+    ("code", "slug"),
+    [
+        (CHECK, "no-clone"),
+        (f"{CLONE}{CHECK}", ""),
+        (f"{CLONE}lib=''; {CHECK}", ""),
+    ],  # once: stat complained of the last
+)
+def test_a_clone(bash, code, slug):
+    assert_ended(bash(code), slug, "build/image")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "build/image",
-        "apptainer.def",
-        "Dockerfile",
-        "pyproject.toml",
-        "src/a/b/c/d.py",
-        ".git/config",
-        "src/a/b/c",
-        ".git",
+        *("build/image", "apptainer.def", "Dockerfile", "pyproject.toml", "src/a/b/c/d.py", ".git/config"),
+        *("src/a/b/c", ".git"),
     ],
 )
-def test_a_clone_that_others_can_write(bash, build, place, name):
-    build("image")
-    (place / "src" / "a" / "b" / "c").mkdir(parents=True)
-    (place / ".git").mkdir()
-    path = place / name
-    path.touch()
-    path.chmod(path.stat().st_mode | 0o002)
-    assert_dies(bash("check_clone build/image"), "writable-by-others", path)
+def test_a_clone_that_others_can_write(bash, place, name):
+    spoil = f"rm build/image; touch build/image; chmod 755 build/image; touch {name}; chmod o+w {name}; "
+    assert_dies(bash(f"{CLONE}{spoil}{CHECK}"), "writable-by-others", place / name)
 
 
-def test_make_build_scratch_and_remove_build_scratch(bash, place):
-    run = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir -p "$scratch/a"; '
-    run += 'chmod 0 "$scratch/a"; exit 5'
-    code, out, _ = bash(run)
-    assert (code, out) == (5, "3\n")
+SCRATCH = 'make_build_scratch; env | grep -c "disk/slipway-4711"; mkdir "$scratch/a"; chmod 0 "$scratch/a"; exit 5'
+LEFT = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill -0 \"$pid\" 2>/dev/null"
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        (SCRATCH, (5, "3\n")),
+        ("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3", (3, "")),
+        ("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch", (78, "")),
+        ("make_build_scratch; end_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?", (0, "a\n3\n")),
+        (f"make_build_scratch; {LEFT}", (0, "")),
+    ],
+    ids=["caches", "its end", "no disk", "exit code", "what has outlived the first process of a build that failed"],
+)
+def test_a_build_and_its_scratch_folder(bash, place, code, ended):
+    assert bash(code)[:2] == ended
     assert list((place / "disk").iterdir()) == []
-    assert bash("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3")[0] == 3
-    assert bash("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch")[0] == 78
-
-
-def test_run_build_end_build_and_kill_build(bash):
-    run = "make_build_scratch; end_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?"
-    assert bash(run)[:2] == (0, "a\n3\n")
-    # what has outlived the first process of a build that failed
-    left = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill -0 \"$pid\" 2>/dev/null"
-    assert bash(f"make_build_scratch; {left}")[0] == 0
 
 
 class TestImage:
     BUILT = 'echo new >"$IMAGE_FOLDER/slipway-$VARIANT.sif"'
 
-    @pytest.fixture(autouse=True)
-    def apptainer(self, stub):
-        stub("apptainer", "")
+    @pytest.mark.parametrize(
+        ("built", "code", "ended"),
+        [
+            (BUILT, "scratch=$PWD/disk; build_image; cat i.sif; is_sif i.sif || echo no", (0, "new\nno\n")),
+            ("exit 1", "scratch=$PWD/disk; build_image", (78, "")),
+        ],
+    )
+    def test_it_takes_its_name(self, bash, build, built, code, ended):
+        build("image", built)
+        done = bash(code, programs={"apptainer": ""})
+        assert (done[:2], slugs(done.err)) == (ended, ["build-failed"] * (ended[0] == 78))
 
-    def test_it_takes_its_name(self, bash, build):
+    def test_what_has_been_built_is_not_lost_if_it_cannot(self, bash, build, place):
         build("image", self.BUILT)
-        assert bash("scratch=$PWD/disk; build_image; cat i.sif")[:2] == (0, "new\n")
-        assert bash("is_sif i.sif").code == 1
-
-    def test_what_has_been_built_is_not_lost_if_it_cannot(self, bash, build, stub, place):
-        build("image", self.BUILT)
-        stub("mv", "exit 1")
-        kept = bash("make_build_scratch; build_image")
+        kept = bash("make_build_scratch; build_image", programs={"apptainer": "", "mv": "exit 1"})
         assert_dies(kept, "cannot-write", f"{place}/i.sif ", f"{place}/i.sif.4711.")
-        [image] = place.glob("i.sif.4711.*/slipway-*.sif")
-        assert image.read_text() == "new\n"
-
-    def test_a_build_that_fails(self, bash, build):
-        build("image", "exit 1")
-        assert_dies(bash("scratch=$PWD/disk; build_image"), "build-failed")
+        assert [image.read_text() for image in place.glob("i.sif.4711.*/slipway-*.sif")] == ["new\n"]
 
 
-class TestEnvironment:
-    @pytest.fixture(autouse=True)
-    def setup(self, build):
-        build("setup", 'mkdir -p "$VENV/bin"; ln -s /bin/true "$VENV/bin/trainer"')
+BUILD_VENV = 'scratch=$PWD/disk/$RANDOM; mkdir "$scratch"; build_venv; ls venv/bin'
 
-    def test_the_one_before_is_named(self, bash, place):
-        run = 'scratch=$PWD/disk/$RANDOM; mkdir "$scratch"; build_venv; ls venv/bin'
-        assert bash(run)[:2] == (0, "trainer\n")
-        code, _, err = bash(run)
-        older = re.escape(str(place / "venv.").replace("'", "'\\''"))
-        assert (code, bool(re.search(rf"{older}\S+", err.splitlines()[-1]))) == (0, True)
-        assert "venv.20260101" in bash("mkdir venv.20260101; list_older_venvs x").err
 
-    def test_one_that_does_not_work(self, bash):
-        broken = bash("mkdir -p v/bin; ln -s /bin/false v/bin/trainer; scratch=disk; try_venv v")
-        assert_dies(broken, "build-failed")
+def test_the_environment_before_is_named(bash, build, place):
+    build("setup", 'mkdir -p "$VENV/bin"; ln -s /bin/true "$VENV/bin/trainer"')
+    assert bash(BUILD_VENV)[:2] == (0, "trainer\n")
+    code, _, err = bash(BUILD_VENV)
+    older = re.escape(str(place / "venv.").replace("'", "'\\''"))
+    assert (code, bool(re.search(rf"{older}\S+", err.splitlines()[-1]))) == (0, True)
+    assert "venv.20260101" in bash("mkdir venv.20260101; list_older_venvs x").err
 
-    def test_a_folder_that_is_no_link_is_not_replaced(self, bash, place):
-        foreign = bash("mkdir venv; build_venv")
-        assert_dies(foreign, "file-exists", f"{place}/venv ", "SLIPWAY_VENV")
+
+@pytest.mark.parametrize(
+    ("code", "slug", "values"),
+    [
+        ("mkdir -p v/bin; ln -s /bin/false v/bin/trainer; scratch=disk; try_venv v", "build-failed", []),
+        ("mkdir venv; build_venv", "file-exists", ["/venv ", "SLIPWAY_VENV"]),
+    ],
+    ids=["it does not work", "a folder that is no link"],
+)
+def test_an_environment_that_is_not_taken(bash, build, code, slug, values):
+    build("setup")
+    assert_dies(bash(code), slug, *values)

@@ -40,11 +40,9 @@ REQUEST = "node_request() { echo '{}'; }; "
 def dask(bash, place, tmp_path):
     """Return ``bash`` with a client, and with a run folder whose attempt has begun."""
     (tmp_path / "task.py").write_text(TASK)
-    python = place / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/bash\n{CLIENT}")
-    python.chmod(0o755)
-    return lambda code, **env: bash(code, scheduler="dask", **env)
+    (place / "python").write_text(f"#!/bin/bash\n{CLIENT}")
+    client = "mkdir -p venv/bin; cp python venv/bin; chmod +x venv/bin/python; "
+    return lambda code, **env: bash(client + code, scheduler="dask", **env)
 
 
 @pytest.fixture
@@ -52,24 +50,44 @@ def calls(tmp_path):
     return lambda: (tmp_path / "calls").read_text().splitlines()
 
 
-def test_check_client(dask, place):
-    said = dask('check_client; echo "${client[@]}"', PYTHONPATH="/foreign")[1]
+def test_the_client_is_the_python_of_the_environment(dask, place):
+    said = dask('check_client; echo "${client[@]}"', PYTHONPATH="/foreign").out
     assert said.endswith(f" {place}/venv/bin/python -m trainer.dask\n")
-    missing = dask("check_client", NO_DASK="1")
-    python = f"{place}/venv/bin/python "
-    assert_dies(missing, "no-environment", python, "pip", "dask-jobqueue", "cryptography", lines=2)
-    module = "No module named dask_jobqueue"  # of Python
-    assert missing[2].splitlines()[0] == module
-    without = dask("SLIPWAY_VENV=$PWD/venv2; check_client")
-    assert_dies(without, "no-environment", "SLIPWAY_VENV", f"{place}/venv2/bin/python ", "USE_CONTAINER=1")
 
 
-def test_find_allocation(dask):
+@pytest.mark.parametrize(
+    ("code", "slug", "values", "lines"),
+    [
+        (
+            "export NO_DASK=1; check_client",
+            "no-environment",
+            ["/venv/bin/python ", "pip", "dask-jobqueue", "cryptography"],
+            2,  # the first is Python's own
+        ),
+        (
+            "SLIPWAY_VENV=$PWD/venv2; check_client",
+            "no-environment",
+            ["SLIPWAY_VENV", "/venv2/bin/python ", "USE_CONTAINER=1"],
+            1,
+        ),
+        (
+            "SLIPWAY_MIN_NODES=3; find_allocation",
+            "conflicting-settings",
+            ["SLIPWAY_MIN_NODES", "SLIPWAY_NODES", " 3", " 2"],
+            1,
+        ),
+    ],
+)
+def test_what_is_refused(dask, code, slug, values, lines):
+    refused = dask(code)
+    assert_dies(refused, slug, *values, lines=lines)
+    assert "No module named dask_jobqueue" in refused.err or lines == 1
+
+
+@pytest.mark.parametrize("minimum", ["", "2"])
+def test_find_allocation(dask, minimum):
     show = 'find_allocation; echo $nnodes $cpus $gpus_per_node $ranks_per_node $world_size "$scratch_id"'
-    assert dask(show)[1] == "2 8 2 2 4 4711\n"
-    refused = dask(f"SLIPWAY_MIN_NODES=3; {show}")
-    assert_dies(refused, "conflicting-settings", "SLIPWAY_MIN_NODES", "SLIPWAY_NODES")
-    assert numbers(refused[2]) == [3, 2]
+    assert dask(f"SLIPWAY_MIN_NODES={minimum}; {show}").out == "2 8 2 2 4 4711\n"
 
 
 def test_ask_for_nodes(dask, calls, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bash_library import assert_dies
+from bash_library import assert_ended
 from messages import numbers
 
 
@@ -19,32 +19,33 @@ def test_note_time_on_a_full_disk(bash):
     assert bash("RUN_DIR=/nowhere; note_time '%s' 1; echo on")[1] == "on\n"
 
 
-@pytest.fixture
-def told(place):
-    """Return a function that writes the program that is told."""
+TELL = """
+printf '#!/bin/sh\\n%s\\n' "$1" >told
+chmod +x told
+SLIPWAY_NOTIFY=$PWD/told
+check_notify
+note hello
+notify_of_end 3
+cat run/logs/2/notify.log"""
 
-    def told(code):
-        (place / "told").write_text(f"#!/bin/sh\n{code}\n")
-        (place / "told").chmod(0o755)
 
-    return told
-
-
-def test_the_program_is_told_of_the_end(bash, place, told):
-    told('printf "%s|" "$@"')
-    assert bash("check_notify; notify a b; notify_of_end 3")[:2] == (0, "")
-    code, out, err = bash(
-        "SLIPWAY_NOTIFY=$PWD/told; check_notify; note hello; notify_of_end 3; cat run/logs/2/notify.log"
-    )
+def test_the_program_is_told_of_the_end(bash, place):
+    code, out, err = bash(TELL, 'printf "%s|" "$@"')
     assert (code, err) == (0, "x.job: hello\n")
     event, run, message, end = out.split("|")
     assert (event, run, end, numbers(message), message.split()[-1]) == ("end", f"{place}/run", "", [3], "hello")
-    assert_dies(bash("SLIPWAY_NOTIFY=$PWD/run; check_notify"), "no-notify-program", f"SLIPWAY_NOTIFY={place}/run ")
 
 
 # once: TMPDIR was the folder that is removed before the end is told
 @pytest.mark.parametrize(("folder", "found"), [("gone", "none"), ("disk", "{}/disk")])
-def test_the_program_has_a_folder_for_temporary_files(bash, place, told, folder, found):
-    told('echo "${TMPDIR-none}" && rm "$(mktemp)"')
-    tell = f"export TMPDIR=$PWD/{folder}; SLIPWAY_NOTIFY=$PWD/told; notify_of_end 3; cat run/logs/2/notify.log"
-    assert bash(tell).out == found.replace("{}", str(place)) + "\n"
+def test_the_program_has_a_folder_for_temporary_files(bash, place, folder, found):
+    out = bash(f"export TMPDIR=$PWD/{folder}; {TELL}", 'echo "${TMPDIR-none}" && rm "$(mktemp)"').out
+    assert out == found.replace("{}", str(place)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "slug"),
+    [("check_notify; notify a b; notify_of_end 3", ""), ("SLIPWAY_NOTIFY=$PWD/run; check_notify", "no-notify-program")],
+)
+def test_no_program(bash, place, code, slug):
+    assert_ended(bash(code), slug, f"SLIPWAY_NOTIFY={place}/run ")

@@ -1,15 +1,11 @@
 """Who removes the scratch folder of a job that Slurm ends: a step on each node, which waits for its end."""
 
 import re
-import subprocess
-import time
 
 import pytest
 
 from bash_library import LIB
 from messages import slugs
-
-WATCH = ["sh", str(LIB / "watch_scratch.sh")]
 
 
 def test_a_step_watches_the_folder_on_the_other_nodes(bash):
@@ -45,24 +41,20 @@ def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bas
     assert slugs(err) == (["scratch-left"] if interactive else [])
 
 
-def test_the_folder_is_removed_after_the_end_of_job_and_ranks(tmp_path):
+def test_the_folder_is_removed_after_the_end_of_job_and_ranks(bash):
     """It removes the folder once it got SIGTERM, the script says that the job has ended, and no rank lives."""
-    record, folder = tmp_path / "record", tmp_path / "x"
-    (folder / "a").mkdir(parents=True)
-    record.write_text(f"{folder}\n")
-    rank = subprocess.Popen(["sleep", "59"], env={"PATH": "/usr/bin:/bin", "SLIPWAY_LAUNCH": "4711.1.2.3"})
-    watch = subprocess.Popen([*WATCH, record, "4711.1.*", folder])
-    time.sleep(0.3)
-    watch.terminate()
-    with record.open("a") as file:
-        time.sleep(0.4)
-        assert folder.exists()
-        file.write("over\n")
-    time.sleep(0.4)
-    assert folder.exists()
-    rank.kill()
-    rank.wait()
-    assert (watch.wait(10), folder.exists()) == (0, False)
+    code = """
+    mkdir -p x/a; echo x >record
+    SLIPWAY_LAUNCH=4711.1.2.3 sleep 59 & rank=$!
+    sh "$lib/watch_scratch.sh" record "4711.1.*" x & watch=$!
+    sleep 0.3; kill $watch
+    sleep 0.4; ls x
+    echo over >>record
+    sleep 0.4; ls x
+    kill -KILL $rank; wait $rank || :
+    wait $watch; ls
+    """
+    assert bash(code)[:2] == (0, "a\na\ndisk\nrecord\nrun\n")
 
 
 # once: the folder of a job was kept for a job that one of its ranks had submitted
@@ -83,24 +75,15 @@ def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(bash, place, variable)
     assert bash(code, SLURM_JOB_ID="", PBS_JOBID="")[:2] == (0, "")
 
 
-def test_watch_scratch_sh_leaves_a_folder_alone_that_others_remove(tmp_path):
-    watch = subprocess.Popen([*WATCH, tmp_path / "none", "4711", tmp_path / "x"])
-    (tmp_path / "x").mkdir()
-    time.sleep(0.3)
-    watch.terminate()
-    assert (watch.wait(10), (tmp_path / "x").exists()) == (0, True)
+def test_a_folder_that_others_remove_is_left_alone(bash):
+    code = """sh "$lib/watch_scratch.sh" none 4711 x & mkdir x; sleep 0.3; kill $!; wait $!; ls -d x"""
+    assert bash(code, limit=10)[:2] == (0, "x\n")
 
 
 # once: inside salloc it stayed where the script was ended before it knew of it
-def test_watch_scratch_sh_ends_once_its_record_is_gone(tmp_path):
+def test_it_ends_once_its_record_is_gone(bash, place):
     text = (LIB / "watch_scratch.sh").read_text()
-    for old, new in (("sleep 2 &", "sleep 0.05 &"), ("naps % 30", "naps % 4")):
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "watch.sh").write_text(text)
-    (tmp_path / "record").touch()
-    watch = subprocess.Popen(["sh", tmp_path / "watch.sh", tmp_path / "record", "4711", tmp_path / "x"])
-    time.sleep(0.4)
-    assert watch.poll() is None
-    (tmp_path / "record").unlink()
-    assert watch.wait(10) == 0
+    assert ("sleep 2 &" in text, "naps % 30" in text) == (True, True)
+    (place / "watch.sh").write_text(text.replace("sleep 2 &", "sleep 0.05 &").replace("naps % 30", "naps % 4"))
+    code = "touch record; sh watch.sh record 4711 x & sleep 0.4; kill -0 $!; rm record; wait $!"
+    assert bash(code, limit=10) == (0, "", "")
