@@ -50,7 +50,7 @@ def test_kind_of_data_whatever_the_name_of_the_file(bash, place, call, content, 
     [
         (bytes(10240), r"file( tar: .*)?"),
         (gzip.compress(b"not a tar\n" * 900), r"file tar: .*"),
-        (gzip.compress(random.Random(1).randbytes(9000))[:20], r"file .*unexpected end of file.*"),  # by gzip
+        (gzip.compress(random.Random(1).randbytes(9000))[:20], r"file .*unexpected end.*"),  # by gzip
         (ZIP[:-30], r"damaged .*\bZIP\b.*"),
         (CUT_SQUASHFS, r"damaged \D*248\D*1000000000000\D*"),
     ],

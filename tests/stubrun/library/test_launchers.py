@@ -96,22 +96,23 @@ def test_refuse_root(bash, call, options, env, refused):
     assert_ended(done, slug, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", out=done.out)
 
 
-@pytest.mark.parametrize(
-    ("said", "refused"),
-    [
-        ("----\nprterun has detected an attempt to run as root.\n\nx", True),
-        ("There are not enough slots available in the system to satisfy the 4\nslots", True),
-        ("An unrecognized option was included on the mpirun command line:", True),
-        ("PRTE was unable to open the hostfile:", True),
-        ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
-        ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
-        ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
-        ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
-        ("srun: error: node1: task 0: Killed", False),
-        ("my torchrun: error: x", False),
-        ("", False),
-    ],
+OUTPUT_OF_LAUNCHERS = (
+    ("----\nprterun has detected an attempt to run as root.\n\nx", True),
+    ("There are not enough slots available in the system to satisfy the 4\nslots", True),
+    ("An unrecognized option was included on the mpirun command line:", True),
+    ("PRTE was unable to open the hostfile:", True),
+    ("srun: unrecognized option '--foo'\nTry \"srun --help\" for more information", True),
+    ("srun: error: Unable to create step for job 7: More processors requested than permitted", True),
+    ("usage: torchrun [-h]\ntorchrun: error: argument --nproc-per-node: x\033[2J", True),
+    ("srun: error: Unable to create step for job 7: Job/step already completing or completed", False),
+    ("srun: error: node1: task 0: Killed", False),
+    ("my torchrun: error: x", False),
+    ("", False),
 )
+"""What launchers print, and whether by that they refuse their arguments."""
+
+
+@pytest.mark.parametrize(("said", "refused"), OUTPUT_OF_LAUNCHERS)
 def test_whether_a_launcher_refuses_what_it_was_told(bash, said, refused):
     show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
     cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said).out

@@ -193,7 +193,7 @@ def test_attempt_has_cause(bash, text, found):
     ("text", "said"),
     [
         ("", []),
-        ("guard.sh on n2: no sign of life\nmore\n", [("warning", "node-lost", "guard.sh on n2: no sign of life")]),
+        ("guard.sh on n2: silent\nmore\n", [("warning", "node-lost", "guard.sh on n2: silent")]),
     ],
 )
 def test_what_the_guard_of_the_attempt_before_has_said(bash, text, said):
